@@ -1,5 +1,7 @@
 """A probe and normalizers of one's own for the tests. They are small, and import nothing beyond attnorm and torch."""
 
+import os
+
 import torch
 from torch import nn
 
@@ -37,11 +39,43 @@ class Gate(Normalizer):
         return softmax_over_keys(s + (given.queries @ self.matrix).sum(-1, keepdim=True).tanh() * s)
 
 
+class Slopes(Normalizer):
+    """softmax with a constant per head that is neither a parameter nor a buffer."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.slopes = [2.0**-head for head in range(heads)]
+
+    def weights(self, s, given):
+        return softmax_over_keys(s * torch.tensor(self.slopes)[:, None, None])
+
+
 class Broken(Normalizer):
     """Raises an error as soon as it is used."""
 
     def weights(self, s, given):
         raise RuntimeError("broken on <purpose>")
+
+
+class TwoParts(Exception):
+    """An error that pickle cannot bring back: its constructor has two arguments."""
+
+    def __init__(self, one, two):
+        super().__init__(f"{one} and {two}")
+
+
+class Unsendable(Normalizer):
+    """Raises such an error."""
+
+    def weights(self, s, given):
+        raise TwoParts("one", "two")
+
+
+class Killed(Normalizer):
+    """Ends its process, as a full memory does."""
+
+    def weights(self, s, given):
+        os._exit(9)
 
 
 class Tiny(Probe):

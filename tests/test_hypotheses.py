@@ -75,7 +75,7 @@ def made_up(script, change=lambda cell, arm, size: None, titles=(), shares=lambd
             share = shares(effect(cell, "dnas", probe.size))
             scalars = {"hybrid_weights": np.full(SEEDS, share)} if arm == "hnas" else {}
             if (cell.title, arm) not in without:
-                result.tests[arm] = Result(NONE, NONE, scores, scalars, {}, 0, 0.0, True)
+                result.tests[arm] = Result(NONE, scores, scalars, {}, 0, 0.0)
                 result.rate[arm] = 0.01
         found.append(result)
     return script.Atlas(found)
@@ -335,6 +335,28 @@ def test_a_hypothesis_waits_for_all_of_its_results(script, untrained, name, cell
     parts = script.FAMILY[name](made_up(script, titles=CELLS[name], without=[(cell, arm)]))
     assert any(isnan(part.p_value) for part in parts)
     assert re.match(rf"{name}: not decided \(.*no results yet.*\)", script.verdict(name, np.nan, parts))
+
+
+def test_a_claim_that_fails_decides_its_hypothesis_whatever_is_missing(script, untrained):
+    """No result that is still missing can make the largest p-value smaller."""
+
+    def lower(cell, arm, size):
+        return 0.0 if (cell.title, arm) == ("hub 0", "dnas") else None
+
+    cells = CELLS["H1"]
+    for change, expected in ((lower, True), (lambda *at: None, False)):
+        atlas = made_up(script, change, cells, without={("match", "dnas")})
+        parts = script.first(atlas)
+        line = script.verdict("H1", script.largest_p_value(parts), parts)
+        assert line.startswith("H1: not shown, adjusted p" if expected else "H1: not decided (match")
+
+
+def test_without_any_results_nothing_is_overwritten(script, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["hypotheses.py", "--out", str(tmp_path)])
+    before = (FOLDER / "hypotheses.csv").read_bytes()
+    with pytest.raises(SystemExit, match="no results"):
+        script.main()
+    assert (FOLDER / "hypotheses.csv").read_bytes() == before
 
 
 def test_the_family_is_adjusted_by_the_largest_p_value_of_each(script, monkeypatch):

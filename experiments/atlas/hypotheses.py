@@ -16,7 +16,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from attnorm.analysis.probes.verdicts import shown
+from attnorm.analysis.probes.verdicts import mean_of_finite, shown
 from attnorm.analysis.statistics.crossed import paired_difference
 from attnorm.analysis.statistics.multiple import holm
 from attnorm.probes.arm import Arm
@@ -207,7 +207,7 @@ def seventh(atlas: Atlas) -> list[Part]:
         if difference is None or tested is None:
             missing.append(cell)
         else:
-            pairs.append((float(tested.scalars["hybrid_weights"].mean()), float(difference.mean())))
+            pairs.append((mean_of_finite(tested.scalars["hybrid_weights"]), float(difference.mean())))
     claim = f"Kendall's tau over {len(cells)} cells > 0"
     if missing:
         return [Part("H7", claim, reason=f"no results yet: {', '.join(missing)}")]
@@ -249,11 +249,18 @@ FAMILY: Mapping[str, Callable[[Atlas], list[Part]]] = {
 def decide(atlas: Atlas) -> tuple[list[Part], dict[str, float]]:
     """All parts, and the p-value of each hypothesis: the largest one of its parts, adjusted with the method of Holm.
 
-    It is NaN if a part has none. Such a hypothesis still counts as one of the family.
+    It is NaN if it is not decided. Such a hypothesis still counts as one of the family.
     """
     parts = {name: make(atlas) for name, make in FAMILY.items()}
-    largest = [nan if any(isnan(it.p_value) for it in of) else max(it.p_value for it in of) for of in parts.values()]
+    largest = [largest_p_value(of) for of in parts.values()]
     return [part for of in parts.values() for part in of], dict(zip(parts, holm(largest), strict=True))
+
+
+def largest_p_value(parts: Sequence[Part]) -> float:
+    """The p-value of a hypothesis. Parts without one cannot make it smaller, so they matter only if all others hold."""
+    known = [part.p_value for part in parts if not isnan(part.p_value)]
+    decided = len(known) == len(parts) or max(known, default=0.0) >= 1 - LEVEL
+    return max(known) if decided else nan
 
 
 def verdict(name: str, p_value: float, parts: Sequence[Part]) -> str:
@@ -282,7 +289,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("logs/atlas"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    parts, adjusted = decide(Atlas(run(options.out, False, 0)))
+    found = run(options.out, False, 0)
+    if not any(it.tests for it in found):
+        raise SystemExit(f"{options.out}: no results; experiments/atlas/run.py computes them")
+    parts, adjusted = decide(Atlas(found))
     write(parts, Path(__file__).with_name("hypotheses.csv"))
     for name, p_value in adjusted.items():
         print(verdict(name, p_value, parts))

@@ -12,7 +12,7 @@ import torch
 from attnorm.analysis.probes.page import draw_map, write_page
 from attnorm.analysis.probes.verdicts import results_of_cell, with_discoveries, write_csv
 from attnorm.probes.arm import NULLS, Arm, every_arm
-from attnorm.probes.experiment import Found, Plan, compare
+from attnorm.probes.experiment import Failure, Found, Plan, compare
 from attnorm.probes.jobs import Cell, Job, Result
 from attnorm.probes.presets import PRESETS, comparison_seeds, tuning_seeds
 
@@ -49,11 +49,10 @@ def run(folder: Path, every: bool, workers: int) -> list[Found]:
     return [found for plan in plans(every) for found in compare(plan, folder, workers, show)]
 
 
-def show(job: Job, result: Result | Exception | None) -> None:
+def show(job: Job, result: Result | Failure) -> None:
     """One line per job that has ended."""
-    if result is not None:
-        outcome = f"{result.seconds:.0f} s" if isinstance(result, Result) else f"failed: {result}"
-        print(f"{time.strftime('%H:%M:%S')} {job.stem} {outcome}", flush=True)
+    outcome = f"{result.seconds:.0f} s" if isinstance(result, Result) else f"failed: {result.reason}"
+    print(f"{time.strftime('%H:%M:%S')} {job.stem} {outcome}", flush=True)
 
 
 def write(found: list[Found], folder: Path) -> None:
@@ -61,6 +60,8 @@ def write(found: list[Found], folder: Path) -> None:
     arms = [Arm(name) for name in dict.fromkeys([*FIRST, *CAUSAL, *every_arm()])]
     here, rates = Path(__file__).parent, PRESETS["atlas"].rates
     found = [it for it in found if it.tests.keys() >= {*NULLS}]  # the null arms are the last ones of the hypotheses
+    if not found:
+        raise SystemExit(f"{folder}: no cell has all of its results yet")
     cells = with_discoveries([results_of_cell(it, arms, rates) for it in found])
     present = [arm for arm in arms if any(arm.label in it.tests for it in found)]
     write_csv(cells, here / "results.csv")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attnorm.analysis.probes.page import colour_of, draw_map, entry_of, sentences, write_page
-from attnorm.analysis.probes.verdicts import NOT_FINITE, Row, results_of_cell, write_csv
+from attnorm.analysis.probes.verdicts import NOT_FINITE, CellResults, Row, results_of_cell, write_csv
 from attnorm.probes.arm import Arm
 from attnorm.probes.ensemble import batches
 from attnorm.probes.experiment import Found
@@ -15,7 +15,14 @@ from attnorm.probes.jobs import Cell, Result
 
 LABELS = ["softmax", "dnas", "probe_parts.Scaled", "sink", "uniform"]
 ARMS = [Arm(label, {"factor": 2.0} if "Scaled" in label else {}) for label in LABELS]
-CELLS = [Cell("hub", "0.9"), Cell("hub", "0"), Cell("recall"), Cell("probe_parts.Tiny"), Cell("rank", "depth 1")]
+CELLS = [
+    Cell("hub", "0.9"),
+    Cell("hub", "0"),
+    Cell("recall"),
+    Cell("probe_parts.Tiny"),
+    Cell("rank", "depth 1"),
+    Cell("max"),
+]
 MEANS = {"softmax": 0.5, "dnas": 0.7, "probe_parts.Scaled": 0.4, "sink": 0.5, "uniform": 0.1}
 HOSTILE = "<script>alert('x')</script> & \"more\""
 
@@ -28,7 +35,7 @@ def results(cell, means=MEANS, failed=()):
             continue
         rng = np.random.default_rng(number)
         tables = {size: mean + rng.normal(0, 0.02, (5, 20)) for size in sizes}
-        tests[arm] = Result(np.zeros(5), np.zeros((5, 1)), tables, {}, {"entropy": np.full(5, 0.5)}, 0, 5.0, True)
+        tests[arm] = Result(np.zeros((5, 10)), tables, {}, {"entropy": np.full(5, 0.5)}, 0, 5.0)
     tuning = {} if not cell.probe().updates else {arm: {1e-3: np.full(2, 0.3), 1e-2: np.full(2, 0.4)} for arm in tests}
     found = Found(cell, tuning, dict.fromkeys(tests, 0.01), tests, dict(failed), seconds=30.0)
     return results_of_cell(found, ARMS, (1e-3, 1e-2))
@@ -137,17 +144,20 @@ def test_texts_of_others_are_escaped(html):
     assert HOSTILE in text and "& <they> are few" in text and "no <difference>" in text
 
 
-def test_sizes_beyond_training_are_marked(html):
+def test_sizes_that_training_does_not_draw_are_marked(html):
     tags = [attributes for tag, attributes in Page(html).tags if tag == "th"]
-    beyond = [size != cell.probe().size for cell in CELLS for size in cell.probe().test_sizes]
+    probes = [cell.probe() for cell in CELLS]
+    beyond = [size not in (*probe.train_sizes, probe.size) for probe in probes for size in probe.test_sizes]
+    assert any(probe.train_sizes for probe in probes), "such as max, which is trained with 16 items too"
     first = 1 + len(beyond) + 1
     assert [it.get("class") == "beyond" for it in tags[first : first + len(beyond)]] == beyond
 
 
 def test_a_page_without_doses_or_tuning_has_no_such_figures(tmp_path, html):
-    assert html.count("<svg") == 2
+    assert html.count("<svg") == 3
     only = [results(Cell("rank", "depth 1"), {"softmax": 0.5, "dnas": 0.6})]
     text = write_page(only, ARMS, tmp_path / "probe.html").read_text()
+    assert "learning rate nan" not in text
     assert "<svg" not in text and "null arms" in Page(text).text and 'class="note"' not in text
 
 
@@ -161,23 +171,37 @@ def row(cell, arm, difference, verdict, size=None, **others):
 
 
 def test_a_sentence_per_arm_says_where_it_wins_and_loses():
-    from attnorm.analysis.probes.verdicts import CellResults
-
     hub, skew, match = Cell("hub", "0.9"), Cell("skew", "0.8"), Cell("match")
     rows = {
         hub: [row(hub, "dnas", 0.2, "shown"), row(hub, "dnas", -0.9, "shown", 16), row(hub, "hnas", 0.1, "shown")],
         skew: [row(skew, "dnas", -0.4, "shown"), row(skew, "sink", -0.1, "depends on the rate")],
         match: [row(match, "dnas", 0.3, "not shown"), row(match, "sparsemax", -0.05, "shown")],
     }
+    rows[match].append(row(match, "hnas", float("nan"), "scores that are not finite"))
     cells = [CellResults(Found(cell), of, {}, {}) for cell, of in rows.items()]
-    arms = [Arm(label) for label in ("softmax", "dnas", "hnas", "sink", "sparsemax")]
+    arms = [Arm(label) for label in ("softmax", "dnas", "hnas", "sink", "sparsemax", "entmax")]
     assert sentences(cells, arms) == [
         "dnas: above softmax at hub 0.9 (+0.200); below it at skew 0.8 (-0.400); "
         "no difference is shown in 1 of 3 cells.",
         "hnas: above softmax at hub 0.9 (+0.100).",
         "sink: no difference is shown in 1 of 1 cells.",
         "sparsemax: below softmax at match (-0.050).",
+        "entmax: not compared.",
     ]
+
+
+def test_numbers_of_the_map_are_black_where_they_are_discoveries():
+    hub = Cell("hub", "0.9")
+    rows = [
+        row(hub, "dnas", 0.2, "not shown", discovery=0.04),
+        row(hub, "hnas", 0.1, "shown", discovery=0.06),
+        row(hub, "sink", -0.3, "depends on the rate", discovery=0.01, flips="0.01"),
+    ]
+    arms = [Arm(label) for label in ("softmax", "dnas", "hnas", "sink")]
+    axes = draw_map([CellResults(Found(hub), rows, {}, {})], arms).axes[0]
+    assert [(it.get_text(), it.get_color()) for it in axes.texts] == [
+        ("+20", "black"), ("+10", "#888888"), ("-30", "#888888")
+    ]  # fmt: skip
 
 
 def test_fields_are_coloured_between_the_null_arms_and_the_ceiling():

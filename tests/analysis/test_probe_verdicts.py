@@ -33,8 +33,8 @@ def result(means, seed=0, seeds=SEEDS, sizes=(8, 16), **others):
     tables = {
         size: scores(mean, seed + size, seeds).astype(np.float32) for size, mean in zip(sizes, means, strict=True)
     }
-    found = {"scalars": {}, "measures": {}, "diverged": 0, "seconds": 10.0, "together": True, **others}
-    return Result(np.zeros(seeds), np.zeros((seeds, 1)), tables, **found)
+    found = {"scalars": {}, "measures": {}, "diverged": 0, "seconds": 10.0, **others}
+    return Result(np.zeros((seeds, 10)), tables, **found)
 
 
 def made_up(tests, tuning=None, rate=None, cell=HUB):
@@ -205,6 +205,22 @@ def test_a_difference_that_flips_at_another_rate_depends_on_it(softmax, dnas, fl
     row = row_of(cell, "dnas")
     assert row.flips == flips and row.verdict == ("depends on the rate" if flips else "shown")
     assert row_of(cell, "hnas").flips == "", "has no tuning here"
+
+
+def test_a_flip_says_nothing_of_sizes_without_tuning():
+    """dnas is above softmax at the size of training, at all rates, and below it at another size."""
+    cell = results_of_cell(made_up(TESTS, tuned((0.5, 0.6), (0.7, 0.8))), ARMS)
+    for size in (8, 16):
+        row = row_of(cell, "dnas", size)
+        assert row.difference * (12 - size) > 0 and (row.flips, row.verdict) == ("", "shown")
+
+
+def test_a_diverged_member_does_not_hide_what_the_others_have_learned():
+    half = result(
+        (0.8, 0.3), seed=2, scalars={"x": np.array([np.nan] + [0.5] * (SEEDS - 1)), "y": np.full(SEEDS, np.nan)}
+    )
+    cell = results_of_cell(made_up({**TESTS, "dnas": half}), ARMS)
+    assert row_of(cell, "dnas").learned == "x=0.500; y=nan"
 
 
 def test_a_flip_counts_at_the_rates_that_were_planned_alone():

@@ -28,7 +28,7 @@ def result_with(job, selection, scores=0.5):
     members = len(job.seeds) * len(job.rates)
     selection = np.broadcast_to(np.asarray(selection, dtype=float), members)
     tables = {size: np.full((members, 20), scores) for size in job.cell.probe().test_sizes}
-    return Result(selection, selection[:, None], {} if job.tune else tables, {}, {}, 0, 1.0, True)
+    return Result(selection[:, None], {} if job.tune else tables, {}, {}, 0, 1.0)
 
 
 @pytest.fixture
@@ -241,13 +241,53 @@ def test_a_result_comes_back_as_it_was(tmp_path):
         again = load(job, tmp_path)
         assert again.scalars.keys() == result.scalars.keys() == {"hybrid_weights"}
         assert again.measures.keys() == result.measures.keys() and bool(result.measures) == (not job.tune)
-        assert (again.diverged, again.seconds, again.together) == (result.diverged, result.seconds, result.together)
-        for name in ("selection", "curve"):
-            assert np.array_equal(getattr(again, name), getattr(result, name))
+        assert (again.diverged, again.seconds) == (result.diverged, result.seconds)
+        assert np.array_equal(again.curve, result.curve) and np.array_equal(again.selection, result.curve[:, -1])
         for group in ("scores", "scalars", "measures"):
             for key, value in getattr(result, group).items():
                 assert np.array_equal(getattr(again, group)[key], value)
         assert load(replace(job, seeds=(1, 2)), tmp_path) is None
+
+
+def test_an_own_class_is_known_by_the_source_of_all_that_it_inherits(monkeypatch, tmp_path):
+    softmax = "attnorm.attention.normalizers.softmax import Softmax"
+    parents = {"own_base": "attnorm.probes.base import Probe", "own_probe": "own_base import Same", "own_map": softmax}
+    for module, parent in parents.items():
+        body = "test_sizes = (16,)" if module == "own_probe" else "pass"
+        text = f"from {parent} as Parent\n\n\nclass Same(Parent):\n    {body}\n"
+        (tmp_path / f"{module}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    sources = Job(Cell("own_probe.Same"), "own_map.Same", (1,), (0.1,), True, {}, 4).identity()["sources"]
+    assert sources.keys() == {"own_base.Same", "own_probe.Same", "own_map.Same"} and len({*sources.values()}) == 3
+
+
+def test_comparisons_with_other_grids_seeds_or_lengths_keep_their_results_in_one_folder(monkeypatch, tmp_path):
+    """An arm that extends the grid, a preset with fewer seeds: what was there before is still read afterwards."""
+    seen = made_up(monkeypatch, lambda arm, rate, seed: rate if arm == "sink" else -abs(rate - 0.03))
+    small = replace(PLAN, extensions=1, arms=["softmax", "dnas"])
+    others = [replace(small, arms=["softmax", "dnas", "sink"]), replace(small, seeds=(110,)), replace(small, share=0.5)]
+    first = compare(small, tmp_path)
+    for other in others:
+        compare(other, tmp_path)
+    seen.clear()
+    [again] = compare(small, tmp_path, workers=0)
+    assert again.rate == first[0].rate and again.tests.keys() == {"softmax", "dnas"} and seen == []
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("pass", r"Wrong\.test_sizes=\(\): must contain size=16"),
+        ("size, test_sizes = 8, (16,)", r"Wrong\.test_sizes=\(16,\): must contain size=8"),
+        ("test_sizes, site = (16,), 'self'", "Wrong.site='self': allowed: cross, bidirectional, causal"),
+    ],
+)
+def test_a_probe_that_could_not_be_compared_is_refused(monkeypatch, tmp_path, body, message):
+    (tmp_path / "wrong_probe.py").write_text(f"from attnorm.probes import Probe\n\n\nclass Wrong(Probe):\n    {body}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "wrong_probe", raising=False)
+    with pytest.raises(ValueError, match=message):
+        Cell("wrong_probe.Wrong").probe()
 
 
 def test_every_job_of_a_comparison_has_a_file_of_its_own():
@@ -282,11 +322,12 @@ def test_an_arm_that_fails_is_reported_and_the_others_are_not_lost(tmp_path):
     seen = []
     plan = replace(PLAN, arms=["softmax", "probe_parts.Broken", "dnas", "uniform"])
     [found] = compare(plan, tmp_path, report=lambda job, result: seen.append((job.arm, result)))
-    assert found.failed == {"probe_parts.Broken": "broken on <purpose>"}
+    assert found.failed == {"probe_parts.Broken": "RuntimeError: broken on <purpose>"}
     assert found.tests.keys() == {"softmax", "dnas", "uniform"} and found.rate.keys() == {"softmax", "dnas"}
     outcomes = [result for arm, result in seen if arm == "probe_parts.Broken"]
-    assert outcomes[0] is None and isinstance(outcomes[1], RuntimeError) and len(outcomes) == 2
-    assert not [file for file in tmp_path.rglob("*Broken*") if file.is_file()]
+    assert outcomes == [experiment.Failure("RuntimeError: broken on <purpose>")]
+    [trace] = [file for file in tmp_path.rglob("*Broken*") if file.is_file()]
+    assert trace.suffix == ".failed" and "in weights\n" in trace.read_text(), "where it was raised"
 
 
 def test_an_arm_that_fails_is_not_trained_further(monkeypatch, tmp_path):
@@ -301,7 +342,7 @@ def test_an_arm_that_fails_is_not_trained_further(monkeypatch, tmp_path):
 
     monkeypatch.setattr(experiment, "run", run)
     [found] = compare(replace(PLAN, arms=["softmax", "sink"], extensions=2), tmp_path)
-    assert len(tried) == 1 and found.failed == {"sink": "no"} and len(found.tuning["softmax"]) == 4
+    assert len(tried) == 1 and found.failed == {"sink": "ValueError: no"} and len(found.tuning["softmax"]) == 4
 
 
 def test_an_arm_that_fails_in_the_comparison_is_reported(monkeypatch, tmp_path):
@@ -312,7 +353,7 @@ def test_an_arm_that_fails_in_the_comparison_is_reported(monkeypatch, tmp_path):
 
     monkeypatch.setattr(experiment, "run", run)
     [found] = compare(PLAN, tmp_path)
-    assert found.failed == {"dnas": "late"} and found.tests.keys() == {"softmax", "uniform", "none"}
+    assert found.failed == {"dnas": "ValueError: late"} and found.tests.keys() == {"softmax", "uniform", "none"}
 
 
 @pytest.mark.parametrize("cell", [TINY, Cell("trigger", "no BOS")], ids=lambda cell: cell.short)
@@ -326,14 +367,15 @@ def test_a_member_that_diverges_is_counted_and_leaves_a_finite_table(cell):
 
 
 def test_measures_of_uniform_attention_are_known():
-    """Entropy 1, column mass 1, weight 1/M on the wanted key, and K/M on all wanted keys."""
-    for cell, wanted in ((Cell("demand", "4"), 4 / 16), (Cell("share", "1"), 1 / 16), (Cell("hub", "0"), 1.0)):
+    """Entropy 1, column mass N/M, weight 1/M on the wanted key, and K/M on all wanted keys."""
+    known_of = {Cell("demand", "4"): (4 / 16, 4 / 16), Cell("share", "1"): (1 / 16, 1), Cell("hub", "0"): (1, 1)}
+    for cell, (wanted, mass) in known_of.items():
         measures = jobs.run(Job(cell, "uniform", (110, 111), (1e-3,), False, {}, 1)).measures
         keys = cell.probe().size
         known = {"entropy": 1, "wanted": 1 / keys, "mass_on_wanted": wanted, "share_wanted": wanted}
         for name, expected in known.items():
             assert measures[name].tolist() == pytest.approx([expected] * 2, rel=1e-4), name
-        assert measures["column_mass_min"] / measures["column_mass_max"] == pytest.approx(1)
+        assert measures["column_mass_min"] == pytest.approx(mass, rel=1e-4)
 
 
 def test_mass_on_wanted_keys_of_a_converged_sinkhorn_is_their_share():
@@ -344,6 +386,16 @@ def test_mass_on_wanted_keys_of_a_converged_sinkhorn_is_their_share():
 
 
 # ---------------------------------------------------------------------------------------------------------------- slow
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_or_an_error_that_cannot_be_sent_does_not_end_the_comparison(tmp_path):
+    plan = replace(PLAN, arms=["softmax", "probe_parts.Unsendable", "uniform"])
+    [found] = compare(plan, tmp_path, workers=2)
+    assert found.failed == {"probe_parts.Unsendable": "TwoParts: one and two"}
+    assert found.tests.keys() == {"softmax", "uniform"}
+    [found] = compare(replace(plan, arms=["softmax", "probe_parts.Killed"]), tmp_path / "killed", workers=1 + 1)
+    assert "a process was killed" in found.failed["probe_parts.Killed"]
 
 
 @pytest.mark.slow

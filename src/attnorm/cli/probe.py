@@ -16,8 +16,8 @@ from attnorm.config.command import read
 from attnorm.errors import Problem
 from attnorm.imports import PATH
 from attnorm.probes import PROBES
-from attnorm.probes.arm import NULLS, Arm
-from attnorm.probes.experiment import Plan, compare
+from attnorm.probes.arm import ALIASES, NULLS, Arm
+from attnorm.probes.experiment import Failure, Plan, compare
 from attnorm.probes.jobs import Cell, Job, Result, cells_of
 from attnorm.probes.presets import PRESETS, comparison_seeds, tuning_seeds
 from attnorm.schema import Count, Positive, Text
@@ -25,7 +25,9 @@ from attnorm.training.console import show_warnings, table_of
 from attnorm.wording import counted
 
 ALL = "all"
-PREVIEW = "preview: few seeds, two learning rates, and a third of the training; preset=atlas decides"
+PREVIEW = (
+    "preview: a third of the training, and too few tuning seeds to see whether a verdict depends on the learning rate"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +90,7 @@ def problems_of(settings: ProbeSettings) -> list[Problem]:
         if getattr(settings, key) == ():
             problems.append(Problem(key, "needs at least one", []))
     for name in names:
-        options = settings.options.get(name, {})
+        options = options_of(settings, name)
         if not isinstance(options, dict):
             problems.append(Problem(f"options.{name}", "expected options, as in {start:0.1}", options))
             continue
@@ -101,7 +103,7 @@ def problems_of(settings: ProbeSettings) -> list[Problem]:
     problems += namesakes("normalizers", [arm.short for arm in arms if arm.label not in twice])
     if names and names[0] in NULLS:
         problems.append(Problem("normalizers", "the first one is the baseline, which cannot be a null arm", names[0]))
-    for name in sorted(settings.options.keys() - {*names}):
+    for name in sorted(settings.options.keys() - {*names, *map(plain, names)}):
         problems.append(Problem(f"options.{name}", f"has no effect; the normalizers are {', '.join(names)}"))
     wrong = []
     for name in texts(settings.probes or ()):
@@ -137,9 +139,19 @@ def plan_of(settings: ProbeSettings) -> Plan:
         tuning_seeds(preset),
         comparison_seeds(settings.seeds or preset.seeds),
         preset.extensions,
-        settings.options,
+        {name: options_of(settings, name) for name in names},
         preset.share,
     )
+
+
+def options_of(settings: ProbeSettings, label: str) -> Any:
+    """The options of a normalizer, which are typed for its label, or for its name without the content prior."""
+    return settings.options.get(label, settings.options.get(plain(label), {}))
+
+
+def plain(label: str) -> str:
+    """The name or the path in a label, as a key: "dnas_slack+content" and "dnas_slack_u" are dnas_slack."""
+    return ALIASES.get(label, label).partition("+")[0].replace(":", ".")
 
 
 def cells_of_settings(settings: ProbeSettings) -> list[Cell]:
@@ -182,11 +194,9 @@ class Reporter:
             markup=False,
         )
 
-    def __call__(self, job: Job, result: Result | Exception | None) -> None:
-        if result is None:
-            return
+    def __call__(self, job: Job, result: Result | Failure) -> None:
         what = "tuning" if job.tune else "comparison"
-        outcome = f"{result.seconds:.1f} s" if isinstance(result, Result) else f"failed: {result}"
+        outcome = f"{result.seconds:.1f} s" if isinstance(result, Result) else f"failed: {result.reason}"
         progress.console.print(f"  {job.cell.title:<20}{job.arm:<20}{what:<12}{outcome}", markup=False)
 
 
@@ -200,17 +210,18 @@ def show_cells(cells: Sequence[CellResults], arms: Sequence[Arm]) -> None:
         if compared[0].short not in rows:
             continue
         base = rows[compared[0].short]
-        differences = [difference(rows.get(arm.short), cell.left_out.get(arm.label)) for arm in compared[1:]]
+        why = {**dict.fromkeys(cell.left_out, "not defined here"), **dict.fromkeys(cell.found.failed, "failed")}
+        differences = [difference(rows.get(arm.short), why.get(arm.label, "")) for arm in compared[1:]]
         bounds = [f"{value:.3f}" if isfinite(value) else "" for value in (base.score, base.null, base.ceiling)]
         body.append([cell.found.cell.title, *bounds, *differences])
     title = f"Difference to {compared[0].short}, with 95 % intervals; * is shown (Holm, 5 %)"
     progress.console.print(table_of(title, [header, *body]))
 
 
-def difference(row: Row | None, left_out: str | None) -> str:
-    """The difference with its interval, such as '+0.233 ± 0.012 *', or the reason why it is missing."""
+def difference(row: Row | None, missing: str) -> str:
+    """The difference with its interval, such as '+0.233 ± 0.012 *', or why it is missing."""
     if row is None:
-        return "not defined here" if left_out else ""
+        return missing
     if isnan(row.difference):
         return row.verdict
     half = (row.high - row.low) / 2

@@ -24,12 +24,9 @@ class Attention(nn.Module):
     def __init__(self, arm: Arm, seeds: Sequence[int], width: int):
         super().__init__()
         alone = [seeded(lambda: arm.normalizer(1, width), seed) for seed in seeds]
-        self.together = are_heads(alone[0], arm.normalizer(2, width))
+        self.together = are_heads(alone[0], arm.normalizer(2, width), width)
         if self.together:
-            joint = arm.normalizer(len(seeds), width)
-            states = [one.state_dict() for one in alone]
-            joint.load_state_dict({name: torch.cat([state[name] for state in states]) for name in states[0]})
-            alone = [joint]
+            alone = [joined(alone, arm.normalizer(len(seeds), width))]
         self.normalizers: Any = nn.ModuleList(alone)
         priors = [seeded(lambda: build_prior(CONTENT, width=width, heads=1), seed) for seed in seeds]
         self.priors: Any = nn.ModuleList(priors) if arm.has_prior else None
@@ -101,9 +98,28 @@ def seeded(build: Callable[[], Part], seed: int) -> Part:
         return build()
 
 
-def are_heads(one: Normalizer, two: Normalizer) -> bool:
-    """Whether the normalizer for two heads is that for one head twice: it sees only scores, with numbers per head."""
+def joined(alone: Sequence[Normalizer], joint: Normalizer) -> Normalizer:
+    """`joint` with the parameters of several normalizers, one after the other."""
+    states = [one.state_dict() for one in alone]
+    joint.load_state_dict({name: torch.cat([state[name] for state in states]) for name in states[0]})
+    return joint
+
+
+@torch.no_grad()
+def are_heads(one: Normalizer, two: Normalizer, width: int) -> bool:
+    """Whether the normalizer for two heads is that for one head twice: it sees only scores, with numbers per head.
+
+    Constants that differ between heads are no numbers of the state, so the weights are compared as well.
+    """
     if one.needs_states != "none" or one.couples_heads:
         return False
     sizes = [{name: value.shape for name, value in it.state_dict().items()} for it in (one, two)]
-    return sizes[1] == {name: (2 * shape[0], *shape[1:]) if shape else None for name, shape in sizes[0].items()}
+    if sizes[1] != {name: (2 * shape[0], *shape[1:]) if shape else None for name, shape in sizes[0].items()}:
+        return False
+    allowed, scale = torch.ones(5, 5, dtype=torch.bool).tril() if one.needs_causal else None, width**-0.5
+
+    def weights(normalizer: Normalizer, heads: int) -> Tensor:
+        q = torch.randn(1, 1, 5, width, generator=torch.Generator().manual_seed(0)).expand(1, heads, 5, width)
+        return normalizer(dot_scores(q, q, scale), allowed, keys=q, scale=scale, **normalizer.declared(q, None))
+
+    return torch.allclose(weights(joined([one, one], two), 2), weights(one, 1), atol=1e-6)

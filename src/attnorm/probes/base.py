@@ -11,6 +11,7 @@ from attnorm.probes.arm import Arm
 from attnorm.probes.model import OneStep
 
 LABELS = 16  # the labels that values carry
+SITES = ("cross", "bidirectional", "causal")
 
 
 class Batch(NamedTuple):
@@ -39,7 +40,7 @@ class Probe:
     doses:       the options of the constructor for each strength of the effect, by name.
     size:        the number M of keys at which the learning rate is selected and arms are compared.
     train_sizes: the sizes that training draws from, one per update.
-    test_sizes:  the sizes of the test sets; those outside of training have columns of their own.
+    test_sizes:  the sizes of the test sets, `size` among them; the others have columns of their own.
     updates, examples: the length of training, and the number of examples per update.
     chance:      the score of guessing, if it is known.
     prediction:  what is expected, as a sentence. source: where the task comes from.

@@ -1,7 +1,9 @@
 """A comparison of arms on probes: tunes every arm alike, and trains each at its best rate with other seeds."""
 
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
@@ -77,7 +79,14 @@ class Found:
     seconds: float = 0.0
 
 
-Report = Callable[[Job, Result | Exception | None], None]
+@dataclass(frozen=True)
+class Failure:
+    """Why a job has no result. The traceback is in the file <stem>.failed of the folder."""
+
+    reason: str
+
+
+Report = Callable[[Job, Result | Failure], None]
 
 
 def compare(plan: Plan, folder: Path, workers: int = 1, report: Report = lambda job, result: None) -> list[Found]:
@@ -103,7 +112,7 @@ def compare(plan: Plan, folder: Path, workers: int = 1, report: Report = lambda 
                 it.tuning.setdefault(job.arm, {}).update(zip(job.rates, of_rate, strict=True))
                 it.seconds += result.seconds
             else:
-                it.failed[job.arm] = str(result)
+                it.failed[job.arm] = result.reason
         for it in found:
             it.rate = {arm: best_rate(scores) for arm, scores in it.tuning.items()}
             grids[it.cell] = [[rate] for rate in further_rates(plan, it)]
@@ -121,7 +130,7 @@ def compare(plan: Plan, folder: Path, workers: int = 1, report: Report = lambda 
             it.tests[job.arm] = result
             it.seconds += result.seconds
         else:
-            it.failed[job.arm] = str(result)
+            it.failed[job.arm] = result.reason
     return found
 
 
@@ -145,7 +154,7 @@ def further_rates(plan: Plan, found: Found) -> list[float]:
 
 def results_of(
     jobs: Iterable[tuple[Found, Job]], folder: Path, workers: int, report: Report
-) -> Iterator[tuple[Found, Job, Result | Exception]]:
+) -> Iterator[tuple[Found, Job, Result | Failure]]:
     """The result of each job, from the folder or by running it. A job that fails does not stop the others."""
     missing = []
     for found, job in jobs:
@@ -157,7 +166,6 @@ def results_of(
         return
     if workers == 1:
         for found, job in missing:
-            report(job, None)
             result = try_run(job, folder)
             report(job, result)
             yield found, job, result
@@ -166,16 +174,22 @@ def results_of(
         futures = {pool.submit(try_run, job, folder): (found, job) for found, job in missing}
         for future in as_completed(futures):
             found, job = futures[future]
-            result = future.result()
+            try:
+                result = future.result()
+            except BrokenProcessPool:
+                result = Failure("a process was killed, perhaps because the memory was full; try fewer jobs")
             report(job, result)
             yield found, job, result
 
 
-def try_run(job: Job, folder: Path) -> Result | Exception:
+def try_run(job: Job, folder: Path) -> Result | Failure:
     """The result of a job, which is saved, or what it raised."""
     try:
         result = run(job)
     except Exception as error:
-        return error
+        path = folder / f"{job.stem}.failed"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(traceback.format_exc())
+        return Failure(f"{type(error).__name__}: {error}".removesuffix(": "))
     save(job, result, folder)
     return result

@@ -17,7 +17,7 @@ from attnorm.attention.measures import column_mass, normalized_entropy
 from attnorm.imports import find
 from attnorm.probes import PROBES
 from attnorm.probes.arm import Arm
-from attnorm.probes.base import Probe
+from attnorm.probes.base import SITES, Probe
 from attnorm.probes.ensemble import Trained, batches, evaluate, train
 
 MEASURED = 100  # test examples on which the attention weights are measured
@@ -40,9 +40,13 @@ class Cell:
         return f"{self.short} {self.dose}".strip()
 
     def probe(self) -> Probe:
-        """Builds the probe. Raises ValueError for an unknown name."""
+        """Builds the probe. Raises ValueError for an unknown name, and for sizes or a site that cannot be."""
         cls = find("probe", self.name, PROBES, Probe)
         probe: Probe = cls(**cls.doses[self.dose])
+        if probe.site not in SITES:
+            raise ValueError(f"{self.short}.site={probe.site!r}: allowed: {', '.join(SITES)}")
+        if probe.size not in probe.test_sizes:
+            raise ValueError(f"{self.short}.test_sizes={tuple(probe.test_sizes)}: must contain size={probe.size}")
         return probe
 
 
@@ -69,19 +73,27 @@ class Job:
 
     @property
     def stem(self) -> str:
-        """The name of the result's files in the folder, without the suffix."""
-        rates = "".join(f"_{rate:g}" for rate in self.rates) if self.tune else ""
+        """The name of the result's files in the folder, without the suffix. It ends with a hash of `identity`."""
+        rates = "_".join(f"{rate:g}" for rate in self.rates)
         title = f"{self.cell.title}/{Arm(self.arm, self.options).short}".replace(" ", "-")
-        return f"{title}.{'tune' if self.tune else 'test'}{rates}"
+        return f"{title}.{'tune' if self.tune else 'test'}_{rates}.{digest(json.dumps(self.identity()), 8)}"
 
     def identity(self) -> dict[str, Any]:
-        """What the result depends on. Own classes are known by their source."""
+        """What the result depends on. Own classes, and those that they inherit from, are known by their source."""
         cls = find("probe", self.cell.name, PROBES, Probe)
         normalizer = type(Arm(self.arm, self.options).normalizer(1, 1))
-        own = [it for it in (cls, normalizer) if not it.__module__.startswith("attnorm.")]
-        sources = {it.__qualname__: hashlib.sha256(source_of(it).encode()).hexdigest()[:16] for it in own}
+        own = [it for it in (*cls.__mro__, *normalizer.__mro__) if it.__module__.split(".")[0] not in LIBRARIES]
+        sources = {f"{it.__module__}.{it.__qualname__}": digest(source_of(it), 16) for it in own}
         fields = json.loads(json.dumps(asdict(self)))
         return {**fields, "sources": sources, "attnorm": version("attnorm")}
+
+
+LIBRARIES = ("attnorm", "torch", "builtins", "abc", "typing")  # they are known by the version of attnorm
+
+
+def digest(text: str, digits: int) -> str:
+    """The first digits of a hash of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:digits]
 
 
 def source_of(cls: type) -> str:
@@ -96,20 +108,23 @@ def source_of(cls: type) -> str:
 class Result:
     """What a job has found. Arrays have one row per member: the seeds at the first rate, then those at the next.
 
-    selection: the score on the selection data (E,). curve: the same in the course of training, (E, CHECKS).
+    curve:     the score on the selection data in the course of training, (E, CHECKS).
     scores:    for each size, the score of every test example, (E, examples).
     scalars:   the learned scalars, (E,) each. measures: of the attention weights, (E,) each.
     diverged:  the number of members whose outputs were not finite. seconds: CPU time of the training, of all members.
     """
 
-    selection: np.ndarray
     curve: np.ndarray
     scores: dict[int, np.ndarray]
     scalars: dict[str, np.ndarray]
     measures: dict[str, np.ndarray]
     diverged: int
     seconds: float
-    together: bool
+
+    @property
+    def selection(self) -> np.ndarray:
+        """The score on the selection data after training (E,)."""
+        return self.curve[:, -1]
 
 
 def run(job: Job) -> Result:
@@ -124,14 +139,12 @@ def run(job: Job) -> Result:
             scored, lost = evaluate(probe, trained.model, len(seeds), "test", size)
             scores[size], diverged = scored.numpy(), diverged | lost
     return Result(
-        selection=trained.curve[:, -1].numpy(),
         curve=trained.curve.numpy(),
         scores=scores,
         scalars={name: value.numpy() for name, value in trained.learned_scalars().items()},
         measures={} if job.tune else measure(probe, trained, len(seeds)),
         diverged=int(diverged.sum()),
         seconds=trained.seconds,
-        together=trained.together,
     )
 
 
@@ -147,8 +160,7 @@ def measure(probe: Probe, trained: Trained, members: int) -> dict[str, np.ndarra
     if probe.site == "causal":
         allowed = torch.ones(weights.shape[-2:], dtype=torch.bool).tril()
     heads = weights.transpose(0, 1)  # (B, E, N, M)
-    least, most = column_mass(heads, allowed)
-    found = {"entropy": normalized_entropy(heads, allowed), "column_mass_min": least, "column_mass_max": most}
+    found = {"entropy": normalized_entropy(heads, allowed), "column_mass_min": column_mass(heads, allowed)[0]}
     measures = {name: value.nanmean(0).numpy() for name, value in found.items()}
     if (wanted := getattr(batch, "wanted", None)) is not None:
         on_wanted = weights.gather(-1, wanted.unsqueeze(-1)).squeeze(-1)
@@ -164,8 +176,8 @@ def save(job: Job, result: Result, folder: Path) -> None:
     """Writes a result, atomically: <stem>.npz."""
     path = folder / f"{job.stem}.npz"
     path.parent.mkdir(parents=True, exist_ok=True)
-    about = {"job": job.identity(), "diverged": result.diverged, "seconds": result.seconds, "together": result.together}
-    arrays: dict[str, Any] = {"selection": result.selection, "curve": result.curve.astype(np.float32)}
+    about = {"job": job.identity(), "diverged": result.diverged, "seconds": result.seconds}
+    arrays: dict[str, Any] = {"curve": result.curve.astype(np.float32)}
     arrays |= {f"scores/{size}": scores.astype(np.float32) for size, scores in result.scores.items()}
     arrays |= {f"scalars/{name}": value for name, value in result.scalars.items()}
     arrays |= {f"measures/{name}": value for name, value in result.measures.items()}
@@ -189,5 +201,4 @@ def load(job: Job, folder: Path) -> Result | None:
             group, _, key = name.partition("/")
             if key:
                 groups[group][int(key) if group == "scores" else key] = file[name]
-        own = {key: about[key] for key in ("diverged", "seconds", "together")}
-        return Result(selection=file["selection"], curve=file["curve"], **groups, **own)
+        return Result(file["curve"], **groups, diverged=about["diverged"], seconds=about["seconds"])

@@ -8,8 +8,9 @@ from math import isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnorm.analysis.probes.verdicts import CellResults, Row
+from attnorm.analysis.probes.verdicts import LEVEL, CellResults, Row
 from attnorm.probes.arm import NULLS, Arm
+from attnorm.probes.base import Probe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,12 +52,14 @@ def html_of(cells: Sequence[CellResults], arms: Sequence[Arm], note: str) -> str
     )
     environment.filters["number"] = lambda value, form: "" if isnan(value) else format(value, form)
     compared = [arm for arm in arms if arm.label not in NULLS]
-    figures = {"dose": svg_of(draw_doses(cells, compared)), "rates": svg_of(draw_rates(cells, compared))}
+    drawn = {"dose": draw_doses, "rates": draw_rates, "training": draw_training}
+    figures = {name: svg_of(draw(cells, compared)) for name, draw in drawn.items()}
     return environment.get_template("page.html").render(
         note=note,
         baseline=compared[0].short,
         arms=[arm.short for arm in compared],
         columns=columns_of(cells),
+        was_trained=was_trained,
         heat=heat_map(cells, compared),
         figures={name: svg for name, svg in figures.items() if svg},
         sentences=sentences(cells, compared),
@@ -70,6 +73,11 @@ def html_of(cells: Sequence[CellResults], arms: Sequence[Arm], note: str) -> str
 def columns_of(cells: Sequence[CellResults]) -> list[tuple[CellResults, int]]:
     """The columns of the heat map: cells and sizes."""
     return [(cell, size) for cell in cells for size in dict.fromkeys(row.size for row in cell.rows)]
+
+
+def was_trained(probe: Probe, size: int) -> bool:
+    """Whether training draws examples of a size."""
+    return size in (probe.train_sizes or (probe.size,))
 
 
 def heat_map(cells: Sequence[CellResults], arms: Sequence[Arm]) -> list[tuple[str, list[Entry]]]:
@@ -88,7 +96,7 @@ def entry_of(row: Row | None, reason: str) -> Entry:
     """The score of an arm, coloured by its place between the null arms and the ceiling, and the difference."""
     if row is None:
         return Entry("", "", "#eeeeee", reason or "not run")
-    words = f"score {row.score:.3f} with the learning rate {row.rate:g}"
+    words = f"score {row.score:.3f}" + ("" if isnan(row.rate) else f" with the learning rate {row.rate:g}")
     if isnan(row.difference):
         reason = f"; no difference: {row.verdict}" if row.verdict else ""
         return Entry(f"{row.score:.3f}", "", colour_of(row.normalized), words + reason)
@@ -113,6 +121,10 @@ def sentences(cells: Sequence[CellResults], arms: Sequence[Arm]) -> list[str]:
     texts = []
     for arm in arms[1:]:
         rows = [(cell, row) for cell in cells for row in cell.rows if row.arm == arm.short and row.trained]
+        rows = [(cell, row) for cell, row in rows if not isnan(row.difference)]
+        if not rows:
+            texts.append(f"{arm.short}: not compared.")
+            continue
         shown = [(cell, row) for cell, row in rows if row.verdict == "shown"]
         wins = [f"{cell.found.cell.title} ({row.difference:+.3f})" for cell, row in shown if row.difference > 0]
         losses = [f"{cell.found.cell.title} ({row.difference:+.3f})" for cell, row in shown if row.difference < 0]
@@ -198,10 +210,28 @@ def draw_rates(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | N
     return figure
 
 
+def draw_training(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | None":
+    """The mean score on the selection data in the course of training at the chosen rate, one panel per cell."""
+    trained = [cell for cell in cells if cell.found.cell.probe().updates and cell.found.tests]
+    if not trained:
+        return None
+    figure, panels = figure_of(len(trained))
+    for axes, cell in zip(panels, trained, strict=True):
+        for colour, arm in zip((COLOURS[0], *colours(len(arms) - 1)), arms, strict=True):
+            if (result := cell.found.tests.get(arm.label)) is not None:
+                points = result.curve.shape[1]
+                shares = [100 * (point + 1) / points for point in range(points)]
+                axes.plot(shares, result.curve.mean(0), color=colour, label=arm.short)
+        axes.set(xlabel="% of the training", title=cell.found.cell.title)
+    panels[0].legend(frameon=False, fontsize=9)
+    return figure
+
+
 def draw_map(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure":
     """The differences to the baseline at the size of training, one row per arm and one column per cell.
 
-    A field that is not shown is gray in the text; one without a difference is empty.
+    The number in a field is gray unless it is a discovery (`Row.discovery`) that does not flip. A field without a
+    difference is empty.
     """
     from matplotlib.figure import Figure
 
@@ -217,8 +247,8 @@ def draw_map(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure":
     for y, line in enumerate(rows):
         for x, row in enumerate(line):
             if row is not None and not isnan(row.difference):
-                colour = "black" if row.verdict == "shown" else "#888888"
-                axes.text(x, y, f"{100 * row.difference:+.0f}", ha="center", va="center", fontsize=7, color=colour)
+                colour = "black" if row.discovery < 1 - LEVEL and not row.flips else "#888888"
+                axes.text(x, y, f"{100 * row.difference:+.0f}", ha="center", va="center", fontsize=8, color=colour)
     axes.set_xticks(range(len(titles)), titles, rotation=60, ha="right", fontsize=8)
     axes.set_yticks(range(len(compared)), [arm.short for arm in compared], fontsize=8)
     axes.tick_params(length=0)

@@ -23,13 +23,14 @@ LEVEL = 0.95
 class Row:
     """An arm in a cell at one size.
 
-    trained:    whether this is the size at which rates are chosen; larger sizes are beyond training.
+    trained:    whether this is the size at which rates are chosen.
     score, spread: mean over seeds and examples, and the standard deviation over seeds.
     normalized: (score - null) / (ceiling - null); NaN without a null arm or a ceiling.
     difference, low, high: to the baseline, with the interval for new seeds and new examples.
     p_value, adjusted: of no difference, adjusted for the arms of the cell (Holm).
     discovery:  the same, adjusted for all differences at the sizes of training (Benjamini and Hochberg 1995).
-    flips:      the rates at which the tuning seeds show the opposite difference. Such a difference is not shown.
+    flips:      the rates at which the tuning seeds show the opposite difference. Such a difference is not shown. Only
+                the size at which rates are chosen can be checked.
     wanted:     the mean weight on the key that a query asks for.
     """
 
@@ -80,9 +81,9 @@ def results_of_cell(found: Found, arms: Sequence[Arm], rates: Sequence[float]) -
     """Compares the arms of a cell with the first one.
 
     The tables of scores are paired by seed and by example. A verdict is "shown" or "not shown" at 5 % after the method
-    of Holm, over the arms of the cell; and "depends on the rate" if the sign flips at one of `rates`, the grid before
-    it was extended. If some scores are not finite, because the squared error of large outputs has overflowed, there is
-    no difference, and the verdict says so.
+    of Holm, over the arms of the cell; and "depends on the rate" if, at the size at which rates are chosen, the sign
+    flips at one of `rates`, the grid before it was extended. If some scores are not finite, because the squared error
+    of large outputs has overflowed, there is no difference, and the verdict says so.
     """
     probe = found.cell.probe()
     baseline = arms[0].label
@@ -114,9 +115,9 @@ def row_of(found: Found, arm: Arm, size: int, null: float, ceiling: float, diffe
     probe, result = found.cell.probe(), found.tests[arm.label]
     of_seeds = result.scores[size].mean(1)
     score = float(of_seeds.mean())
-    scalars = {name: float(np.mean(value)) for name, value in result.scalars.items()}
+    scalars = {name: mean_of_finite(value) for name, value in result.scalars.items()}
     measures: dict[str, Any] = {
-        name: float(np.nanmean(result.measures[name])) for name in MEASURES if name in result.measures
+        name: mean_of_finite(result.measures[name]) for name in MEASURES if name in result.measures
     }
     interval = difference.new_seeds_and_examples if difference else None
     return Row(
@@ -146,6 +147,12 @@ def row_of(found: Found, arm: Arm, size: int, null: float, ceiling: float, diffe
     )
 
 
+def mean_of_finite(values: np.ndarray) -> float:
+    """The mean over the members that have not diverged; NaN if all have."""
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if finite.size else nan
+
+
 NOT_FINITE = "scores that are not finite"
 MEASURES = ("entropy", "column_mass_min", "wanted", "mass_on_wanted", "share_wanted")
 
@@ -160,7 +167,7 @@ def judged(rows: Sequence[Row], found: Found, arms: Sequence[Arm], rates: Sequen
         adjusted = dict(zip((row.arm for row in compared), holm([row.p_value for row in compared]), strict=True))
         for row in of_size:
             if row.arm in adjusted:
-                flips = flipping_rates(found, row.difference, labels[row.arm], arms[0].label)
+                flips = flipping_rates(found, row.difference, labels[row.arm], arms[0].label) if row.trained else []
                 flips = [rate for rate in flips if rate in rates]
                 word = row.verdict or ("shown" if adjusted[row.arm] < 1 - LEVEL else "not shown")
                 word = "depends on the rate" if flips and word == "shown" else word
