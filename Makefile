@@ -47,7 +47,7 @@ test-numerics: $(VENV)/.tested
 	OMP_NUM_THREADS=1 $(BIN)/python tests/numerics.py -n auto --maxprocesses 8
 
 test-slow: $(VENV)/.tested
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 -m "slow and not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal -m "slow and not gpu"
 
 test-gpu: $(VENV)/.tested
 	$(BIN)/python -m pytest -m gpu -rs

@@ -183,7 +183,7 @@ def save(job: Job, result: Result, folder: Path) -> None:
     arrays |= {f"measures/{name}": value for name, value in result.measures.items()}
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
     with open(unfinished, "wb") as file:
-        np.savez_compressed(file, about=np.array(json.dumps(about)), **arrays)
+        np.savez(file, about=np.array(json.dumps(about)), **arrays)
     os.replace(unfinished, path)
 
 
