@@ -280,6 +280,38 @@ def test_cross_attention_alone_is_refused(family):
         model(**batch)
 
 
+def merged(implementation="eager"):
+    """A decoder of T5Gemma 2, whose self- and cross-attention are one module."""
+    config = transformers.T5Gemma2DecoderConfig(**GROUPED, layer_types=["full_attention"] * LAYERS, dropout_rate=0.0)
+    torch.manual_seed(0)
+    from transformers.models.t5gemma2.modeling_t5gemma2 import T5Gemma2Decoder
+
+    return T5Gemma2Decoder._from_config(config, attn_implementation=implementation).eval()
+
+
+def merged_inputs():
+    generator = torch.Generator().manual_seed(1)
+    states = torch.randn(1, 4, WIDTH, generator=generator)
+    return {"input_ids": torch.randint(3, 99, (1, 6), generator=generator), "encoder_hidden_states": states}
+
+
+def test_merged_self_and_cross_attention_is_of_a_decoder():
+    batch = merged_inputs()
+    for name in ("dnas", "sinkhorn"):
+        with pytest.raises(ValueError, match=f"{name} couples queries and would leak the future"):
+            merged(f"attnorm:{name}")(**batch)
+        with pytest.raises(ConfigError, match=f"attention.decoder={name}: .* would leak the future"):
+            convert(merged(), {"decoder": name})
+    with pytest.raises(ValueError, match=r"use convert\(model, 'dnas_prefix'\)"):
+        merged("attnorm:dnas_prefix")(**batch)
+    model, later = convert(merged(), "dnas_prefix"), {**batch, "input_ids": batch["input_ids"].clone()}
+    later["input_ids"][:, 3:] = 5
+    with torch.no_grad():
+        one, other = (model(**it, use_cache=False)[0] for it in (batch, later))
+    torch.testing.assert_close(one[:, :3], other[:, :3], **tolerance(torch.float32, depth=LAYERS, size=WIDTH))
+    assert (one[:, 3:] - other[:, 3:]).abs().max() > 1e-3
+
+
 def test_the_future_leaks_without_the_refusal(monkeypatch):
     """The fault that the refusal is for."""
     model, (batch, _) = built("llama", "attnorm:dnas"), inputs("llama")

@@ -13,7 +13,7 @@ from attnorm.attention.normalizers.sink import Sink
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.attention.problems import leak_message
 from attnorm.integrations.transformers.masks import read_mask, without_padded_queries
-from attnorm.integrations.transformers.sites import may_be_of_decoder, site_of
+from attnorm.integrations.transformers.sites import is_merged, may_be_of_decoder, site_of
 
 UNSUPPORTED = {  # arguments that change what is computed
     "cache": "continuous batching (a paged cache)",
@@ -99,11 +99,14 @@ def problem_of(
         if settings.get(argument) is not None:
             return f"{what} is not supported ({argument}={type(settings[argument]).__name__})"
     name = name_of(normalizer)
-    of_decoder = is_causal or (not hasattr(module, "attnorm") and may_be_of_decoder(module))
+    by_name = not hasattr(module, "attnorm")
+    of_decoder = is_causal or site_of(module) == "decoder" or (by_name and may_be_of_decoder(module))
     if normalizer.couples_queries == "all" and of_decoder:
         return f"{leak_message(name)}. To use it in the encoder only: convert(model, {{'encoder': {name!r}}})"
     if normalizer.couples_queries == "past" and is_causal and has_past:
         return cache_message(name)
+    if normalizer.couples_queries == "past" and by_name and is_merged(module):
+        return f"its keys do not show whether a cache is used, which {name} cannot; use convert(model, {name!r})"
     if normalizer.needs_causal and not is_causal:
         return f"{name} is defined for causal self-attention only"
     if settings["softcap"] and normalizer.needs_queries:

@@ -10,6 +10,7 @@ from torch import nn
 
 SITES = ("encoder", "decoder", "cross")
 CROSS = re.compile(r"cross|enc(oder)?_?dec(oder)?_?att|encoder_attn", re.I)  # names of modules and their classes
+MERGED = re.compile(r"merged", re.I)  # self- and cross-attention of a decoder in one, without the flag is_causal
 HEADS = ("num_heads", "num_attention_heads", "n_heads")
 WIDTH = ("head_dim", "attention_head_size", "key_value_proj_dim")
 
@@ -33,7 +34,12 @@ def site_of(module: nn.Module, name: str = "") -> str:
         return own
     if getattr(module, "is_cross_attention", False) or CROSS.search(f"{name} {type(module).__name__}"):
         return "cross"
-    return "decoder" if getattr(module, "is_causal", False) else "encoder"
+    return "decoder" if getattr(module, "is_causal", False) or is_merged(module) else "encoder"
+
+
+def is_merged(module: nn.Module) -> bool:
+    """Whether the keys are those of the text that is being written, followed by those of the other text."""
+    return MERGED.search(type(module).__name__) is not None
 
 
 def may_be_of_decoder(module: nn.Module) -> bool:
