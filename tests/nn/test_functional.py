@@ -147,6 +147,25 @@ def test_the_weights_are_not_stored_where_they_need_not_be(monkeypatch, kind):
     assert_close(calls[kind](), expected)
 
 
+FAST = ["softmax", "dnas", "sinkhorn", "off_by_one", "dnas_slack", "lotformer", "dnas_prefix"]
+
+
+@pytest.mark.parametrize("width", [2, 6])
+@pytest.mark.parametrize("name", FAST)
+def test_values_may_have_another_width_on_every_path(monkeypatch, name, width):
+    q, k = (randn(2, 3, L, E, seed=seed).requires_grad_() for seed in (1, 2))
+    v = randn(2, 3, L, width, seed=3).requires_grad_()
+    normalizer = build_normalizer(name, **({"heads": 3, "width": E} if name == "lotformer" else {})).double()
+    masks = [Mask(queries=~PADDING, keys=~PADDING), Mask(segments=torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 2, 2]]))]
+    if name in ("softmax", "off_by_one", "dnas_prefix"):
+        masks += [Mask(causal=True), Mask(keys=~PADDING, causal=True)]
+    for mask in masks:
+        expected = normalizer(E**-0.5 * q @ k.mT, mask, keys=k, scale=E**-0.5, **normalizer.declared(q, None)) @ v
+        monkeypatch.setattr(_key_bias, "DENSE_UP_TO", {"cpu": 0})
+        same(normalizer.attend(q, k, v, mask), expected, [q, k, v])
+        monkeypatch.undo()
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
