@@ -12,6 +12,7 @@ from reference import randn
 from tolerance import tolerance
 from torch import nn
 from torch.testing import assert_close
+from torch.utils.checkpoint import checkpoint
 
 from attnorm.attention import build_normalizer
 from attnorm.attention.build import NORMALIZERS
@@ -206,6 +207,21 @@ def test_a_padded_text_gets_what_it_gets_alone(name, left):
             assert_close(output[:, real], expected)
             assert_close(weights[:, real, real], others)
             assert_close(module(x, x, x, given, attn_mask=mask, need_weights=False)[0][:, real], expected)
+
+
+def test_views_of_one_tensor_are_self_attention():
+    """`torch.utils.checkpoint` with use_reentrant=True calls the module with three of them."""
+    module, padding = layer("dnas"), PADDING[:, :LENGTH]
+    x = randn(BATCH, LENGTH, WIDTH).requires_grad_()
+    expected = module(x, x, x, padding)[0]
+    assert_close(module(x.view_as(x), x, x, padding)[0], expected)
+    slope = torch.autograd.grad(expected.square().sum(), x)[0]
+    output = checkpoint(lambda q, k, v: module(q, k, v, padding)[0], x, x, x, use_reentrant=True)
+    output.square().sum().backward()
+    assert_close(x.grad, slope)
+    assert not torch.allclose(module(x.clone(), x, x, padding)[0], expected)
+    assert_close(module(x.clone(), x, x, padding, query_padding_mask=padding)[0], expected)
+    assert torch.vmap(lambda x: module(x, x + 1, x)[0])(x[None]).shape == (1, *x.shape)
 
 
 def test_padded_queries_of_cross_attention_are_those_that_are_named():

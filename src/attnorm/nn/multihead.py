@@ -94,9 +94,10 @@ class MultiheadAttention(nn.MultiheadAttention):
         query_padding_mask: bool, (N, L) or (L,), True at padding. This argument is not one of PyTorch.
 
         If the normalizer couples queries, padded queries would change the weights of the others. In self-attention,
-        when `query` and `key` are the same tensor, they are therefore those of `key_padding_mask`, unless
-        `query_padding_mask` is given. In cross-attention, all queries are real, unless it is given. The attention of a
-        padded query is 0, and so is that of a query without an allowed key.
+        when `query` and `key` are the same tensor or views of it, they are therefore those of `key_padding_mask`,
+        unless `query_padding_mask` is given. Otherwise, as in cross-attention or if one of the two is a copy or a cast,
+        all queries are real, unless it is given. The attention of a padded query is 0, and so is that of a query
+        without an allowed key.
 
         Raises ValueError for masks with which the normalizer is not defined. One that couples all queries is refused
         with a causal mask, also without the hint. A decoder passes no such mask to its cross-attention, where the
@@ -109,7 +110,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             return self.of_nested(query, need_weights, average_attn_weights)
         if is_causal and attn_mask is None:
             raise ValueError("is_causal=True: is a hint about attn_mask, which must be given")
-        of_self, batched = query is key, query.dim() == 3
+        of_self, batched = is_same(query, key), query.dim() == 3
         if not batched:
             query, key, value = (x.unsqueeze(0) for x in (query, key, value))
             key_padding_mask, query_padding_mask = (
@@ -166,3 +167,13 @@ class MultiheadAttention(nn.MultiheadAttention):
         output, weights = self(padded, padded, padded, padding.to(x.device), need_weights, None, average)
         rows = [row[:length] for row, length in zip(output, lengths, strict=True)]
         return torch.nested.as_nested_tensor(rows, layout=x.layout), weights
+
+
+def is_same(x: Tensor, y: Tensor) -> bool:
+    """Whether two tensors are one, or the same view of it. While compiling, views are not recognized."""
+    if x is y or torch.compiler.is_compiling():
+        return x is y
+    try:
+        return x.is_set_to(y)
+    except RuntimeError:  # tensors without memory, such as those of `torch.vmap`
+        return False
