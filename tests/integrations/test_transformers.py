@@ -238,6 +238,20 @@ def test_prefix_normalizers_decode_without_a_cache_only(family, implementation):
             generated(model, batch, **options)
 
 
+def test_a_cache_is_refused_only_while_a_prefix_normalizer_decodes():
+    model, (batch, _) = convert(built("gpt2"), "hnas_prefix"), inputs("gpt2")
+    expected = generated(built("gpt2"), batch)
+    for change in (lambda: model.set_attn_implementation("sdpa"), lambda: convert(model, "softmax")):
+        change()
+        assert torch.equal(generated(model, batch), expected)
+        convert(model, "hnas_prefix")
+        with pytest.raises(ValueError, match="hnas_prefix depends on earlier queries"):
+            generated(model, batch)
+    assert len(model._forward_pre_hooks) == 1
+    of_encoder, (batch, _) = convert(built("bart"), {"encoder": "dnas_prefix"}), inputs("bart")
+    assert generated(of_encoder, batch).shape[1] > 1
+
+
 def test_a_prefix_normalizer_of_cross_attention_refuses_a_cache():
     """Its keys do not grow, so the layer itself cannot see that there are earlier queries."""
     model, (batch, _) = convert(built("bart"), {"cross": "dnas_prefix"}), inputs("bart")

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from attnorm.attention import Normalizer
-from attnorm.attention.build import build_site_normalizer
+from attnorm.attention.build import build_site_normalizer, name_of
 from attnorm.attention.problems import DEFAULT, TABLES
 from attnorm.attention.tables import AttentionTables
 from attnorm.errors import ConfigError
@@ -37,7 +37,7 @@ def convert(model: Model, attention: str | Mapping[str, Any]) -> Model:
     register()
     refuse_request(type(model), CONVERTED)
     recorded = attach(model, attention)
-    if any(part.couples_queries == "past" for part in model.modules() if isinstance(part, Normalizer)):
+    if refuse_cache not in model._forward_pre_hooks.values():
         model.register_forward_pre_hook(refuse_cache, with_kwargs=True)
     changed: Any = model
     changed.set_attn_implementation(CONVERTED)
@@ -87,11 +87,16 @@ def problems_of(given: Mapping[str, Any], tables: AttentionTables) -> Iterator[s
                 yield f"attention.{site}={name}: it is defined for causal self-attention only"
 
 
-def refuse_cache(model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> None:
+def refuse_cache(model: Any, args: tuple, kwargs: Mapping[str, Any]) -> None:
     """Raises ValueError for a forward pass that continues from a cache: a prefix normalizer needs the past queries."""
     cache = kwargs.get("past_key_values")
-    if cache is not None and cache.get_seq_length() > 0:
-        raise ValueError(f"{type(model).__name__}: {cache_message('a prefix normalizer')}")
+    if cache is None or cache.get_seq_length() == 0:
+        return
+    for part in model.modules():
+        if getattr(part, "attnorm_site", "encoder") == "encoder" or part.attnorm.couples_queries != "past":
+            continue
+        if getattr(part, "config", model.config)._attn_implementation == CONVERTED:  # not changed since
+            raise ValueError(f"{type(model).__name__}: {cache_message(name_of(part.attnorm))}")
 
 
 def from_pretrained(model_class: Any, path: str, **options: Any) -> Any:
