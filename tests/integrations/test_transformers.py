@@ -563,6 +563,31 @@ def test_a_part_of_a_model_is_converted_and_loaded(tmp_path):
     assert all(torch.equal(it, model.state_dict()[name]) for name, it in found.items())
 
 
+def test_parts_that_share_a_configuration_are_converted_one_by_one(tmp_path):
+    model = built("bart")
+    convert(model.model.encoder, {"encoder": "sink"})
+    convert(model.model.encoder, {"encoder": "hnas", "options": {"hnas": {"start": 0.3}}})
+    convert(model.model.decoder, {"decoder": "hnas_prefix", "options": {"hnas_prefix": {"per": "head"}}})
+    options = {"hnas": {"start": 0.3}, "hnas_prefix": {"per": "head"}}
+    sites = {"encoder": "hnas", "decoder": "hnas_prefix", "cross": "softmax"}
+    assert model.config.attnorm == {**sites, "options": options}
+    model.save_pretrained(tmp_path)
+    loaded = from_pretrained(type(model), str(tmp_path)).eval()
+    assert torch.equal(outputs(loaded, *inputs("bart")), outputs(model, *inputs("bart")))
+    with pytest.raises(ConfigError, match=r"attention.options.hnas_prefix=\{\}: decoder, cross of the model already"):
+        convert(model.model.encoder, "hnas_prefix")
+    convert(model, "softmax")
+    assert model.config.attnorm == {**dict.fromkeys(sites, "softmax"), "options": {}}
+
+
+def test_a_part_with_a_configuration_that_is_not_saved_is_not_loaded_as_softmax(tmp_path):
+    model = built("t5")
+    convert(model.encoder, "hnas")
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"does not record: encoder.block.0.*convert the whole model by site"):
+        from_pretrained(type(model), str(tmp_path))
+
+
 def test_a_parameter_is_never_left_uninitialised(tmp_path):
     trained("bert").save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
@@ -574,8 +599,11 @@ def test_a_parameter_is_never_left_uninitialised(tmp_path):
         from_pretrained(transformers.BertModel, str(tmp_path))
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({key: it for key, it in config.items() if key != "attnorm"}))
-    with pytest.raises(ValueError, match="has no entry attnorm, so the model was not converted"):
+    with pytest.raises(ValueError, match="does not record: "):
         from_pretrained(transformers.BertModel, str(tmp_path))
+    built("bert").save_pretrained(tmp_path / "plain")
+    with pytest.raises(ValueError, match="has no entry attnorm, so the model was not converted"):
+        from_pretrained(transformers.BertModel, str(tmp_path / "plain"))
 
 
 # ---------------------------------------------------------------------------------------------- compiled

@@ -1,6 +1,7 @@
 """Gives each attention module of a loaded model a normalizer of its own, and loads such models again."""
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
@@ -8,12 +9,12 @@ from torch import nn
 
 from attnorm.attention import Normalizer
 from attnorm.attention.build import build_site_normalizer, name_of
-from attnorm.attention.problems import DEFAULT, TABLES
+from attnorm.attention.problems import DEFAULT, TABLES, names_in
 from attnorm.attention.tables import AttentionTables
 from attnorm.errors import ConfigError
 from attnorm.integrations.transformers.attention import cache_message
 from attnorm.integrations.transformers.register import CONVERTED, refusal, refuse_request, register
-from attnorm.integrations.transformers.sites import attention_modules, sizes_of
+from attnorm.integrations.transformers.sites import SITES, attention_modules, sizes_of
 
 Model = TypeVar("Model", bound=nn.Module)
 PART = f".{CONVERTED}."  # in the names of the parameters of normalizers
@@ -30,23 +31,29 @@ def convert(model: Model, attention: str | Mapping[str, Any]) -> Model:
 
     Each module gets a submodule `attnorm`, in float32 and on the device of the module, whose parameters are trained and
     saved with the others. Convert before the optimizer is built. The configuration of the model records `attention`,
-    and `from_pretrained` of this module loads the model again.
+    and `from_pretrained` of this module loads the model again. Two parts of a model may be converted one after the
+    other. If they share a configuration, it records the sites of both.
 
     Raises ConfigError with all problems.
     """
     register()
     refuse_request(type(model), CONVERTED)
-    recorded = attach(model, attention)
+    changed: Any = model
+    recorded = attach(model, attention, getattr(changed.config, "attnorm", None) or {})
     if refuse_cache not in model._forward_pre_hooks.values():
         model.register_forward_pre_hook(refuse_cache, with_kwargs=True)
-    changed: Any = model
     changed.set_attn_implementation(CONVERTED)
     changed.config.attnorm = recorded
     return model
 
 
-def attach(model: nn.Module, attention: str | Mapping[str, Any]) -> dict[str, Any]:
-    """Gives each attention module its normalizer. Returns the normalizers of all sites, and their options."""
+def attach(
+    model: nn.Module, attention: str | Mapping[str, Any], recorded: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Gives each attention module its normalizer. Returns the normalizers of all sites, and their options.
+
+    recorded: the same for another part of the model, whose sites are returned, too.
+    """
     sites = attention_modules(model)
     sizes = {site: [sizes_of(module) for module in modules.values()] for site, modules in sites.items()}
     given = {DEFAULT: attention} if isinstance(attention, str) else {DEFAULT: "softmax", **attention}
@@ -58,6 +65,8 @@ def attach(model: nn.Module, attention: str | Mapping[str, Any]) -> dict[str, An
     )
     if problems := [*problems_of(given, tables)]:
         raise ConfigError(problems)
+    here = {key: it for key, it in tables.resolved.items() if key in sites or key == "options"}
+    everywhere = with_recorded(here, recorded)
     parts: list[tuple[Any, str, Normalizer]] = [
         (module, site, build_site_normalizer(tables.resolved, site, **sizes[site][layer], layer=layer))
         for site, modules in sites.items()
@@ -66,7 +75,28 @@ def attach(model: nn.Module, attention: str | Mapping[str, Any]) -> dict[str, An
     for module, site, normalizer in parts:
         module.attnorm = normalizer.to(next(module.parameters()).device).train(module.training)
         module.attnorm_site = site
-    return {key: it for key, it in tables.resolved.items() if key in sites or key == "options"}
+    return everywhere
+
+
+def with_recorded(here: Mapping[str, Any], recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """The normalizers of the converted sites, and those of the other sites that are recorded, with their options.
+
+    Raises ConfigError if the two need different options of the same normalizer.
+    """
+    others = {site: value for site, value in recorded.items() if site in SITES and site not in here}
+    options: dict[str, Any] = {**here["options"]}
+    for name in names_in({"prior": {}, **others}):
+        of_others, ours = recorded["options"].get(name, {}), here["options"].get(name, {})
+        if name in names_in({"prior": {}, **here}) and ours != of_others:
+            raise ConfigError(
+                [
+                    f"attention.options.{name}={ours}: {', '.join(others)} of the model already uses {name} with the "
+                    f"options {of_others}; all sites share the options of a normalizer"
+                ]
+            )
+        if of_others:
+            options[name] = of_others
+    return {**others, **here, "options": options}
 
 
 def problems_of(given: Mapping[str, Any], tables: AttentionTables) -> Iterator[str]:
@@ -105,11 +135,19 @@ def from_pretrained(model_class: Any, path: str, **options: Any) -> Any:
     model_class: a class of `transformers`, such as AutoModel. options: those of its `from_pretrained`.
 
     Raises ValueError if the configuration does not record a conversion, and if a parameter of a normalizer is missing
-    from the files. `model_class.from_pretrained` alone would load the same model with softmax.
+    from the files or not expected there. `model_class.from_pretrained` alone would load the same model with softmax.
     """
     original = class_of(model_class, path, options)
     model, loading = with_normalizers(original).from_pretrained(path, output_loading_info=True, **options)
     model.__class__ = original
+    owners = {name for name, _ in model.named_modules()}
+    unknown = [name for name in loading["unexpected_keys"] if PART in name and name.partition(PART)[0] in owners]
+    if unknown:
+        raise ValueError(
+            f"{path}: has weights that the entry attnorm of its config.json does not record: "
+            f"{', '.join(sorted(unknown))}. If a part of the model was converted that has a configuration of its own, "
+            "convert the whole model by site instead, as in convert(model, {'encoder': 'hnas'})"
+        )
     converted = [*converted_parts(model)]
     if not converted:
         raise ValueError(
