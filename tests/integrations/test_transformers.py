@@ -183,6 +183,25 @@ def test_a_mask_of_pairs_is_honoured():
         torch.testing.assert_close(found, expected, **tolerance(torch.float32, depth=LAYERS, size=WIDTH))
 
 
+def test_an_encoder_that_does_not_say_whether_it_is_causal_is_not():
+    settings = dict(TEXT, max_2d_position_embeddings=8)
+    encoder = convert(transformers.LayoutLMModel(transformers.LayoutLMConfig(**settings)).eval(), {"encoder": "dnas"})
+    batch, real = inputs("bert")
+    alone = {key: it[1:, : LENGTHS[1]] for key, it in batch.items()}
+    torch.testing.assert_close(outputs(encoder, batch, real)[LENGTHS[0] :], outputs(encoder, alone, real[1:, :6]))
+    decoder = transformers.DogeModel(transformers.DogeConfig(**GROUPED))
+    assert [*attention_modules(decoder)] == ["decoder"]
+
+
+@pytest.mark.parametrize("family", OF_TWO_TEXTS)
+def test_the_padding_of_a_source_is_not_that_of_a_target_of_the_same_length(family):
+    """By name, the cross-attention of BART can be told from its self-attention only by what it says of itself."""
+    model, (batch, real) = built(family, "attnorm:dnas_prefix"), inputs(family)
+    shorter = {key: it[1:, : LENGTHS[1]] if key != "decoder_input_ids" else it[1:] for key, it in batch.items()}
+    close = tolerance(torch.float32, depth=4 * LAYERS, size=WIDTH, scale=10)
+    torch.testing.assert_close(outputs(model, batch, real)[LENGTHS[0] :], outputs(model, shorter, real[1:]), **close)
+
+
 # ---------------------------------------------------------------------------------------------- decoding
 
 

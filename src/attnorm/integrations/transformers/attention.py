@@ -13,7 +13,13 @@ from attnorm.attention.normalizers.sink import Sink
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.attention.problems import leak_message
 from attnorm.integrations.transformers.masks import read_mask, without_padded_queries
-from attnorm.integrations.transformers.sites import is_merged, may_be_of_decoder, site_of
+from attnorm.integrations.transformers.sites import (
+    is_merged,
+    is_self_attention,
+    may_be_of_decoder,
+    says_causal,
+    site_of,
+)
 
 UNSUPPORTED = {  # arguments that change what is computed
     "cache": "continuous batching (a paged cache)",
@@ -48,7 +54,7 @@ def attend(
 
     Raises ValueError for what the normalizer, or this function, cannot compute correctly.
     """
-    is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    is_causal = says_causal(module) if is_causal is None else is_causal
     mask, log_prior, is_causal = read_mask(attention_mask, bool(is_causal))
     n_queries, n_keys = query.shape[-2], key.shape[-2]
     settings = {"softcap": softcap, "s_aux": s_aux, **others}
@@ -56,7 +62,7 @@ def attend(
         raise ValueError(f"{type(module).__name__}: {problem}")
     if s_aux is not None:
         normalizer = ModelSink(s_aux)
-    if normalizer.couples_queries != "none" and n_queries == n_keys and site_of(module) != "cross":
+    if normalizer.couples_queries != "none" and n_queries == n_keys and is_self_attention(module):
         mask = without_padded_queries(mask)
     if position_bias is not None:
         log_prior = position_bias if log_prior is None else position_bias + log_prior

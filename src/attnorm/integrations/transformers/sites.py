@@ -34,7 +34,20 @@ def site_of(module: nn.Module, name: str = "") -> str:
         return own
     if getattr(module, "is_cross_attention", False) or CROSS.search(f"{name} {type(module).__name__}"):
         return "cross"
-    return "decoder" if getattr(module, "is_causal", False) or is_merged(module) else "encoder"
+    flag = getattr(module, "is_causal", None)
+    is_causal = takes_cache(type(module)) if flag is None else flag
+    return "decoder" if is_causal or is_merged(module) else "encoder"
+
+
+def says_causal(module: nn.Module) -> bool:
+    """Whether a module says that its future is hidden. If it does not say, its site does."""
+    flag = getattr(module, "is_causal", None)
+    return site_of(module) == "decoder" if flag is None else bool(flag)
+
+
+@cache
+def takes_cache(cls: Any) -> bool:
+    return "past_key_values" in inspect.signature(cls.forward).parameters
 
 
 def is_merged(module: nn.Module) -> bool:
@@ -50,6 +63,13 @@ def may_be_of_decoder(module: nn.Module) -> bool:
     config = getattr(module, "config", None)
     of_model = getattr(config, "is_decoder", False) or getattr(config, "is_encoder_decoder", False)
     return bool(getattr(module, "is_cross_attention", False) or getattr(module, "is_decoder", of_model))
+
+
+def is_self_attention(module: nn.Module) -> bool:
+    """Whether the queries and keys of a module are known to be the same positions."""
+    if site_of(module) == "cross":
+        return False
+    return hasattr(module, "attnorm_site") or says_causal(module) or not may_be_of_decoder(module)
 
 
 def sizes_of(module: nn.Module) -> dict[str, int]:
