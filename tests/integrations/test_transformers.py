@@ -172,13 +172,13 @@ def test_padding_is_seen_if_it_stays_among_the_queries(monkeypatch):
 
 
 def test_a_mask_of_pairs_is_honoured():
-    """A mask of the user, bool or added to the scores, reaches the layers unchanged."""
+    """A mask of the user reaches the layers unchanged, and large negative numbers are those of padding."""
     model, (batch, _) = built("bert", "attnorm:dnas"), inputs("bert")
     real = batch["attention_mask"].bool()
     expected = outputs(model, batch, real)
     pairs = real[:, None, None, :].expand(-1, 1, LENGTHS[0], -1)
-    added = torch.zeros(pairs.shape).masked_fill(~pairs, torch.finfo(torch.float32).min)
-    for mask in (pairs, added):
+    numbers = (torch.finfo(torch.float32).min, -1e9, -1e4)
+    for mask in (pairs, *(torch.zeros(pairs.shape).masked_fill(~pairs, number) for number in numbers)):
         found = outputs(model, {**batch, "attention_mask": mask}, real)
         torch.testing.assert_close(found, expected, **tolerance(torch.float32, depth=LAYERS, size=WIDTH))
 
