@@ -367,6 +367,30 @@ def test_families_with_a_softmax_of_their_own_are_refused(model):
         convert(model._from_config(config), "dnas")
 
 
+def test_families_with_some_layers_that_compute_softmax_are_refused_there():
+    settings = dict(SEQ2SEQ, d_model=WIDTH, d_kv=8, d_ff=48, num_layers=LAYERS, num_heads=HEADS, local_radius=3)
+    config, cls = transformers.LongT5Config(**settings), transformers.LongT5ForConditionalGeneration
+    message = r"LongT5LocalAttention computes softmax itself .*LocalSelfAttention and 1 other module cannot be"
+    with pytest.raises(ValueError, match=f"attn_implementation=attnorm:sparsemax: {message}"):
+        cls._from_config(config, attn_implementation="attnorm:sparsemax")
+    model = cls._from_config(config, attn_implementation="attnorm:softmax")
+    with pytest.raises(ValueError, match=message):
+        model.set_attn_implementation("attnorm:sparsemax")
+    for wrong in ("sparsemax", {"encoder": "dnas"}):
+        with pytest.raises(ConfigError, match=f"attention.encoder=.*: {message}"):
+            convert(model, wrong)
+    convert(model, {"decoder": "sparsemax"})
+    assert model.config.attnorm == {"decoder": "sparsemax", "cross": "softmax", "options": {}}
+    composed = transformers.ClapConfig(
+        text_config=TEXT, audio_config=dict(SIZES, patch_embeds_hidden_size=16, depths=[1], num_attention_heads=[2])
+    )
+    model = transformers.ClapModel._from_config(composed, attn_implementation="eager")
+    model.set_attn_implementation({"text_config": "attnorm:dnas"})
+    assert model.text_model.config._attn_implementation == "attnorm:dnas"
+    with pytest.raises(ValueError, match="ClapAudioSelfAttention computes softmax itself"):
+        model.set_attn_implementation("attnorm:dnas")
+
+
 def test_every_name_is_registered_and_works_or_says_why_not():
     batch, real = inputs("bert")
     model = built("bert")

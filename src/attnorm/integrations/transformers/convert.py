@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 from attnorm.attention import Normalizer
-from attnorm.attention.build import build_site_normalizer, name_of
+from attnorm.attention.build import build_site_normalizer, name_of, normalizers_of
 from attnorm.attention.problems import DEFAULT, TABLES, names_in
 from attnorm.attention.tables import AttentionTables
 from attnorm.errors import ConfigError
 from attnorm.integrations.transformers.attention import cache_message
-from attnorm.integrations.transformers.register import CONVERTED, refusal, refuse_request, register
-from attnorm.integrations.transformers.sites import SITES, attention_modules, sizes_of
+from attnorm.integrations.transformers.register import CONVERTED, own_softmax_message, refusal, refuse_request, register
+from attnorm.integrations.transformers.sites import SITES, attention_modules, own_softmax_modules, sizes_of
 
 Model = TypeVar("Model", bound=nn.Module)
 PART = f".{CONVERTED}."  # in the names of the parameters of normalizers
@@ -54,16 +54,16 @@ def attach(
 
     recorded: the same for another part of the model, whose sites are returned, too.
     """
-    sites = attention_modules(model)
+    sites, fixed = attention_modules(model), own_softmax_modules(model)
     sizes = {site: [sizes_of(module) for module in modules.values()] for site, modules in sites.items()}
     given = {DEFAULT: attention} if isinstance(attention, str) else {DEFAULT: "softmax", **attention}
     tables = AttentionTables(
         given,
-        {site: site == "decoder" or (site == "cross" and "decoder" in sites) for site in sites},
+        {site: site == "decoder" or (site == "cross" and "decoder" in sites) for site in {**sites, **fixed}},
         {site: len(modules) for site, modules in sites.items()},
         heads={site: its[0].get("heads") for site, its in sizes.items()},
     )
-    if problems := [*problems_of(given, tables)]:
+    if problems := [*problems_of(given, tables, fixed)]:
         raise ConfigError(problems)
     here = {key: it for key, it in tables.resolved.items() if key in sites or key == "options"}
     everywhere = with_recorded(here, recorded)
@@ -99,8 +99,10 @@ def with_recorded(here: Mapping[str, Any], recorded: Mapping[str, Any]) -> dict[
     return {**others, **here, "options": options}
 
 
-def problems_of(given: Mapping[str, Any], tables: AttentionTables) -> Iterator[str]:
-    """The problems of a conversion, as messages for the user."""
+def problems_of(
+    given: Mapping[str, Any], tables: AttentionTables, fixed: Mapping[str, Mapping[str, nn.Module]]
+) -> Iterator[str]:
+    """The problems of a conversion, as messages for the user. fixed: the modules that compute softmax themselves."""
     if not tables.sites:
         yield "the model has no attention module that calls an attention function of transformers"
         return
@@ -109,6 +111,9 @@ def problems_of(given: Mapping[str, Any], tables: AttentionTables) -> Iterator[s
             yield f"attention.{table}: not available here; only normalizers and their options can be set"
     yield from tables.problems
     for site, value in tables.at_sites.items() if not tables.problems else ():
+        if site in fixed and {*normalizers_of(value)} != {"softmax"}:
+            yield f"attention.{site}={value}: {own_softmax_message(fixed[site])}"
+            continue
         for normalizer in tables.normalizers([value] if isinstance(value, str) else value):
             name = value if isinstance(value, str) else type(normalizer).__name__
             if reason := refusal(normalizer):

@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -17,12 +17,21 @@ WIDTH = ("head_dim", "attention_head_size", "key_value_proj_dim")
 
 def attention_modules(model: nn.Module) -> dict[str, dict[str, nn.Module]]:
     """The modules of a model that call an attention function of `transformers`, by site and by name, in order."""
+    return by_site(model, calls_attention_function)
+
+
+def own_softmax_modules(model: nn.Module) -> dict[str, dict[str, nn.Module]]:
+    """The attention modules of a model that compute softmax themselves, so that no normalizer replaces it."""
+    return by_site(model, computes_softmax)
+
+
+def by_site(model: nn.Module, belongs: Callable[[Any], bool]) -> dict[str, dict[str, nn.Module]]:
+    """The modules whose class belongs, by site and by name, in order."""
     from transformers import PreTrainedModel
 
     found: dict[str, dict[str, nn.Module]] = {}
     for name, module in model.named_modules():
-        cls: Any = type(module)
-        if not isinstance(module, PreTrainedModel) and calls_attention_function(cls):
+        if not isinstance(module, PreTrainedModel) and belongs(type(module)):
             found.setdefault(site_of(module, name), {})[name] = module
     return {site: found[site] for site in SITES if site in found}
 
@@ -87,6 +96,23 @@ def _numbers(owner: Any, names: tuple[str, ...]) -> Iterator[int]:
 @cache
 def calls_attention_function(cls: Any) -> bool:
     """Whether the code of a class looks up an attention function."""
-    methods = (it for base in cls.__mro__[: -len(nn.Module.__mro__)] for it in vars(base).values() if callable(it))
+    return "ALL_ATTENTION_FUNCTIONS" in names_in_code(cls)
+
+
+@cache
+def computes_softmax(cls: Any) -> bool:
+    """Whether a class of attention modules calls softmax instead of an attention function.
+
+    Deformable attention does so for the weights of a few sampled points, which are no keys.
+    """
+    if not cls.__name__.endswith("Attention") or "Deformable" in cls.__name__ or calls_attention_function(cls):
+        return False
+    return not names_in_code(cls).isdisjoint(("softmax", "eager_attention_forward"))
+
+
+def names_in_code(cls: Any) -> set[str]:
+    """The names of globals and attributes that the methods of a module use."""
+    bases = (base for base in cls.__mro__ if base not in nn.Module.__mro__)
+    methods = (it for base in bases for it in vars(base).values() if callable(it))
     codes = (getattr(inspect.unwrap(it), "__code__", None) for it in methods)
-    return any(code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names for code in codes)
+    return {name for code in codes if code is not None for name in code.co_names}
