@@ -260,6 +260,7 @@ LEAKS = {
     "window": {"attn_mask": CAUSAL | CAUSAL.new_ones(LENGTH, LENGTH).tril(-2)},
     "each head": {"attn_mask": CAUSAL.expand(BATCH * HEADS, -1, -1)},
     "padding": {"attn_mask": CAUSAL, "key_padding_mask": PADDING[:, :LENGTH]},
+    "one example": {"attn_mask": torch.stack([CAUSAL, *[torch.zeros_like(CAUSAL)] * (BATCH * HEADS - 1)])},
 }
 
 
@@ -273,13 +274,31 @@ def test_a_normalizer_that_couples_all_queries_is_refused_with_a_causal_mask(nam
         assert layer(normalizer)(x, x, x, **LEAKS[name])[0].isfinite().all()
 
 
+@pytest.mark.parametrize(("queries", "keys"), [(3, 5), (5, 3)])
+def test_a_causal_mask_need_not_be_square(queries, keys):
+    x, memory, square = randn(1, queries, WIDTH), randn(1, keys, WIDTH), torch.ones(queries, keys)
+    for diagonal in (0, keys - queries):  # aligned to the beginning or to the end
+        with pytest.raises(ValueError, match="dnas couples queries and would leak the future"):
+            layer("dnas")(x, memory, memory, attn_mask=square.triu(diagonal + 1) > 0)
+    with pytest.raises(ValueError, match="selective is defined for causal self-attention only"):
+        layer("selective")(x, memory, memory, attn_mask=square.triu(1) > 0)
+
+
 def test_masks_that_are_not_causal_are_not_refused():
     module, x = layer("dnas"), randn(BATCH, LENGTH, WIDTH)
     blocks = torch.block_diag(torch.ones(2, 2), torch.ones(3, 3)) == 0
     assert module(x, x, x, attn_mask=blocks)[0].isfinite().all()
     assert module(x, x, x, attn_mask=~torch.eye(LENGTH, dtype=torch.bool))[0].isfinite().all()
     assert module(*[x[:, :1]] * 3, attn_mask=CAUSAL[:1, :1])[0].isfinite().all()
-    assert module(x, *[randn(BATCH, KEYS, WIDTH)] * 2, attn_mask=PAIRS)[0].isfinite().all()
+    memory = randn(BATCH, KEYS, WIDTH)
+    keys = torch.arange(KEYS)
+    of_memory = keys.expand(LENGTH, KEYS) >= 2
+    ends = (torch.arange(LENGTH)[:, None] >= 3) | of_memory  # padded queries, too
+    packed = (torch.arange(LENGTH)[:, None] >= 2) != (keys >= 3)  # two texts
+    for mask in (PAIRS, of_memory, ends, packed):
+        assert module(x, memory, memory, attn_mask=mask)[0].isfinite().all()
+    rows = torch.block_diag(*[torch.ones(1, 2)] * 3) == 0
+    assert module(x[:, :3], *[memory[:, :6]] * 2, attn_mask=rows)[0].isfinite().all()
 
 
 def x3(*shape):
