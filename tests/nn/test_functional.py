@@ -61,6 +61,12 @@ def test_groups_of_heads_share_their_keys_as_in_pytorch():
     same(attention(*inputs, enable_gqa=True), F.scaled_dot_product_attention(*inputs, enable_gqa=True), inputs)
 
 
+def test_groups_of_heads_have_the_same_size():
+    message = "enable_gqa=True: the query has 3 heads, which must be a multiple of the 2 heads of the key"
+    with pytest.raises(ValueError, match=message):
+        attention(*qkv(1, 3, heads=2), enable_gqa=True)
+
+
 def test_padding_has_the_shape_of_the_examples():
     for lead in ((2,), (2, 3), (1, 2, 3)):
         inputs = qkv(*lead, keys=L)

@@ -73,6 +73,12 @@ def attention(
     n_queries, n_keys = query.shape[-2], key.shape[-2]
     q, k, v = map(with_heads, (query, key, value))
     if enable_gqa:
+        for name, x in (("key", k), ("value", v)):
+            if q.shape[1] % x.shape[1]:
+                raise ValueError(
+                    f"enable_gqa=True: the query has {q.shape[1]} heads, which must be a multiple of the "
+                    f"{x.shape[1]} heads of the {name}"
+                )
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     if is_causal and n_queries != n_keys:  # `Mask` aligns the diagonal to the end, and this function to the beginning
         normalizer.refuse_leak(Mask(causal=True))
