@@ -124,6 +124,18 @@ def test_softmax_is_the_module_of_pytorch_in_self_attention_and_with_the_hint():
         assert_same(theirs, ours, [x, x, x], torch.float64, **call)
 
 
+def test_the_numbers_of_a_causal_mask_are_used_where_pytorch_uses_them():
+    """ALiBi with the hint. Without padding and weights, both modules ignore the mask."""
+    theirs, ours = pair(batch_first=True)
+    x = inputs(torch.float64, True)[0]
+    causal = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
+    distance = (torch.arange(LENGTH) - torch.arange(LENGTH)[:, None]).double()
+    alibi = {"attn_mask": distance.masked_fill(causal, -INF), "is_causal": True}
+    padding = torch.zeros(BATCH, LENGTH).double().masked_fill(PADDING[:, :LENGTH], -INF)
+    for call in ({}, {"key_padding_mask": padding, "need_weights": False}, {"need_weights": False}):
+        assert_same(theirs, ours, [x, x, x], torch.float64, **alibi, **call)
+
+
 def test_softmax_is_the_module_of_pytorch_without_a_batch():
     theirs, ours = pair()
     qkv = [x[0].detach().requires_grad_() for x in inputs(torch.float64, True)]
@@ -318,6 +330,7 @@ def x3(*shape):
         (lambda: layer("softmax")(*x3(2, 5, 8), torch.zeros(2, 4) > 0), r"key_padding_mask: .* \(2, 5\), got \(2, 4\)"),
         (lambda: layer("softmax")(*x3(2, 5, 8), torch.zeros(2, 5).int()), "key_padding_mask: expected dtype bool or a"),
         (lambda: layer("softmax")(*x3(2, 5, 8), attn_mask=torch.zeros(5, 4)), r"attn_mask: .*\(5, 5\) or \(4, 5, 5\)"),
+        (lambda: layer("softmax")(*x3(2, 5, 8), attn_mask=torch.ones(3, 4), is_causal=True), r"\(5, 5\) or \(4, "),
         (lambda: layer("dnas")(*x3(2, 5, 8), query_padding_mask=torch.zeros(2, 5)), "query_padding_mask: .* bool, got"),
         (lambda: layer("selective")(*x3(2, 5, 8)), "selective is defined for causal self-attention only"),
         (lambda: layer("espformer")(*x3(2, 5, 8), attn_mask=torch.ones(5, 5)), "espformer is computed from the"),

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from attnorm.nn.choice import Choice, normalizer_of
 from attnorm.nn.functional import attend
-from attnorm.nn.masks import forbidden, opposite, read_masks
+from attnorm.nn.masks import forbidden, opposite, read_masks, split
 
 
 class MultiheadAttention(nn.MultiheadAttention):
@@ -90,7 +90,8 @@ class MultiheadAttention(nn.MultiheadAttention):
                           `average_attn_weights`. False saves memory.
         attn_mask:        (L, S) or (N * num_heads, L, S). Bool: True where attention is forbidden. Float: added to the
                           scores, before they are normalized. Values of -1e4 or less forbid attention like -inf.
-        is_causal:        a hint that `attn_mask`, which is required, is the causal mask.
+        is_causal:        a hint that `attn_mask`, which is required, is the causal mask. As in PyTorch, the numbers
+                          that a float mask adds are then used only with a `key_padding_mask` or `need_weights`.
         query_padding_mask: bool, (N, L) or (L,), True at padding. This argument is not one of PyTorch.
 
         If the normalizer couples queries, padded queries would change the weights of the others. In self-attention,
@@ -121,8 +122,12 @@ class MultiheadAttention(nn.MultiheadAttention):
         shape = (len(query), query.shape[1], key.shape[1])
         if of_self and self.normalizer.couples_queries != "none" and query_padding_mask is None:
             query_padding_mask = None if key_padding_mask is None else forbidden(key_padding_mask)
-        is_causal = is_causal and attn_mask is not None and attn_mask.dim() == 2 and shape[1] == shape[2]
-        pairs = None if attn_mask is None or is_causal else self.pairs(attn_mask, shape)
+        pairs = None if attn_mask is None else self.pairs(attn_mask, shape)
+        is_causal = is_causal and pairs is not None and pairs.dim() == 2 and shape[1] == shape[2]
+        if is_causal and pairs is not None and (key_padding_mask is not None or need_weights):
+            # PyTorch uses the mask itself here
+            is_causal = split(pairs, look=not torch.compiler.is_compiling())[1] is None
+        pairs = None if is_causal else pairs
         mask, bias = read_masks(self.normalizer, shape, pairs, key_padding_mask, query_padding_mask, is_causal)
         needs = self.normalizer.needs_states
         features = None if needs == "none" else self.normalizer.features_of(query if needs == "queries" else key)
