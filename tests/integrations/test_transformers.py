@@ -443,7 +443,7 @@ def test_what_changes_the_result_is_honoured_or_refused():
     model, (batch, _) = built("gemma2"), inputs("gemma2")
     layer = attention_modules(model)["decoder"]["model.layers.0.self_attn"]
     x = torch.randn(1, HEADS, 3, 8)
-    for argument in ("cache", "indices", "block_indices"):
+    for argument in ("cache", "indices", "block_indices", "sinks"):
         with pytest.raises(ValueError, match=rf"is not supported \({argument}="):
             attention.attend(build_normalizer("softmax"), layer, x, x, x, None, **{argument: torch.zeros(1)})
 

@@ -25,6 +25,7 @@ UNSUPPORTED = {  # arguments that change what is computed
     "cache": "continuous batching (a paged cache)",
     "indices": "attention to selected keys",
     "block_indices": "attention to selected blocks of keys",
+    "sinks": "a learned sink for each query",
 }
 
 
