@@ -3,6 +3,7 @@
 import importlib.util
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -434,6 +435,18 @@ def test_mistakes_name_the_value_and_what_is_allowed():
     assert not [name for name, _ in model.named_modules() if name.endswith("attnorm")], "a refused model is unchanged"
     with pytest.raises(ConfigError, match=r"hnas: no site uses it. .* use hnas_prefix"):
         convert(built("gpt2"), "hnas")
+
+
+def test_what_cannot_be_converted_or_loaded_is_named(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="model=BertEncoder: expected a PreTrainedModel of transformers"):
+        convert(built("bert").encoder, "hnas")
+    convert(built("bert"), "hnas").save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="output_loading_info=True: not available here"):
+        from_pretrained(transformers.BertModel, str(tmp_path), output_loading_info=True)
+    load = Mock(side_effect=transformers.AutoConfig.from_pretrained)
+    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", load)
+    from_pretrained(transformers.AutoModel, str(tmp_path), trust_remote_code=True)
+    assert load.call_args_list[0].kwargs["trust_remote_code"]
 
 
 def test_what_changes_the_result_is_honoured_or_refused():

@@ -178,8 +178,10 @@ def test_values_may_have_another_width_on_every_path(monkeypatch, name, width):
         ({"normalizer": "dnaz"}, "normalizer 'dnaz' is unknown; .* Did you mean 'dnas'"),
         ({"normalizer": "hnas"}, "normalizer 'hnas' has trained parameters: build it once"),
         ({"normalizer": "forgetting"}, "normalizer 'forgetting': needs a value for heads, state_width"),
-        ({"normalizer": "dnas", "is_causal": True}, "dnas couples queries and would leak the future"),
-        ({"normalizer": "dnas", "attn_mask": torch.ones(L, L).tril() > 0}, "dnas couples queries and would leak"),
+        ({"normalizer": {"name": "dnas"}}, r"normalizer=\{'name': 'dnas'\}: expected a name such as 'dnas', or"),
+        ({"normalizer": DNAS}, "normalizer=<class '.*DNAS'>: expected a name"),
+        ({"normalizer": "dnas", "is_causal": True}, "^is_causal=True: dnas couples queries and would leak the future"),
+        ({"normalizer": "dnas", "attn_mask": torch.ones(L, L).tril() > 0}, "^attn_mask: hides the future: dnas"),
         ({"normalizer": "dnas", "key_padding_mask": PADDING}, "key_padding_mask without query_padding_mask: dnas"),
         ({"attn_mask": torch.ones(L, L) > 0, "is_causal": True}, "is_causal=True: sets the mask"),
         ({"attn_mask": torch.ones(L, L).long()}, "attn_mask: expected dtype bool or a float dtype, got torch.int64"),
@@ -194,8 +196,14 @@ def test_what_is_not_defined_is_refused(call, message):
 
 
 def test_more_or_fewer_keys_do_not_hide_a_causal_mask():
-    with pytest.raises(ValueError, match="dnas couples queries and would leak the future"):
+    with pytest.raises(ValueError, match="is_causal=True: dnas couples queries and would leak the future"):
         attention(*qkv(2, 3), normalizer="dnas", is_causal=True)
+
+
+def test_argmax_by_name_is_in_eval_mode():
+    q, k, v = qkv(2, 3)
+    best = (q @ k.mT).argmax(-1)
+    assert_close(attention(q, k, v, normalizer="argmax"), v.take_along_dim(best[..., None], -2))
 
 
 @pytest.mark.slow

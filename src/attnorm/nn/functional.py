@@ -7,6 +7,7 @@ from torch import Tensor
 from attnorm.attention.build import name_of
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers.base import Normalizer, dot_scores
+from attnorm.attention.problems import leak_message
 from attnorm.nn.choice import without_parameters
 from attnorm.nn.masks import read_masks
 
@@ -58,6 +59,11 @@ def attention(
     """
     if isinstance(normalizer, str):
         normalizer = without_parameters(normalizer, query.device)
+    elif not isinstance(normalizer, Normalizer):
+        raise ValueError(
+            f"normalizer={normalizer!r}: expected a name such as 'dnas', or an instance, such as "
+            "build_normalizer('sinkhorn', n_iters=5)"
+        )
     if is_causal and attn_mask is not None:
         raise ValueError("is_causal=True: sets the mask, so attn_mask must be None")
     if key_padding_mask is not None and query_padding_mask is None and normalizer.couples_queries != "none":
@@ -81,7 +87,8 @@ def attention(
                 )
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     if is_causal and n_queries != n_keys:  # `Mask` aligns the diagonal to the end, and this function to the beginning
-        normalizer.refuse_leak(Mask(causal=True))
+        if normalizer.couples_queries == "all":
+            raise ValueError(f"is_causal=True: {leak_message(name_of(normalizer))}")
         attn_mask = torch.ones(n_queries, n_keys, dtype=torch.bool, device=query.device).tril()
     elif attn_mask is not None and attn_mask.dim() > 2 and query.dim() != 4:
         attn_mask = with_heads(attn_mask.expand(*query.shape[:-1], n_keys))

@@ -34,8 +34,16 @@ def convert(model: Model, attention: str | Mapping[str, Any]) -> Model:
     and `from_pretrained` of this module loads the model again. Two parts of a model may be converted one after the
     other. If they share a configuration, it records the sites of both.
 
-    Raises ConfigError with all problems.
+    Raises ConfigError with all problems, and ValueError for something else than a model of `transformers`.
     """
+    from transformers import PreTrainedModel
+
+    if not isinstance(model, PreTrainedModel):
+        raise ValueError(
+            f"model={type(model).__name__}: expected a PreTrainedModel of transformers, with a configuration that "
+            "records the normalizers; convert the whole model by site and layer, as in "
+            "convert(model, {'encoder': ['hnas', 'softmax']}). For modules of torch, use attnorm.nn.convert"
+        )
     register()
     refuse_request(type(model), CONVERTED)
     changed: Any = model
@@ -142,6 +150,8 @@ def from_pretrained(model_class: Any, path: str, **options: Any) -> Any:
     Raises ValueError if the configuration does not record a conversion, and if a parameter of a normalizer is missing
     from the files or not expected there. `model_class.from_pretrained` alone would load the same model with softmax.
     """
+    if options.pop("output_loading_info", False):
+        raise ValueError("output_loading_info=True: not available here, where unexpected weights are an error")
     original = class_of(model_class, path, options)
     model, loading = with_normalizers(original).from_pretrained(path, output_loading_info=True, **options)
     model.__class__ = original
@@ -176,14 +186,15 @@ def class_of(model_class: Any, path: str, options: Mapping[str, Any]) -> Any:
 
     if issubclass(model_class, PreTrainedModel):
         return model_class
+    trust = {"trust_remote_code": options["trust_remote_code"]} if "trust_remote_code" in options else {}
     where = {
         key: options[key]
-        for key in ("cache_dir", "local_files_only", "revision", "subfolder", "token")
+        for key in ("cache_dir", "code_revision", "local_files_only", "revision", "subfolder", "token")
         if key in options
     }
-    config = AutoConfig.from_pretrained(path, **where)
+    config = AutoConfig.from_pretrained(path, **where, **trust)
     with torch.device("meta"):
-        return type(model_class.from_config(config))
+        return type(model_class.from_config(config, **trust))
 
 
 def with_normalizers(original: Any) -> Any:
