@@ -510,6 +510,11 @@ def test_dropout_falls_on_the_weights():
     for seed in (0, 1):
         torch.manual_seed(seed)
         model(**batch)
+    for module in model.modules():
+        module.train(module is layer)
+    weights = model(**batch, output_attentions=True).attentions[0][0]  # as those of eager attention, after dropout
+    seen.pop()
+    assert (weights == 0).any()
     layer.dropout.p = 1.0
     model(**batch)
     evaluated, one, other, nothing = seen

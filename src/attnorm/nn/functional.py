@@ -116,17 +116,21 @@ def attend(
     scale: float | None = None,
     dropout: float = 0.0,
     need_weights: bool = False,
+    softcap: float | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """As `Normalizer.attend`, with a bias of the scores, dropout and the remainder: (B, H, N, D), and the weights.
 
     The weights (B, H, N, M), after dropout, are None without `need_weights`. They are computed only if necessary.
+    softcap: the scores s are softcap tanh(s / softcap).
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     rest_value = normalizer.remainder_value()
-    if bias is None and dropout == 0 and rest_value is None and not need_weights:
+    if bias is None and dropout == 0 and rest_value is None and not (need_weights or softcap):
         own = {} if features is None else {"features": features}
         return normalizer.attend(q, k, v, mask, log_prior=log_prior, scale=scale, **own), None
     scores = dot_scores(q, k, scale)
+    if softcap:
+        scores = softcap * (scores / softcap).tanh()
     if bias is not None:
         scores = scores + bias
     declared = normalizer.declared(q, features)

@@ -3,12 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnorm.attention import Normalizer
 from attnorm.attention.build import name_of
-from attnorm.attention.normalizers.base import dot_scores
 from attnorm.attention.normalizers.sink import Sink
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.attention.problems import leak_message
@@ -20,6 +18,7 @@ from attnorm.integrations.transformers.sites import (
     says_causal,
     site_of,
 )
+from attnorm.nn import functional
 
 UNSUPPORTED = {  # arguments that change what is computed
     "cache": "continuous batching (a paged cache)",
@@ -47,8 +46,8 @@ def attend(
     """Attention of one layer: query (B, H, N, D), key and value (B, H', M, D) -> (B, N, H, D), and the weights
     (B, H, N, M) if they are wanted, otherwise None.
 
-    H is a multiple of H'. The weights are computed if attentions are returned, with dropout and with `softcap`;
-    otherwise the normalizer takes its fastest way.
+    H is a multiple of H'. The weights are those after dropout. They are computed if attentions are returned, with
+    dropout and with `softcap`; otherwise the normalizer takes its fastest way.
 
     position_bias: added to the scores, as the prior `t5` is: it acts as log u. softcap: the scores are
     softcap tanh(s / softcap). s_aux: (H,), the scores of learned sinks, with softmax only.
@@ -69,22 +68,19 @@ def attend(
         log_prior = position_bias if log_prior is None else position_bias + log_prior
     if (groups := query.shape[1] // key.shape[1]) > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    dropout = dropout if module.training else 0.0
-    rest_value = normalizer.remainder_value()
-    wanted = others.get("output_attentions") or is_recorded()
-    if not (wanted or dropout or softcap or rest_value is not None):
-        output = normalizer.attend(query, key, value, mask, log_prior=log_prior, scale=scale)
-        return output.transpose(1, 2).contiguous(), None
-    scores = dot_scores(query, key, scale)
-    if softcap:
-        scores = softcap * (scores / softcap).tanh()
-    given = {"keys": key, "scale": scale, **normalizer.declared(query, None)}
-    weights = normalizer(scores, mask, log_prior=log_prior, **given)
-    output = F.dropout(weights, dropout).to(value.dtype) @ value
-    if rest_value is not None:
-        output = output + ((1 - weights.sum(-1, keepdim=True)) * rest_value[:, None]).to(value.dtype)
-    return output.transpose(1, 2).contiguous(), weights.to(query.dtype)
+    output, weights = functional.attend(
+        normalizer,
+        query,
+        key,
+        value,
+        mask,
+        log_prior=log_prior,
+        scale=scaling,
+        dropout=dropout if module.training else 0.0,
+        need_weights=bool(others.get("output_attentions") or is_recorded()),
+        softcap=softcap,
+    )
+    return output.transpose(1, 2).contiguous(), None if weights is None else weights.to(query.dtype)
 
 
 class ModelSink(Sink):
