@@ -43,8 +43,9 @@ def site_of(module: nn.Module, name: str = "") -> str:
         return own
     if getattr(module, "is_cross_attention", False) or CROSS.search(f"{name} {type(module).__name__}"):
         return "cross"
+    cls: Any = type(module)
     flag = getattr(module, "is_causal", None)
-    is_causal = takes_cache(type(module)) if flag is None else flag
+    is_causal = takes_cache(cls) if flag is None else flag
     return "decoder" if is_causal or is_merged(module) else "encoder"
 
 
@@ -56,6 +57,7 @@ def says_causal(module: nn.Module) -> bool:
 
 @cache
 def takes_cache(cls: Any) -> bool:
+    """Whether the modules of a class can continue from a cache, which only those of a decoder do."""
     return "past_key_values" in inspect.signature(cls.forward).parameters
 
 
