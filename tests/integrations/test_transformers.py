@@ -301,6 +301,14 @@ def test_a_normalizer_that_would_leak_the_future_is_refused(family, name):
             convert(model, {site: name})
 
 
+def test_a_causal_mask_of_the_user_is_refused_in_an_encoder():
+    model, (batch, _) = built("bert", "attnorm:dnas"), inputs("bert")
+    causal = torch.ones(LENGTHS[0], LENGTHS[0], dtype=torch.bool).tril().expand(2, 1, -1, -1)
+    for mask in (causal, torch.zeros(causal.shape).masked_fill(~causal, -1e9)):
+        with pytest.raises(ValueError, match="dnas couples queries and would leak the future"):
+            model(**{**batch, "attention_mask": mask})
+
+
 @pytest.mark.parametrize("family", OF_TWO_TEXTS)
 def test_cross_attention_alone_is_refused(family):
     """Its mask is not causal, and its module does not say that it is."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from attnorm.attention import Normalizer
@@ -19,6 +20,7 @@ from attnorm.integrations.transformers.sites import (
     site_of,
 )
 from attnorm.nn import functional
+from attnorm.nn.masks import hides_the_future
 
 UNSUPPORTED = {  # arguments that change what is computed
     "cache": "continuous batching (a paged cache)",
@@ -56,6 +58,9 @@ def attend(
     """
     is_causal = says_causal(module) if is_causal is None else is_causal
     mask, log_prior, is_causal = read_mask(attention_mask, bool(is_causal))
+    # looking at values would divide a compiled graph
+    if normalizer.couples_queries == "all" and isinstance(mask, Tensor) and not torch.compiler.is_compiling():
+        is_causal = is_causal or hides_the_future(mask)
     n_queries, n_keys = query.shape[-2], key.shape[-2]
     settings = {"softcap": softcap, "s_aux": s_aux, **others}
     if problem := problem_of(normalizer, module, is_causal, n_keys > n_queries, settings):
