@@ -28,7 +28,7 @@ BASE = {  # single files that every floor may import, and which others of them e
 BELOW = {  # what of ours a floor may import besides BASE and itself
     "attention": set(),
     "nn": {"attention"},
-    "integrations": {"attention"},
+    "integrations": {"attention", "nn"},
     "probes": {"attention"},
     "optim": {"attention"},
     "data": set(),

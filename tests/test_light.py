@@ -137,6 +137,7 @@ def test_the_extras_are_what_they_say():
     assert set(NAMED.split()) <= {*names_in(PROJECT["dependencies"] + EXTRAS["train"] + EXTRAS["test"])}
     [everything] = EXTRAS["all"]
     assert extras_in(everything) == EXTRAS.keys() - FOR_DEVELOPERS - APART - {"all"}
+    assert "pydantic" in names_in(EXTRAS["transformers"])  # docs/in_transformers.md uses attnorm.optim
     makefile = (ROOT / "Makefile").read_text()
     assert set(re.search("^USED := (.*)", makefile, re.M)[1].split(",")) <= extras_in(EXTRAS["test"][0])
 

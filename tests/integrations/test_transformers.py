@@ -3,6 +3,7 @@
 import importlib.util
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -172,15 +173,34 @@ def test_padding_is_seen_if_it_stays_among_the_queries(monkeypatch):
 
 
 def test_a_mask_of_pairs_is_honoured():
-    """A mask of the user, bool or added to the scores, reaches the layers unchanged."""
+    """A mask of the user reaches the layers unchanged, and large negative numbers are those of padding."""
     model, (batch, _) = built("bert", "attnorm:dnas"), inputs("bert")
     real = batch["attention_mask"].bool()
     expected = outputs(model, batch, real)
     pairs = real[:, None, None, :].expand(-1, 1, LENGTHS[0], -1)
-    added = torch.zeros(pairs.shape).masked_fill(~pairs, torch.finfo(torch.float32).min)
-    for mask in (pairs, added):
+    numbers = (torch.finfo(torch.float32).min, -1e9, -1e4)
+    for mask in (pairs, *(torch.zeros(pairs.shape).masked_fill(~pairs, number) for number in numbers)):
         found = outputs(model, {**batch, "attention_mask": mask}, real)
         torch.testing.assert_close(found, expected, **tolerance(torch.float32, depth=LAYERS, size=WIDTH))
+
+
+def test_an_encoder_that_does_not_say_whether_it_is_causal_is_not():
+    settings = dict(TEXT, max_2d_position_embeddings=8)
+    encoder = convert(transformers.LayoutLMModel(transformers.LayoutLMConfig(**settings)).eval(), {"encoder": "dnas"})
+    batch, real = inputs("bert")
+    alone = {key: it[1:, : LENGTHS[1]] for key, it in batch.items()}
+    torch.testing.assert_close(outputs(encoder, batch, real)[LENGTHS[0] :], outputs(encoder, alone, real[1:, :6]))
+    decoder = transformers.DogeModel(transformers.DogeConfig(**GROUPED))
+    assert [*attention_modules(decoder)] == ["decoder"]
+
+
+@pytest.mark.parametrize("family", OF_TWO_TEXTS)
+def test_the_padding_of_a_source_is_not_that_of_a_target_of_the_same_length(family):
+    """By name, the cross-attention of BART can be told from its self-attention only by what it says of itself."""
+    model, (batch, real) = built(family, "attnorm:dnas_prefix"), inputs(family)
+    shorter = {key: it[1:, : LENGTHS[1]] if key != "decoder_input_ids" else it[1:] for key, it in batch.items()}
+    close = tolerance(torch.float32, depth=4 * LAYERS, size=WIDTH, scale=10)
+    torch.testing.assert_close(outputs(model, batch, real)[LENGTHS[0] :], outputs(model, shorter, real[1:]), **close)
 
 
 # ---------------------------------------------------------------------------------------------- decoding
@@ -238,6 +258,20 @@ def test_prefix_normalizers_decode_without_a_cache_only(family, implementation):
             generated(model, batch, **options)
 
 
+def test_a_cache_is_refused_only_while_a_prefix_normalizer_decodes():
+    model, (batch, _) = convert(built("gpt2"), "hnas_prefix"), inputs("gpt2")
+    expected = generated(built("gpt2"), batch)
+    for change in (lambda: model.set_attn_implementation("sdpa"), lambda: convert(model, "softmax")):
+        change()
+        assert torch.equal(generated(model, batch), expected)
+        convert(model, "hnas_prefix")
+        with pytest.raises(ValueError, match="hnas_prefix depends on earlier queries"):
+            generated(model, batch)
+    assert len(model._forward_pre_hooks) == 1
+    of_encoder, (batch, _) = convert(built("bart"), {"encoder": "dnas_prefix"}), inputs("bart")
+    assert generated(of_encoder, batch).shape[1] > 1
+
+
 def test_a_prefix_normalizer_of_cross_attention_refuses_a_cache():
     """Its keys do not grow, so the layer itself cannot see that there are earlier queries."""
     model, (batch, _) = convert(built("bart"), {"cross": "dnas_prefix"}), inputs("bart")
@@ -267,6 +301,14 @@ def test_a_normalizer_that_would_leak_the_future_is_refused(family, name):
             convert(model, {site: name})
 
 
+def test_a_causal_mask_of_the_user_is_refused_in_an_encoder():
+    model, (batch, _) = built("bert", "attnorm:dnas"), inputs("bert")
+    causal = torch.ones(LENGTHS[0], LENGTHS[0], dtype=torch.bool).tril().expand(2, 1, -1, -1)
+    for mask in (causal, torch.zeros(causal.shape).masked_fill(~causal, -1e9)):
+        with pytest.raises(ValueError, match="dnas couples queries and would leak the future"):
+            model(**{**batch, "attention_mask": mask})
+
+
 @pytest.mark.parametrize("family", OF_TWO_TEXTS)
 def test_cross_attention_alone_is_refused(family):
     """Its mask is not causal, and its module does not say that it is."""
@@ -278,6 +320,38 @@ def test_cross_attention_alone_is_refused(family):
         )
     with pytest.raises(ValueError, match="would leak the future"):
         model(**batch)
+
+
+def merged(implementation="eager"):
+    """A decoder of T5Gemma 2, whose self- and cross-attention are one module."""
+    config = transformers.T5Gemma2DecoderConfig(**GROUPED, layer_types=["full_attention"] * LAYERS, dropout_rate=0.0)
+    torch.manual_seed(0)
+    from transformers.models.t5gemma2.modeling_t5gemma2 import T5Gemma2Decoder
+
+    return T5Gemma2Decoder._from_config(config, attn_implementation=implementation).eval()
+
+
+def merged_inputs():
+    generator = torch.Generator().manual_seed(1)
+    states = torch.randn(1, 4, WIDTH, generator=generator)
+    return {"input_ids": torch.randint(3, 99, (1, 6), generator=generator), "encoder_hidden_states": states}
+
+
+def test_merged_self_and_cross_attention_is_of_a_decoder():
+    batch = merged_inputs()
+    for name in ("dnas", "sinkhorn"):
+        with pytest.raises(ValueError, match=f"{name} couples queries and would leak the future"):
+            merged(f"attnorm:{name}")(**batch)
+        with pytest.raises(ConfigError, match=f"attention.decoder={name}: .* would leak the future"):
+            convert(merged(), {"decoder": name})
+    with pytest.raises(ValueError, match=r"use convert\(model, 'dnas_prefix'\)"):
+        merged("attnorm:dnas_prefix")(**batch)
+    model, later = convert(merged(), "dnas_prefix"), {**batch, "input_ids": batch["input_ids"].clone()}
+    later["input_ids"][:, 3:] = 5
+    with torch.no_grad():
+        one, other = (model(**it, use_cache=False)[0] for it in (batch, later))
+    torch.testing.assert_close(one[:, :3], other[:, :3], **tolerance(torch.float32, depth=LAYERS, size=WIDTH))
+    assert (one[:, 3:] - other[:, 3:]).abs().max() > 1e-3
 
 
 def test_the_future_leaks_without_the_refusal(monkeypatch):
@@ -300,6 +374,30 @@ def test_families_with_a_softmax_of_their_own_are_refused(model):
         model._from_config(config, attn_implementation="attnorm:dnas")
     with pytest.raises(ValueError, match=f"{model.__name__} computes softmax itself"):
         convert(model._from_config(config), "dnas")
+
+
+def test_families_with_some_layers_that_compute_softmax_are_refused_there():
+    settings = dict(SEQ2SEQ, d_model=WIDTH, d_kv=8, d_ff=48, num_layers=LAYERS, num_heads=HEADS, local_radius=3)
+    config, cls = transformers.LongT5Config(**settings), transformers.LongT5ForConditionalGeneration
+    message = r"LongT5LocalAttention computes softmax itself .*LocalSelfAttention and 1 other module cannot be"
+    with pytest.raises(ValueError, match=f"attn_implementation=attnorm:sparsemax: {message}"):
+        cls._from_config(config, attn_implementation="attnorm:sparsemax")
+    model = cls._from_config(config, attn_implementation="attnorm:softmax")
+    with pytest.raises(ValueError, match=message):
+        model.set_attn_implementation("attnorm:sparsemax")
+    for wrong in ("sparsemax", {"encoder": "dnas"}):
+        with pytest.raises(ConfigError, match=f"attention.encoder=.*: {message}"):
+            convert(model, wrong)
+    convert(model, {"decoder": "sparsemax"})
+    assert model.config.attnorm == {"decoder": "sparsemax", "cross": "softmax", "options": {}}
+    composed = transformers.ClapConfig(
+        text_config=TEXT, audio_config=dict(SIZES, patch_embeds_hidden_size=16, depths=[1], num_attention_heads=[2])
+    )
+    model = transformers.ClapModel._from_config(composed, attn_implementation="eager")
+    model.set_attn_implementation({"text_config": "attnorm:dnas"})
+    assert model.text_model.config._attn_implementation == "attnorm:dnas"
+    with pytest.raises(ValueError, match="ClapAudioSelfAttention computes softmax itself"):
+        model.set_attn_implementation("attnorm:dnas")
 
 
 def test_every_name_is_registered_and_works_or_says_why_not():
@@ -347,6 +445,18 @@ def test_mistakes_name_the_value_and_what_is_allowed():
         convert(built("gpt2"), "hnas")
 
 
+def test_what_cannot_be_converted_or_loaded_is_named(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="model=BertEncoder: expected a PreTrainedModel of transformers"):
+        convert(built("bert").encoder, "hnas")
+    convert(built("bert"), "hnas").save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="output_loading_info=True: not available here"):
+        from_pretrained(transformers.BertModel, str(tmp_path), output_loading_info=True)
+    load = Mock(side_effect=transformers.AutoConfig.from_pretrained)
+    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", load)
+    from_pretrained(transformers.AutoModel, str(tmp_path), trust_remote_code=True)
+    assert load.call_args_list[0].kwargs["trust_remote_code"]
+
+
 def test_what_changes_the_result_is_honoured_or_refused():
     batch, _ = inputs("gpt_oss")
     with pytest.raises(ValueError, match=r"learned attention sinks \(s_aux\), which sparsemax cannot use"):
@@ -354,7 +464,7 @@ def test_what_changes_the_result_is_honoured_or_refused():
     model, (batch, _) = built("gemma2"), inputs("gemma2")
     layer = attention_modules(model)["decoder"]["model.layers.0.self_attn"]
     x = torch.randn(1, HEADS, 3, 8)
-    for argument in ("cache", "indices", "block_indices"):
+    for argument in ("cache", "indices", "block_indices", "sinks"):
         with pytest.raises(ValueError, match=rf"is not supported \({argument}="):
             attention.attend(build_normalizer("softmax"), layer, x, x, x, None, **{argument: torch.zeros(1)})
 
@@ -408,6 +518,11 @@ def test_dropout_falls_on_the_weights():
     for seed in (0, 1):
         torch.manual_seed(seed)
         model(**batch)
+    for module in model.modules():
+        module.train(module is layer)
+    weights = model(**batch, output_attentions=True).attentions[0][0]  # as those of eager attention, after dropout
+    seen.pop()
+    assert (weights == 0).any()
     layer.dropout.p = 1.0
     model(**batch)
     evaluated, one, other, nothing = seen
@@ -517,6 +632,31 @@ def test_a_part_of_a_model_is_converted_and_loaded(tmp_path):
     assert all(torch.equal(it, model.state_dict()[name]) for name, it in found.items())
 
 
+def test_parts_that_share_a_configuration_are_converted_one_by_one(tmp_path):
+    model = built("bart")
+    convert(model.model.encoder, {"encoder": "sink"})
+    convert(model.model.encoder, {"encoder": "hnas", "options": {"hnas": {"start": 0.3}}})
+    convert(model.model.decoder, {"decoder": "hnas_prefix", "options": {"hnas_prefix": {"per": "head"}}})
+    options = {"hnas": {"start": 0.3}, "hnas_prefix": {"per": "head"}}
+    sites = {"encoder": "hnas", "decoder": "hnas_prefix", "cross": "softmax"}
+    assert model.config.attnorm == {**sites, "options": options}
+    model.save_pretrained(tmp_path)
+    loaded = from_pretrained(type(model), str(tmp_path)).eval()
+    assert torch.equal(outputs(loaded, *inputs("bart")), outputs(model, *inputs("bart")))
+    with pytest.raises(ConfigError, match=r"attention.options.hnas_prefix=\{\}: decoder, cross of the model already"):
+        convert(model.model.encoder, "hnas_prefix")
+    convert(model, "softmax")
+    assert model.config.attnorm == {**dict.fromkeys(sites, "softmax"), "options": {}}
+
+
+def test_a_part_with_a_configuration_that_is_not_saved_is_not_loaded_as_softmax(tmp_path):
+    model = built("t5")
+    convert(model.encoder, "hnas")
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"does not record: encoder.block.0.*convert the whole model by site"):
+        from_pretrained(type(model), str(tmp_path))
+
+
 def test_a_parameter_is_never_left_uninitialised(tmp_path):
     trained("bert").save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
@@ -528,8 +668,11 @@ def test_a_parameter_is_never_left_uninitialised(tmp_path):
         from_pretrained(transformers.BertModel, str(tmp_path))
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({key: it for key, it in config.items() if key != "attnorm"}))
-    with pytest.raises(ValueError, match="has no entry attnorm, so the model was not converted"):
+    with pytest.raises(ValueError, match="does not record: "):
         from_pretrained(transformers.BertModel, str(tmp_path))
+    built("bert").save_pretrained(tmp_path / "plain")
+    with pytest.raises(ValueError, match="has no entry attnorm, so the model was not converted"):
+        from_pretrained(transformers.BertModel, str(tmp_path / "plain"))
 
 
 # ---------------------------------------------------------------------------------------------- compiled

@@ -235,6 +235,19 @@ def test_a_compiled_layer_refuses_a_causal_mask():
         torch.compile(in_layer("dnas"), backend="eager")(X, causal)
 
 
+def test_convert_keeps_hooks_and_their_handles():
+    model, seen, x = nn.Sequential(nn.MultiheadAttention(8, 2)), [], torch.randn(3, 1, 8)
+    before = model[0].register_forward_pre_hook(lambda module, args: seen.append(module))
+    after = model[0].register_forward_hook(lambda module, args, kwargs, out: seen.append(kwargs), with_kwargs=True)
+    convert(model, "dnas")
+    model[0](x, x, x, need_weights=False)
+    assert seen == [model[0], {"need_weights": False}]
+    before.remove()
+    after.remove()
+    model[0](x, x, x)
+    assert len(seen) == 2
+
+
 def test_convert_keeps_the_parameters_the_mode_and_the_optimizer():
     model = nn.Transformer(WIDTH, HEADS, 1, 1, 16, dtype=torch.float64).eval()
     before = {name: id(parameter) for name, parameter in model.named_parameters()}

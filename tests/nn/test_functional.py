@@ -61,6 +61,12 @@ def test_groups_of_heads_share_their_keys_as_in_pytorch():
     same(attention(*inputs, enable_gqa=True), F.scaled_dot_product_attention(*inputs, enable_gqa=True), inputs)
 
 
+def test_groups_of_heads_have_the_same_size():
+    message = "enable_gqa=True: the query has 3 heads, which must be a multiple of the 2 heads of the key"
+    with pytest.raises(ValueError, match=message):
+        attention(*qkv(1, 3, heads=2), enable_gqa=True)
+
+
 def test_padding_has_the_shape_of_the_examples():
     for lead in ((2,), (2, 3), (1, 2, 3)):
         inputs = qkv(*lead, keys=L)
@@ -147,14 +153,35 @@ def test_the_weights_are_not_stored_where_they_need_not_be(monkeypatch, kind):
     assert_close(calls[kind](), expected)
 
 
+FAST = ["softmax", "dnas", "sinkhorn", "off_by_one", "dnas_slack", "lotformer", "dnas_prefix"]
+
+
+@pytest.mark.parametrize("width", [2, 6])
+@pytest.mark.parametrize("name", FAST)
+def test_values_may_have_another_width_on_every_path(monkeypatch, name, width):
+    q, k = (randn(2, 3, L, E, seed=seed).requires_grad_() for seed in (1, 2))
+    v = randn(2, 3, L, width, seed=3).requires_grad_()
+    normalizer = build_normalizer(name, **({"heads": 3, "width": E} if name == "lotformer" else {})).double()
+    masks = [Mask(queries=~PADDING, keys=~PADDING), Mask(segments=torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 2, 2]]))]
+    if name in ("softmax", "off_by_one", "dnas_prefix"):
+        masks += [Mask(causal=True), Mask(keys=~PADDING, causal=True)]
+    for mask in masks:
+        expected = normalizer(E**-0.5 * q @ k.mT, mask, keys=k, scale=E**-0.5, **normalizer.declared(q, None)) @ v
+        monkeypatch.setattr(_key_bias, "DENSE_UP_TO", {"cpu": 0})
+        same(normalizer.attend(q, k, v, mask), expected, [q, k, v])
+        monkeypatch.undo()
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         ({"normalizer": "dnaz"}, "normalizer 'dnaz' is unknown; .* Did you mean 'dnas'"),
         ({"normalizer": "hnas"}, "normalizer 'hnas' has trained parameters: build it once"),
         ({"normalizer": "forgetting"}, "normalizer 'forgetting': needs a value for heads, state_width"),
-        ({"normalizer": "dnas", "is_causal": True}, "dnas couples queries and would leak the future"),
-        ({"normalizer": "dnas", "attn_mask": torch.ones(L, L).tril() > 0}, "dnas couples queries and would leak"),
+        ({"normalizer": {"name": "dnas"}}, r"normalizer=\{'name': 'dnas'\}: expected a name such as 'dnas', or"),
+        ({"normalizer": DNAS}, "normalizer=<class '.*DNAS'>: expected a name"),
+        ({"normalizer": "dnas", "is_causal": True}, "^is_causal=True: dnas couples queries and would leak the future"),
+        ({"normalizer": "dnas", "attn_mask": torch.ones(L, L).tril() > 0}, "^attn_mask: hides the future: dnas"),
         ({"normalizer": "dnas", "key_padding_mask": PADDING}, "key_padding_mask without query_padding_mask: dnas"),
         ({"attn_mask": torch.ones(L, L) > 0, "is_causal": True}, "is_causal=True: sets the mask"),
         ({"attn_mask": torch.ones(L, L).long()}, "attn_mask: expected dtype bool or a float dtype, got torch.int64"),
@@ -169,8 +196,14 @@ def test_what_is_not_defined_is_refused(call, message):
 
 
 def test_more_or_fewer_keys_do_not_hide_a_causal_mask():
-    with pytest.raises(ValueError, match="dnas couples queries and would leak the future"):
+    with pytest.raises(ValueError, match="is_causal=True: dnas couples queries and would leak the future"):
         attention(*qkv(2, 3), normalizer="dnas", is_causal=True)
+
+
+def test_argmax_by_name_is_in_eval_mode():
+    q, k, v = qkv(2, 3)
+    best = (q @ k.mT).argmax(-1)
+    assert_close(attention(q, k, v, normalizer="argmax"), v.take_along_dim(best[..., None], -2))
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from reference import randn
 from tolerance import tolerance
 from torch import nn
 from torch.testing import assert_close
+from torch.utils.checkpoint import checkpoint
 
 from attnorm.attention import build_normalizer
 from attnorm.attention.build import NORMALIZERS
@@ -123,6 +124,18 @@ def test_softmax_is_the_module_of_pytorch_in_self_attention_and_with_the_hint():
         assert_same(theirs, ours, [x, x, x], torch.float64, **call)
 
 
+def test_the_numbers_of_a_causal_mask_are_used_where_pytorch_uses_them():
+    """ALiBi with the hint. Without padding and weights, both modules ignore the mask."""
+    theirs, ours = pair(batch_first=True)
+    x = inputs(torch.float64, True)[0]
+    causal = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
+    distance = (torch.arange(LENGTH) - torch.arange(LENGTH)[:, None]).double()
+    alibi = {"attn_mask": distance.masked_fill(causal, -INF), "is_causal": True}
+    padding = torch.zeros(BATCH, LENGTH).double().masked_fill(PADDING[:, :LENGTH], -INF)
+    for call in ({}, {"key_padding_mask": padding, "need_weights": False}, {"need_weights": False}):
+        assert_same(theirs, ours, [x, x, x], torch.float64, **alibi, **call)
+
+
 def test_softmax_is_the_module_of_pytorch_without_a_batch():
     theirs, ours = pair()
     qkv = [x[0].detach().requires_grad_() for x in inputs(torch.float64, True)]
@@ -208,6 +221,21 @@ def test_a_padded_text_gets_what_it_gets_alone(name, left):
             assert_close(module(x, x, x, given, attn_mask=mask, need_weights=False)[0][:, real], expected)
 
 
+def test_views_of_one_tensor_are_self_attention():
+    """`torch.utils.checkpoint` with use_reentrant=True calls the module with three of them."""
+    module, padding = layer("dnas"), PADDING[:, :LENGTH]
+    x = randn(BATCH, LENGTH, WIDTH).requires_grad_()
+    expected = module(x, x, x, padding)[0]
+    assert_close(module(x.view_as(x), x, x, padding)[0], expected)
+    slope = torch.autograd.grad(expected.square().sum(), x)[0]
+    output = checkpoint(lambda q, k, v: module(q, k, v, padding)[0], x, x, x, use_reentrant=True)
+    output.square().sum().backward()
+    assert_close(x.grad, slope)
+    assert not torch.allclose(module(x.clone(), x, x, padding)[0], expected)
+    assert_close(module(x.clone(), x, x, padding, query_padding_mask=padding)[0], expected)
+    assert torch.vmap(lambda x: module(x, x + 1, x)[0])(x[None]).shape == (1, *x.shape)
+
+
 def test_padded_queries_of_cross_attention_are_those_that_are_named():
     module, x, memory = layer("dnas").eval(), randn(1, LENGTH, WIDTH), randn(1, KEYS, WIDTH, seed=1)
     padding = torch.tensor([[False, False, False, True, True]])
@@ -244,6 +272,7 @@ LEAKS = {
     "window": {"attn_mask": CAUSAL | CAUSAL.new_ones(LENGTH, LENGTH).tril(-2)},
     "each head": {"attn_mask": CAUSAL.expand(BATCH * HEADS, -1, -1)},
     "padding": {"attn_mask": CAUSAL, "key_padding_mask": PADDING[:, :LENGTH]},
+    "one example": {"attn_mask": torch.stack([CAUSAL, *[torch.zeros_like(CAUSAL)] * (BATCH * HEADS - 1)])},
 }
 
 
@@ -257,13 +286,31 @@ def test_a_normalizer_that_couples_all_queries_is_refused_with_a_causal_mask(nam
         assert layer(normalizer)(x, x, x, **LEAKS[name])[0].isfinite().all()
 
 
+@pytest.mark.parametrize(("queries", "keys"), [(3, 5), (5, 3)])
+def test_a_causal_mask_need_not_be_square(queries, keys):
+    x, memory, square = randn(1, queries, WIDTH), randn(1, keys, WIDTH), torch.ones(queries, keys)
+    for diagonal in (0, keys - queries):  # aligned to the beginning or to the end
+        with pytest.raises(ValueError, match="dnas couples queries and would leak the future"):
+            layer("dnas")(x, memory, memory, attn_mask=square.triu(diagonal + 1) > 0)
+    with pytest.raises(ValueError, match="selective is defined for causal self-attention only"):
+        layer("selective")(x, memory, memory, attn_mask=square.triu(1) > 0)
+
+
 def test_masks_that_are_not_causal_are_not_refused():
     module, x = layer("dnas"), randn(BATCH, LENGTH, WIDTH)
     blocks = torch.block_diag(torch.ones(2, 2), torch.ones(3, 3)) == 0
     assert module(x, x, x, attn_mask=blocks)[0].isfinite().all()
     assert module(x, x, x, attn_mask=~torch.eye(LENGTH, dtype=torch.bool))[0].isfinite().all()
     assert module(*[x[:, :1]] * 3, attn_mask=CAUSAL[:1, :1])[0].isfinite().all()
-    assert module(x, *[randn(BATCH, KEYS, WIDTH)] * 2, attn_mask=PAIRS)[0].isfinite().all()
+    memory = randn(BATCH, KEYS, WIDTH)
+    keys = torch.arange(KEYS)
+    of_memory = keys.expand(LENGTH, KEYS) >= 2
+    ends = (torch.arange(LENGTH)[:, None] >= 3) | of_memory  # padded queries, too
+    packed = (torch.arange(LENGTH)[:, None] >= 2) != (keys >= 3)  # two texts
+    for mask in (PAIRS, of_memory, ends, packed):
+        assert module(x, memory, memory, attn_mask=mask)[0].isfinite().all()
+    rows = torch.block_diag(*[torch.ones(1, 2)] * 3) == 0
+    assert module(x[:, :3], *[memory[:, :6]] * 2, attn_mask=rows)[0].isfinite().all()
 
 
 def x3(*shape):
@@ -283,6 +330,7 @@ def x3(*shape):
         (lambda: layer("softmax")(*x3(2, 5, 8), torch.zeros(2, 4) > 0), r"key_padding_mask: .* \(2, 5\), got \(2, 4\)"),
         (lambda: layer("softmax")(*x3(2, 5, 8), torch.zeros(2, 5).int()), "key_padding_mask: expected dtype bool or a"),
         (lambda: layer("softmax")(*x3(2, 5, 8), attn_mask=torch.zeros(5, 4)), r"attn_mask: .*\(5, 5\) or \(4, 5, 5\)"),
+        (lambda: layer("softmax")(*x3(2, 5, 8), attn_mask=torch.ones(3, 4), is_causal=True), r"\(5, 5\) or \(4, "),
         (lambda: layer("dnas")(*x3(2, 5, 8), query_padding_mask=torch.zeros(2, 5)), "query_padding_mask: .* bool, got"),
         (lambda: layer("selective")(*x3(2, 5, 8)), "selective is defined for causal self-attention only"),
         (lambda: layer("espformer")(*x3(2, 5, 8), attn_mask=torch.ones(5, 5)), "espformer is computed from the"),

@@ -91,8 +91,8 @@ class Mask:
 
         If this mask is causal, so is the mask of a segment.
 
-        q, k, v (B, H, N, D), log_prior broadcastable to (B, H, 1, N) -> (B, H, N, D), in the original order. Segments
-        of similar length are batched into one call, so that more tokens are real than padding.
+        q, k (B, H, N, D), v (B, H, N, V), log_prior broadcastable to (B, H, 1, N) -> (B, H, N, V), in the original
+        order. Segments of similar length are batched into one call, so that more tokens are real than padding.
         """
         if not self._segments:
             self._segments.extend(self._find_segments())
@@ -100,7 +100,7 @@ class Mask:
         tokens = [x.transpose(1, 2).flatten(0, 1) for x in (q, k, v)]  # (B N, H, D)
         if log_prior is not None:
             log_prior = log_prior.expand(batch, heads, 1, length).permute(0, 3, 1, 2).flatten(0, 1)  # (B N, H, 1)
-        out = torch.zeros_like(tokens[0])
+        out = torch.zeros_like(tokens[2])
         for places, mask in self._segments:
 
             def of_segments(x: Tensor, places: Tensor = places) -> Tensor:

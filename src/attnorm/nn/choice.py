@@ -34,9 +34,9 @@ def normalizer_of(choice: Choice, **facts: Any) -> Normalizer:
 
 
 def without_parameters(name: str, device: torch.device) -> Normalizer:
-    """The normalizer of a name. Raises ValueError for one with parameters: nothing would train them."""
+    """The normalizer of a name, in eval mode. Raises ValueError for one with parameters: nothing would train them."""
     if torch.compiler.is_compiling():  # the compiler can make an object of a class, but not find the class
-        return class_of(name)().to(device)
+        return class_of(name)().to(device).eval()
     return built(name, device)
 
 
@@ -52,4 +52,4 @@ def built(name: str, device: torch.device) -> Normalizer:
         raise ValueError(
             f"normalizer {name!r} has trained parameters: build it once, as a part of the model, and pass the instance"
         )
-    return made.to(device)
+    return made.to(device).eval()

@@ -16,9 +16,9 @@ Model = TypeVar("Model", bound=nn.Module)
 def convert(model: Model, normalizer: Choice) -> Model:
     """Replaces each `torch.nn.MultiheadAttention` inside a model, in place, and returns the model.
 
-    The new modules share the parameters of the old ones, so that an optimizer of them remains valid. It does not know
-    the parameters of the normalizers yet. Modules that `convert` has made get another normalizer; those of other
-    subclasses are left as they are. The encoders of PyTorch inside the model no longer use nested tensors.
+    The new modules share the parameters and the hooks of the old ones, so that an optimizer of them remains valid. It
+    does not know the parameters of the normalizers yet. Modules that `convert` has made get another normalizer; those
+    of other subclasses are left as they are. The encoders of PyTorch inside the model no longer use nested tensors.
 
     normalizer: as in `MultiheadAttention`. Each module gets a copy of an instance.
 
@@ -71,4 +71,7 @@ def converted(old: nn.MultiheadAttention, normalizer: Choice) -> MultiheadAttent
     for name, parameter in old.named_parameters(recurse=False):
         setattr(new, name, parameter)
     new.out_proj = old.out_proj
+    for name, hooks in vars(old).items():
+        if "_hook" in name:  # the same objects, so that the handles of the hooks still remove them
+            setattr(new, name, hooks)
     return new.train(old.training)

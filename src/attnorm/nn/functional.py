@@ -7,6 +7,7 @@ from torch import Tensor
 from attnorm.attention.build import name_of
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers.base import Normalizer, dot_scores
+from attnorm.attention.problems import leak_message
 from attnorm.nn.choice import without_parameters
 from attnorm.nn.masks import read_masks
 
@@ -58,6 +59,11 @@ def attention(
     """
     if isinstance(normalizer, str):
         normalizer = without_parameters(normalizer, query.device)
+    elif not isinstance(normalizer, Normalizer):
+        raise ValueError(
+            f"normalizer={normalizer!r}: expected a name such as 'dnas', or an instance, such as "
+            "build_normalizer('sinkhorn', n_iters=5)"
+        )
     if is_causal and attn_mask is not None:
         raise ValueError("is_causal=True: sets the mask, so attn_mask must be None")
     if key_padding_mask is not None and query_padding_mask is None and normalizer.couples_queries != "none":
@@ -73,9 +79,16 @@ def attention(
     n_queries, n_keys = query.shape[-2], key.shape[-2]
     q, k, v = map(with_heads, (query, key, value))
     if enable_gqa:
+        for name, x in (("key", k), ("value", v)):
+            if q.shape[1] % x.shape[1]:
+                raise ValueError(
+                    f"enable_gqa=True: the query has {q.shape[1]} heads, which must be a multiple of the "
+                    f"{x.shape[1]} heads of the {name}"
+                )
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     if is_causal and n_queries != n_keys:  # `Mask` aligns the diagonal to the end, and this function to the beginning
-        normalizer.refuse_leak(Mask(causal=True))
+        if normalizer.couples_queries == "all":
+            raise ValueError(f"is_causal=True: {leak_message(name_of(normalizer))}")
         attn_mask = torch.ones(n_queries, n_keys, dtype=torch.bool, device=query.device).tril()
     elif attn_mask is not None and attn_mask.dim() > 2 and query.dim() != 4:
         attn_mask = with_heads(attn_mask.expand(*query.shape[:-1], n_keys))
@@ -103,17 +116,21 @@ def attend(
     scale: float | None = None,
     dropout: float = 0.0,
     need_weights: bool = False,
+    softcap: float | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """As `Normalizer.attend`, with a bias of the scores, dropout and the remainder: (B, H, N, D), and the weights.
 
     The weights (B, H, N, M), after dropout, are None without `need_weights`. They are computed only if necessary.
+    softcap: the scores s are softcap tanh(s / softcap).
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     rest_value = normalizer.remainder_value()
-    if bias is None and dropout == 0 and rest_value is None and not need_weights:
+    if bias is None and dropout == 0 and rest_value is None and not (need_weights or softcap):
         own = {} if features is None else {"features": features}
         return normalizer.attend(q, k, v, mask, log_prior=log_prior, scale=scale, **own), None
     scores = dot_scores(q, k, scale)
+    if softcap:
+        scores = softcap * (scores / softcap).tanh()
     if bias is not None:
         scores = scores + bias
     declared = normalizer.declared(q, features)

@@ -6,6 +6,7 @@ from torch import Tensor
 from attnorm.attention.build import name_of
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers.base import Normalizer
+from attnorm.attention.problems import leak_message
 
 FORBIDDEN = -1e4  # a float mask forbids what has at most this value: -inf is often written as a large finite number
 
@@ -79,8 +80,9 @@ def refuse(
     """Raises ValueError if the weights would leak the future, or if the formula is not defined with these masks."""
     _, n_queries, n_keys = shape
     if normalizer.couples_queries == "all" and (is_causal or hides_the_future(pairs)):
-        normalizer.refuse_leak(Mask(causal=True))
-    if normalizer.needs_causal and not (is_causal or hides_the_future(pairs) or n_queries == n_keys == 1):
+        argument = "is_causal=True" if is_causal else "attn_mask: hides the future"
+        raise ValueError(f"{argument}: {leak_message(name_of(normalizer))}")
+    if normalizer.needs_causal and not (is_causal or is_triangle(pairs) or n_queries == n_keys == 1):
         raise ValueError(f"{name_of(normalizer)} is defined for causal self-attention only; pass a causal mask")
     if normalizer.needs_queries and bias is not None:
         raise ValueError(
@@ -99,8 +101,25 @@ def opposite(mask: Tensor) -> Tensor:
     return ~mask if mask.dtype == torch.bool else mask
 
 
-def hides_the_future(pairs: Tensor | None) -> bool:
+def is_triangle(pairs: Tensor | None) -> bool:
     """Whether, of N queries and N keys, some query sees an earlier key and none sees a later one."""
     if pairs is None or pairs.shape[-2] != pairs.shape[-1]:
         return False
     return bool(pairs.tril(-1).any() & ~pairs.triu(1).any())
+
+
+def hides_the_future(pairs: Tensor | None) -> bool:
+    """Whether a matrix of the mask looks causal: no query sees a key after its own position, some see other keys than
+    others, and some share a key.
+
+    The diagonal begins at the first query and key, or ends at the last ones. A matrix of padding is the same for all
+    queries that see a key, and in a diagonal of blocks, some query of a block sees a later key or shares none.
+    """
+    if pairs is None or min(pairs.shape[-2:]) == 1:
+        return False
+    n_queries, n_keys = pairs.shape[-2:]
+    sees_later = pairs.triu(max(n_keys - n_queries, 0) + 1).flatten(-2).any(-1)
+    common = pairs.any(-1, keepdim=True) & pairs.any(-2, keepdim=True)
+    differs = (pairs != common).flatten(-2).any(-1)
+    shares = (pairs.sum(-2) > 1).any(-1)
+    return bool((~sees_later & differs & shares).any())

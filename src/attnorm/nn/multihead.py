@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from attnorm.nn.choice import Choice, normalizer_of
 from attnorm.nn.functional import attend
-from attnorm.nn.masks import forbidden, opposite, read_masks
+from attnorm.nn.masks import forbidden, opposite, read_masks, split
 
 
 class MultiheadAttention(nn.MultiheadAttention):
@@ -90,13 +90,15 @@ class MultiheadAttention(nn.MultiheadAttention):
                           `average_attn_weights`. False saves memory.
         attn_mask:        (L, S) or (N * num_heads, L, S). Bool: True where attention is forbidden. Float: added to the
                           scores, before they are normalized. Values of -1e4 or less forbid attention like -inf.
-        is_causal:        a hint that `attn_mask`, which is required, is the causal mask.
+        is_causal:        a hint that `attn_mask`, which is required, is the causal mask. As in PyTorch, the numbers
+                          that a float mask adds are then used only with a `key_padding_mask` or `need_weights`.
         query_padding_mask: bool, (N, L) or (L,), True at padding. This argument is not one of PyTorch.
 
         If the normalizer couples queries, padded queries would change the weights of the others. In self-attention,
-        when `query` and `key` are the same tensor, they are therefore those of `key_padding_mask`, unless
-        `query_padding_mask` is given. In cross-attention, all queries are real, unless it is given. The attention of a
-        padded query is 0, and so is that of a query without an allowed key.
+        when `query` and `key` are the same tensor or views of it, they are therefore those of `key_padding_mask`,
+        unless `query_padding_mask` is given. Otherwise, as in cross-attention or if one of the two is a copy or a cast,
+        all queries are real, unless it is given. The attention of a padded query is 0, and so is that of a query
+        without an allowed key.
 
         Raises ValueError for masks with which the normalizer is not defined. One that couples all queries is refused
         with a causal mask, also without the hint. A decoder passes no such mask to its cross-attention, where the
@@ -109,7 +111,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             return self.of_nested(query, need_weights, average_attn_weights)
         if is_causal and attn_mask is None:
             raise ValueError("is_causal=True: is a hint about attn_mask, which must be given")
-        of_self, batched = query is key, query.dim() == 3
+        of_self, batched = is_same(query, key), query.dim() == 3
         if not batched:
             query, key, value = (x.unsqueeze(0) for x in (query, key, value))
             key_padding_mask, query_padding_mask = (
@@ -120,8 +122,12 @@ class MultiheadAttention(nn.MultiheadAttention):
         shape = (len(query), query.shape[1], key.shape[1])
         if of_self and self.normalizer.couples_queries != "none" and query_padding_mask is None:
             query_padding_mask = None if key_padding_mask is None else forbidden(key_padding_mask)
-        is_causal = is_causal and attn_mask is not None and attn_mask.dim() == 2 and shape[1] == shape[2]
-        pairs = None if attn_mask is None or is_causal else self.pairs(attn_mask, shape)
+        pairs = None if attn_mask is None else self.pairs(attn_mask, shape)
+        is_causal = is_causal and pairs is not None and pairs.dim() == 2 and shape[1] == shape[2]
+        if is_causal and pairs is not None and (key_padding_mask is not None or need_weights):
+            # PyTorch uses the mask itself here
+            is_causal = split(pairs, look=not torch.compiler.is_compiling())[1] is None
+        pairs = None if is_causal else pairs
         mask, bias = read_masks(self.normalizer, shape, pairs, key_padding_mask, query_padding_mask, is_causal)
         needs = self.normalizer.needs_states
         features = None if needs == "none" else self.normalizer.features_of(query if needs == "queries" else key)
@@ -166,3 +172,13 @@ class MultiheadAttention(nn.MultiheadAttention):
         output, weights = self(padded, padded, padded, padding.to(x.device), need_weights, None, average)
         rows = [row[:length] for row, length in zip(output, lengths, strict=True)]
         return torch.nested.as_nested_tensor(rows, layout=x.layout), weights
+
+
+def is_same(x: Tensor, y: Tensor) -> bool:
+    """Whether two tensors are one, or the same view of it. While compiling, views are not recognized."""
+    if x is y or torch.compiler.is_compiling():
+        return x is y
+    try:
+        return x.is_set_to(y)
+    except RuntimeError:  # tensors without memory, such as those of `torch.vmap`
+        return False

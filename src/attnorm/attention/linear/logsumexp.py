@@ -1,6 +1,7 @@
 """The differentiable operations of linear-memory attention. The (N, M) weights are never stored."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from attnorm.attention.linear import operators
@@ -11,11 +12,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float
 
     If causal, query i sees the keys j <= i + M - N only: the diagonal is aligned to the end.
 
-    q (B, H, N, D); k and v (B, H, M, D); bias broadcastable to (B, H, 1, M), -inf at masked keys. Returns (B, H, N, D)
-    in the dtype of q. The output is 0 where all keys are masked. A bias in float64 is used at its full precision,
-    whatever the dtype of q. Use it for a bias that grows along the sequence to more than about 100.
+    q (B, H, N, D); k (B, H, M, D); v (B, H, M, V); bias broadcastable to (B, H, 1, M), -inf at masked keys. Returns
+    (B, H, N, V) in the dtype of q. The output is 0 where all keys are masked. A bias in float64 is used at its full
+    precision, whatever the dtype of q. Use it for a bias that grows along the sequence to more than about 100.
     """
-    return operators.attention(q, k, v, _spread(bias, k), scale, causal, False)[0]
+    return _attention(q, k, v, bias, scale, causal, False)[0]
 
 
 def attention_and_logsumexp(
@@ -24,9 +25,9 @@ def attention_and_logsumexp(
     """The result of `attention`, and l_i = log sum_j exp(scale q_i k_j + b_j) over the keys that query i sees.
 
     Both are differentiable in q, k, v and the bias, in one pass. The shapes are those of `attention`. Returns (B, H, N,
-    D) and l (B, H, N) in float32 or wider. Where all keys are masked, l is finite and has no gradient.
+    V) and l (B, H, N) in float32 or wider. Where all keys are masked, l is finite and has no gradient.
     """
-    return operators.attention(q, k, v, _spread(bias, k), scale, causal, True)
+    return _attention(q, k, v, bias, scale, causal, True)
 
 
 def logsumexp(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor:
@@ -37,6 +38,20 @@ def logsumexp(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor
     """
     bias = None if bias is None else bias.to(torch.promote_types(k.dtype, torch.float32))
     return operators.logsumexp(q, k, _spread(bias, k), scale)[0].unsqueeze(-2)
+
+
+def _attention(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, causal: bool, total_needs_grad: bool
+) -> tuple[Tensor, Tensor]:
+    """The operator, whose kernels take values as wide as the keys: zeros widen the narrower ones."""
+    width = v.shape[-1]
+    missing = width - k.shape[-1]
+    if missing > 0:
+        q, k = F.pad(q, (0, missing)), F.pad(k, (0, missing))
+    elif missing < 0:
+        v = F.pad(v, (0, -missing))
+    output, total = operators.attention(q, k, v, _spread(bias, k), scale, causal, total_needs_grad)
+    return output[..., :width], total
 
 
 def _spread(bias: Tensor | None, k: Tensor) -> Tensor | None:

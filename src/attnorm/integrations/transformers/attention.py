@@ -3,22 +3,30 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch.nn.functional as F
+import torch
 from torch import Tensor, nn
 
 from attnorm.attention import Normalizer
 from attnorm.attention.build import name_of
-from attnorm.attention.normalizers.base import dot_scores
 from attnorm.attention.normalizers.sink import Sink
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.attention.problems import leak_message
 from attnorm.integrations.transformers.masks import read_mask, without_padded_queries
-from attnorm.integrations.transformers.sites import may_be_of_decoder, site_of
+from attnorm.integrations.transformers.sites import (
+    is_merged,
+    is_self_attention,
+    may_be_of_decoder,
+    says_causal,
+    site_of,
+)
+from attnorm.nn import functional
+from attnorm.nn.masks import hides_the_future
 
 UNSUPPORTED = {  # arguments that change what is computed
     "cache": "continuous batching (a paged cache)",
     "indices": "attention to selected keys",
     "block_indices": "attention to selected blocks of keys",
+    "sinks": "a learned sink for each query",
 }
 
 
@@ -40,44 +48,44 @@ def attend(
     """Attention of one layer: query (B, H, N, D), key and value (B, H', M, D) -> (B, N, H, D), and the weights
     (B, H, N, M) if they are wanted, otherwise None.
 
-    H is a multiple of H'. The weights are computed if attentions are returned, with dropout and with `softcap`;
-    otherwise the normalizer takes its fastest way.
+    H is a multiple of H'. The weights are those after dropout. They are computed if attentions are returned, with
+    dropout and with `softcap`; otherwise the normalizer takes its fastest way.
 
     position_bias: added to the scores, as the prior `t5` is: it acts as log u. softcap: the scores are
     softcap tanh(s / softcap). s_aux: (H,), the scores of learned sinks, with softmax only.
 
     Raises ValueError for what the normalizer, or this function, cannot compute correctly.
     """
-    is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    is_causal = says_causal(module) if is_causal is None else is_causal
     mask, log_prior, is_causal = read_mask(attention_mask, bool(is_causal))
+    # looking at values would divide a compiled graph
+    if normalizer.couples_queries == "all" and isinstance(mask, Tensor) and not torch.compiler.is_compiling():
+        is_causal = is_causal or hides_the_future(mask)
     n_queries, n_keys = query.shape[-2], key.shape[-2]
     settings = {"softcap": softcap, "s_aux": s_aux, **others}
     if problem := problem_of(normalizer, module, is_causal, n_keys > n_queries, settings):
         raise ValueError(f"{type(module).__name__}: {problem}")
     if s_aux is not None:
         normalizer = ModelSink(s_aux)
-    if normalizer.couples_queries != "none" and n_queries == n_keys and site_of(module) != "cross":
+    if normalizer.couples_queries != "none" and n_queries == n_keys and is_self_attention(module):
         mask = without_padded_queries(mask)
     if position_bias is not None:
         log_prior = position_bias if log_prior is None else position_bias + log_prior
     if (groups := query.shape[1] // key.shape[1]) > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    dropout = dropout if module.training else 0.0
-    rest_value = normalizer.remainder_value()
-    wanted = others.get("output_attentions") or is_recorded()
-    if not (wanted or dropout or softcap or rest_value is not None):
-        output = normalizer.attend(query, key, value, mask, log_prior=log_prior, scale=scale)
-        return output.transpose(1, 2).contiguous(), None
-    scores = dot_scores(query, key, scale)
-    if softcap:
-        scores = softcap * (scores / softcap).tanh()
-    given = {"keys": key, "scale": scale, **normalizer.declared(query, None)}
-    weights = normalizer(scores, mask, log_prior=log_prior, **given)
-    output = F.dropout(weights, dropout).to(value.dtype) @ value
-    if rest_value is not None:
-        output = output + ((1 - weights.sum(-1, keepdim=True)) * rest_value[:, None]).to(value.dtype)
-    return output.transpose(1, 2).contiguous(), weights.to(query.dtype)
+    output, weights = functional.attend(
+        normalizer,
+        query,
+        key,
+        value,
+        mask,
+        log_prior=log_prior,
+        scale=scaling,
+        dropout=dropout if module.training else 0.0,
+        need_weights=bool(others.get("output_attentions") or is_recorded()),
+        softcap=softcap,
+    )
+    return output.transpose(1, 2).contiguous(), None if weights is None else weights.to(query.dtype)
 
 
 class ModelSink(Sink):
@@ -99,11 +107,14 @@ def problem_of(
         if settings.get(argument) is not None:
             return f"{what} is not supported ({argument}={type(settings[argument]).__name__})"
     name = name_of(normalizer)
-    of_decoder = is_causal or (not hasattr(module, "attnorm") and may_be_of_decoder(module))
+    by_name = not hasattr(module, "attnorm")
+    of_decoder = is_causal or site_of(module) == "decoder" or (by_name and may_be_of_decoder(module))
     if normalizer.couples_queries == "all" and of_decoder:
         return f"{leak_message(name)}. To use it in the encoder only: convert(model, {{'encoder': {name!r}}})"
     if normalizer.couples_queries == "past" and is_causal and has_past:
         return cache_message(name)
+    if normalizer.couples_queries == "past" and by_name and is_merged(module):
+        return f"its keys do not show whether a cache is used, which {name} cannot; use convert(model, {name!r})"
     if normalizer.needs_causal and not is_causal:
         return f"{name} is defined for causal self-attention only"
     if settings["softcap"] and normalizer.needs_queries:

@@ -1,19 +1,20 @@
 """Gives each attention module of a loaded model a normalizer of its own, and loads such models again."""
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from attnorm.attention import Normalizer
-from attnorm.attention.build import build_site_normalizer
-from attnorm.attention.problems import DEFAULT, TABLES
+from attnorm.attention.build import build_site_normalizer, name_of, normalizers_of
+from attnorm.attention.problems import DEFAULT, TABLES, names_in
 from attnorm.attention.tables import AttentionTables
 from attnorm.errors import ConfigError
 from attnorm.integrations.transformers.attention import cache_message
-from attnorm.integrations.transformers.register import CONVERTED, refusal, refuse_request, register
-from attnorm.integrations.transformers.sites import attention_modules, sizes_of
+from attnorm.integrations.transformers.register import CONVERTED, own_softmax_message, refusal, refuse_request, register
+from attnorm.integrations.transformers.sites import SITES, attention_modules, own_softmax_modules, sizes_of
 
 Model = TypeVar("Model", bound=nn.Module)
 PART = f".{CONVERTED}."  # in the names of the parameters of normalizers
@@ -30,34 +31,50 @@ def convert(model: Model, attention: str | Mapping[str, Any]) -> Model:
 
     Each module gets a submodule `attnorm`, in float32 and on the device of the module, whose parameters are trained and
     saved with the others. Convert before the optimizer is built. The configuration of the model records `attention`,
-    and `from_pretrained` of this module loads the model again.
+    and `from_pretrained` of this module loads the model again. Two parts of a model may be converted one after the
+    other. If they share a configuration, it records the sites of both.
 
-    Raises ConfigError with all problems.
+    Raises ConfigError with all problems, and ValueError for something else than a model of `transformers`.
     """
+    from transformers import PreTrainedModel
+
+    if not isinstance(model, PreTrainedModel):
+        raise ValueError(
+            f"model={type(model).__name__}: expected a PreTrainedModel of transformers, with a configuration that "
+            "records the normalizers; convert the whole model by site and layer, as in "
+            "convert(model, {'encoder': ['hnas', 'softmax']}). For modules of torch, use attnorm.nn.convert"
+        )
     register()
     refuse_request(type(model), CONVERTED)
-    recorded = attach(model, attention)
-    if any(part.couples_queries == "past" for part in model.modules() if isinstance(part, Normalizer)):
-        model.register_forward_pre_hook(refuse_cache, with_kwargs=True)
     changed: Any = model
+    recorded = attach(model, attention, getattr(changed.config, "attnorm", None) or {})
+    if refuse_cache not in model._forward_pre_hooks.values():
+        model.register_forward_pre_hook(refuse_cache, with_kwargs=True)
     changed.set_attn_implementation(CONVERTED)
     changed.config.attnorm = recorded
     return model
 
 
-def attach(model: nn.Module, attention: str | Mapping[str, Any]) -> dict[str, Any]:
-    """Gives each attention module its normalizer. Returns the normalizers of all sites, and their options."""
-    sites = attention_modules(model)
+def attach(
+    model: nn.Module, attention: str | Mapping[str, Any], recorded: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Gives each attention module its normalizer. Returns the normalizers of all sites, and their options.
+
+    recorded: the same for another part of the model, whose sites are returned, too.
+    """
+    sites, fixed = attention_modules(model), own_softmax_modules(model)
     sizes = {site: [sizes_of(module) for module in modules.values()] for site, modules in sites.items()}
     given = {DEFAULT: attention} if isinstance(attention, str) else {DEFAULT: "softmax", **attention}
     tables = AttentionTables(
         given,
-        {site: site == "decoder" or (site == "cross" and "decoder" in sites) for site in sites},
+        {site: site == "decoder" or (site == "cross" and "decoder" in sites) for site in {**sites, **fixed}},
         {site: len(modules) for site, modules in sites.items()},
         heads={site: its[0].get("heads") for site, its in sizes.items()},
     )
-    if problems := [*problems_of(given, tables)]:
+    if problems := [*problems_of(given, tables, fixed)]:
         raise ConfigError(problems)
+    here = {key: it for key, it in tables.resolved.items() if key in sites or key == "options"}
+    everywhere = with_recorded(here, recorded)
     parts: list[tuple[Any, str, Normalizer]] = [
         (module, site, build_site_normalizer(tables.resolved, site, **sizes[site][layer], layer=layer))
         for site, modules in sites.items()
@@ -66,11 +83,34 @@ def attach(model: nn.Module, attention: str | Mapping[str, Any]) -> dict[str, An
     for module, site, normalizer in parts:
         module.attnorm = normalizer.to(next(module.parameters()).device).train(module.training)
         module.attnorm_site = site
-    return {key: it for key, it in tables.resolved.items() if key in sites or key == "options"}
+    return everywhere
 
 
-def problems_of(given: Mapping[str, Any], tables: AttentionTables) -> Iterator[str]:
-    """The problems of a conversion, as messages for the user."""
+def with_recorded(here: Mapping[str, Any], recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """The normalizers of the converted sites, and those of the other sites that are recorded, with their options.
+
+    Raises ConfigError if the two need different options of the same normalizer.
+    """
+    others = {site: value for site, value in recorded.items() if site in SITES and site not in here}
+    options: dict[str, Any] = {**here["options"]}
+    for name in names_in({"prior": {}, **others}):
+        of_others, ours = recorded["options"].get(name, {}), here["options"].get(name, {})
+        if name in names_in({"prior": {}, **here}) and ours != of_others:
+            raise ConfigError(
+                [
+                    f"attention.options.{name}={ours}: {', '.join(others)} of the model already uses {name} with the "
+                    f"options {of_others}; all sites share the options of a normalizer"
+                ]
+            )
+        if of_others:
+            options[name] = of_others
+    return {**others, **here, "options": options}
+
+
+def problems_of(
+    given: Mapping[str, Any], tables: AttentionTables, fixed: Mapping[str, Mapping[str, nn.Module]]
+) -> Iterator[str]:
+    """The problems of a conversion, as messages for the user. fixed: the modules that compute softmax themselves."""
     if not tables.sites:
         yield "the model has no attention module that calls an attention function of transformers"
         return
@@ -79,6 +119,9 @@ def problems_of(given: Mapping[str, Any], tables: AttentionTables) -> Iterator[s
             yield f"attention.{table}: not available here; only normalizers and their options can be set"
     yield from tables.problems
     for site, value in tables.at_sites.items() if not tables.problems else ():
+        if site in fixed and {*normalizers_of(value)} != {"softmax"}:
+            yield f"attention.{site}={value}: {own_softmax_message(fixed[site])}"
+            continue
         for normalizer in tables.normalizers([value] if isinstance(value, str) else value):
             name = value if isinstance(value, str) else type(normalizer).__name__
             if reason := refusal(normalizer):
@@ -87,11 +130,16 @@ def problems_of(given: Mapping[str, Any], tables: AttentionTables) -> Iterator[s
                 yield f"attention.{site}={name}: it is defined for causal self-attention only"
 
 
-def refuse_cache(model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> None:
+def refuse_cache(model: Any, args: tuple, kwargs: Mapping[str, Any]) -> None:
     """Raises ValueError for a forward pass that continues from a cache: a prefix normalizer needs the past queries."""
     cache = kwargs.get("past_key_values")
-    if cache is not None and cache.get_seq_length() > 0:
-        raise ValueError(f"{type(model).__name__}: {cache_message('a prefix normalizer')}")
+    if cache is None or cache.get_seq_length() == 0:
+        return
+    for part in model.modules():
+        if getattr(part, "attnorm_site", "encoder") == "encoder" or part.attnorm.couples_queries != "past":
+            continue
+        if getattr(part, "config", model.config)._attn_implementation == CONVERTED:  # not changed since
+            raise ValueError(f"{type(model).__name__}: {cache_message(name_of(part.attnorm))}")
 
 
 def from_pretrained(model_class: Any, path: str, **options: Any) -> Any:
@@ -100,11 +148,21 @@ def from_pretrained(model_class: Any, path: str, **options: Any) -> Any:
     model_class: a class of `transformers`, such as AutoModel. options: those of its `from_pretrained`.
 
     Raises ValueError if the configuration does not record a conversion, and if a parameter of a normalizer is missing
-    from the files. `model_class.from_pretrained` alone would load the same model with softmax.
+    from the files or not expected there. `model_class.from_pretrained` alone would load the same model with softmax.
     """
+    if options.pop("output_loading_info", False):
+        raise ValueError("output_loading_info=True: not available here, where unexpected weights are an error")
     original = class_of(model_class, path, options)
     model, loading = with_normalizers(original).from_pretrained(path, output_loading_info=True, **options)
     model.__class__ = original
+    owners = {name for name, _ in model.named_modules()}
+    unknown = [name for name in loading["unexpected_keys"] if PART in name and name.partition(PART)[0] in owners]
+    if unknown:
+        raise ValueError(
+            f"{path}: has weights that the entry attnorm of its config.json does not record: "
+            f"{', '.join(sorted(unknown))}. If a part of the model was converted that has a configuration of its own, "
+            "convert the whole model by site instead, as in convert(model, {'encoder': 'hnas'})"
+        )
     converted = [*converted_parts(model)]
     if not converted:
         raise ValueError(
@@ -128,14 +186,15 @@ def class_of(model_class: Any, path: str, options: Mapping[str, Any]) -> Any:
 
     if issubclass(model_class, PreTrainedModel):
         return model_class
+    trust = {"trust_remote_code": options["trust_remote_code"]} if "trust_remote_code" in options else {}
     where = {
         key: options[key]
-        for key in ("cache_dir", "local_files_only", "revision", "subfolder", "token")
+        for key in ("cache_dir", "code_revision", "local_files_only", "revision", "subfolder", "token")
         if key in options
     }
-    config = AutoConfig.from_pretrained(path, **where)
+    config = AutoConfig.from_pretrained(path, **where, **trust)
     with torch.device("meta"):
-        return type(model_class.from_config(config))
+        return type(model_class.from_config(config, **trust))
 
 
 def with_normalizers(original: Any) -> Any:

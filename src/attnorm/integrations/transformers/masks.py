@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnorm.attention import Mask
+from attnorm.nn.masks import split
 
 
 def model_mask(
@@ -51,9 +52,10 @@ def model_mask(
 
 
 def read_mask(mask: Mask | Tensor | None, is_causal: bool) -> tuple[Mask | Tensor | None, Tensor | None, bool]:
-    """What a layer was given: the mask, a bias of the scores that came with it, and whether the future is masked.
+    """What a layer was given: the mask, what a float mask adds to log u, and whether the future is masked.
 
-    mask:      the result of `model_mask`, or a mask of the user, bool or added to the scores, (B, 1, N, M).
+    mask:      the result of `model_mask`, or a mask of the user or of the model, (B, 1, N, M), bool or float. A float
+               mask acts as a prior. Values of -1e4 or less forbid attention, because -inf is often written as a number.
     is_causal: what the layer says of itself. A `Mask` knows better.
     """
     if isinstance(mask, Mask):
@@ -62,8 +64,7 @@ def read_mask(mask: Mask | Tensor | None, is_causal: bool) -> tuple[Mask | Tenso
         return (Mask(causal=True) if is_causal else None), None, is_causal
     if not mask.is_floating_point():
         return mask, None, is_causal
-    allowed = mask > torch.finfo(mask.dtype).min / 2
-    return allowed, mask.masked_fill(~allowed, 0.0), is_causal
+    return *split(mask, look=False), is_causal
 
 
 def without_padded_queries(mask: Mask | Tensor | None) -> Mask | Tensor | None:

@@ -1,6 +1,6 @@
 """Registers the normalizers as attention functions of `transformers`, each together with its mask function."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
 
@@ -12,6 +12,8 @@ from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.imports import find, nearest
 from attnorm.integrations.transformers.attention import attend
 from attnorm.integrations.transformers.masks import model_mask
+from attnorm.integrations.transformers.sites import own_softmax_modules
+from attnorm.wording import counted
 
 CONVERTED = "attnorm"  # the `attn_implementation` of models that `convert` has changed
 NAMED = f"{CONVERTED}:"  # followed by the name of a normalizer
@@ -83,15 +85,49 @@ def check_requests() -> None:
     from transformers import PreTrainedModel
 
     base: Any = PreTrainedModel
-    accept = base.get_correct_attn_implementation
+    accept, finish = base.get_correct_attn_implementation, base.post_init
 
     @wraps(accept)
-    def checked(self: Any, requested_attention: str | None, *args: Any, **kwargs: Any) -> str:
+    def checked(self: Any, requested_attention: str | None, is_init_check: bool = False) -> str:
         if requested_attention is not None and requested_attention.startswith(CONVERTED):
             refuse_request(type(self), requested_attention)
-        return accept(self, requested_attention, *args, **kwargs)
+            if not is_init_check:
+                refuse_own_softmax(self, requested_attention)
+        return accept(self, requested_attention, is_init_check)
 
-    base.get_correct_attn_implementation = checked
+    @wraps(finish)
+    def finished(self: Any) -> None:
+        refuse_own_softmax(self, self.config._attn_implementation)
+        finish(self)
+
+    base.get_correct_attn_implementation, base.post_init = checked, finished
+
+
+def refuse_own_softmax(model: Any, implementation: str | None) -> None:
+    """Raises ValueError if only some layers of a model would use the normalizer of this name."""
+    if implementation is None or not implementation.startswith(NAMED) or implementation == f"{NAMED}softmax":
+        return
+    from transformers import PreTrainedModel
+
+    others = [  # models with an implementation of their own, which are asked themselves
+        f"{name}."
+        for name, part in model.named_modules()
+        if isinstance(part, PreTrainedModel) and part.config is not model.config
+    ]
+    for modules in own_softmax_modules(model).values():
+        if own := {name: module for name, module in modules.items() if not name.startswith(tuple(others))}:
+            raise ValueError(f"attn_implementation={implementation}: {own_softmax_message(own)}")
+
+
+def own_softmax_message(modules: Mapping[str, nn.Module]) -> str:
+    """Why the normalizers of these modules cannot be replaced, as a clause."""
+    first, *more = modules
+    classes = " and ".join(sorted({type(module).__name__ for module in modules.values()}))
+    others = f" and {counted(len(more), 'other module')}" if more else ""
+    return (
+        f"{classes} computes softmax itself instead of calling an attention function, so the normalizer of {first}"
+        f"{others} cannot be replaced"
+    )
 
 
 def refuse_request(cls: Any, implementation: str) -> None:

@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -10,18 +10,28 @@ from torch import nn
 
 SITES = ("encoder", "decoder", "cross")
 CROSS = re.compile(r"cross|enc(oder)?_?dec(oder)?_?att|encoder_attn", re.I)  # names of modules and their classes
+MERGED = re.compile(r"merged", re.I)  # self- and cross-attention of a decoder in one, without the flag is_causal
 HEADS = ("num_heads", "num_attention_heads", "n_heads")
 WIDTH = ("head_dim", "attention_head_size", "key_value_proj_dim")
 
 
 def attention_modules(model: nn.Module) -> dict[str, dict[str, nn.Module]]:
     """The modules of a model that call an attention function of `transformers`, by site and by name, in order."""
+    return by_site(model, calls_attention_function)
+
+
+def own_softmax_modules(model: nn.Module) -> dict[str, dict[str, nn.Module]]:
+    """The attention modules of a model that compute softmax themselves, so that no normalizer replaces it."""
+    return by_site(model, computes_softmax)
+
+
+def by_site(model: nn.Module, belongs: Callable[[Any], bool]) -> dict[str, dict[str, nn.Module]]:
+    """The modules whose class belongs, by site and by name, in order."""
     from transformers import PreTrainedModel
 
     found: dict[str, dict[str, nn.Module]] = {}
     for name, module in model.named_modules():
-        cls: Any = type(module)
-        if not isinstance(module, PreTrainedModel) and calls_attention_function(cls):
+        if not isinstance(module, PreTrainedModel) and belongs(type(module)):
             found.setdefault(site_of(module, name), {})[name] = module
     return {site: found[site] for site in SITES if site in found}
 
@@ -33,7 +43,27 @@ def site_of(module: nn.Module, name: str = "") -> str:
         return own
     if getattr(module, "is_cross_attention", False) or CROSS.search(f"{name} {type(module).__name__}"):
         return "cross"
-    return "decoder" if getattr(module, "is_causal", False) else "encoder"
+    cls: Any = type(module)
+    flag = getattr(module, "is_causal", None)
+    is_causal = takes_cache(cls) if flag is None else flag
+    return "decoder" if is_causal or is_merged(module) else "encoder"
+
+
+def says_causal(module: nn.Module) -> bool:
+    """Whether a module says that its future is hidden. If it does not say, its site does."""
+    flag = getattr(module, "is_causal", None)
+    return site_of(module) == "decoder" if flag is None else bool(flag)
+
+
+@cache
+def takes_cache(cls: Any) -> bool:
+    """Whether the modules of a class can continue from a cache, which only those of a decoder do."""
+    return "past_key_values" in inspect.signature(cls.forward).parameters
+
+
+def is_merged(module: nn.Module) -> bool:
+    """Whether the keys are those of the text that is being written, followed by those of the other text."""
+    return MERGED.search(type(module).__name__) is not None
 
 
 def may_be_of_decoder(module: nn.Module) -> bool:
@@ -44,6 +74,13 @@ def may_be_of_decoder(module: nn.Module) -> bool:
     config = getattr(module, "config", None)
     of_model = getattr(config, "is_decoder", False) or getattr(config, "is_encoder_decoder", False)
     return bool(getattr(module, "is_cross_attention", False) or getattr(module, "is_decoder", of_model))
+
+
+def is_self_attention(module: nn.Module) -> bool:
+    """Whether the queries and keys of a module are known to be the same positions."""
+    if site_of(module) == "cross":
+        return False
+    return hasattr(module, "attnorm_site") or says_causal(module) or not may_be_of_decoder(module)
 
 
 def sizes_of(module: nn.Module) -> dict[str, int]:
@@ -61,6 +98,23 @@ def _numbers(owner: Any, names: tuple[str, ...]) -> Iterator[int]:
 @cache
 def calls_attention_function(cls: Any) -> bool:
     """Whether the code of a class looks up an attention function."""
-    methods = (it for base in cls.__mro__[: -len(nn.Module.__mro__)] for it in vars(base).values() if callable(it))
+    return "ALL_ATTENTION_FUNCTIONS" in names_in_code(cls)
+
+
+@cache
+def computes_softmax(cls: Any) -> bool:
+    """Whether a class of attention modules calls softmax instead of an attention function.
+
+    Deformable attention does so for the weights of a few sampled points, which are no keys.
+    """
+    if not cls.__name__.endswith("Attention") or "Deformable" in cls.__name__ or calls_attention_function(cls):
+        return False
+    return not names_in_code(cls).isdisjoint(("softmax", "eager_attention_forward"))
+
+
+def names_in_code(cls: Any) -> set[str]:
+    """The names of globals and attributes that the methods of a module use."""
+    bases = (base for base in cls.__mro__ if base not in nn.Module.__mro__)
+    methods = (it for base in bases for it in vars(base).values() if callable(it))
     codes = (getattr(inspect.unwrap(it), "__code__", None) for it in methods)
-    return any(code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names for code in codes)
+    return {name for code in codes if code is not None for name in code.co_names}
