@@ -195,12 +195,14 @@ def test_numbers_of_the_map_are_black_where_they_are_discoveries():
     rows = [
         row(hub, "dnas", 0.2, "not shown", discovery=0.04),
         row(hub, "hnas", 0.1, "shown", discovery=0.06),
+        row(hub, "sparsemax", -0.004, "not shown", discovery=0.9),
+        row(hub, "entmax", -0.5, "shown", discovery=0.001),
         row(hub, "sink", -0.3, "depends on the rate", discovery=0.01, flips="0.01"),
     ]
-    arms = [Arm(label) for label in ("softmax", "dnas", "hnas", "sink")]
+    arms = [Arm(label) for label in ("softmax", "dnas", "hnas", "sink", "sparsemax", "entmax")]
     axes = draw_map([CellResults(Found(hub), rows, {}, {})], arms).axes[0]
     assert [(it.get_text(), it.get_color()) for it in axes.texts] == [
-        ("+20", "black"), ("+10", "#888888"), ("-30", "#888888")
+        ("+20", "black"), ("+10", "#888888"), ("-30", "#888888"), ("0", "#888888"), ("-50", "white")
     ]  # fmt: skip
 
 

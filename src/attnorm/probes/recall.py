@@ -69,7 +69,7 @@ class Recall(Probe):
         return Answers(arm, seeds, self.width, self.width, LABELS, outputs=LABELS, causal=True)
 
     def ceiling(self, batch: Text) -> Tensor:
-        """The nearest name."""
+        """The nearest name. Each name is asked for once, so a model that uses the earlier questions can do better."""
         names, questions = batch.keys[:, 1 : 2 * PAIRS : 2], rows_at(batch.queries, batch.positions)
         labels = batch.values[:, 1 : 2 * PAIRS : 2].argmax(-1)
         answers = labels.gather(1, torch.cdist(questions, names).argmin(-1))

@@ -228,7 +228,7 @@ def draw_training(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure 
 
 
 def draw_map(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure":
-    """The differences to the baseline at the size of training, one row per arm and one column per cell.
+    """The differences to the baseline in points at the size of training, one row per cell and one column per arm.
 
     The number in a field is gray unless it is a discovery (`Row.discovery`) that does not flip. A field without a
     difference is empty.
@@ -237,23 +237,27 @@ def draw_map(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure":
 
     compared, titles = arms[1:], [cell.found.cell.title for cell in cells]
     rows = [
-        [next((row for row in cell.rows if row.arm == arm.short and row.trained), None) for cell in cells]
-        for arm in compared
+        [next((row for row in cell.rows if row.arm == arm.short and row.trained), None) for arm in compared]
+        for cell in cells
     ]
-    values = [[nan if row is None else row.difference for row in line] for line in rows]
-    figure = Figure(figsize=(1.5 + 0.55 * len(cells), 1.6 + 0.3 * len(compared)), layout="constrained")
+    values = [[nan if row is None else 100 * row.difference for row in line] for line in rows]
+    figure = Figure(figsize=(2.6 + 0.55 * len(compared), 1.4 + 0.28 * len(cells)), layout="constrained")
     axes = figure.subplots()
-    image = axes.imshow(values, cmap="PuOr", vmin=-0.4, vmax=0.4, aspect="auto")
+    image = axes.imshow(values, cmap="PuOr", vmin=-40, vmax=40, aspect="auto")
     for y, line in enumerate(rows):
         for x, row in enumerate(line):
             if row is not None and not isnan(row.difference):
-                colour = "black" if row.discovery < 1 - LEVEL and not row.flips else "#888888"
-                axes.text(x, y, f"{100 * row.difference:+.0f}", ha="center", va="center", fontsize=8, color=colour)
-    axes.set_xticks(range(len(titles)), titles, rotation=60, ha="right", fontsize=8)
-    axes.set_yticks(range(len(compared)), [arm.short for arm in compared], fontsize=8)
+                points = round(100 * row.difference)
+                on_field = "white" if abs(points) > 25 else "black"
+                colour = on_field if row.discovery < 1 - LEVEL and not row.flips else "#888888"
+                text = f"{points:+}" if points else "0"
+                axes.text(x, y, text, ha="center", va="center", fontsize=8, color=colour)
+    axes.set_xticks(range(len(compared)), [arm.short for arm in compared], rotation=60, ha="left", fontsize=9)
+    axes.xaxis.tick_top()
+    axes.set_yticks(range(len(titles)), titles, fontsize=9)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    figure.colorbar(image, label=f"difference to {arms[0].short}", shrink=0.6)
+    figure.colorbar(image, label=f"difference to {arms[0].short} in points", shrink=0.5)
     return figure
 
 
