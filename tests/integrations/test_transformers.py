@@ -192,6 +192,10 @@ def test_an_encoder_that_does_not_say_whether_it_is_causal_is_not():
     torch.testing.assert_close(outputs(encoder, batch, real)[LENGTHS[0] :], outputs(encoder, alone, real[1:, :6]))
     decoder = transformers.DogeModel(transformers.DogeConfig(**GROUPED))
     assert [*attention_modules(decoder)] == ["decoder"]
+    size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    size |= {"vision_output_dim": 16, "image_size": 28, "patch_size": 14, "projector_input_dim": 16}
+    images = transformers.Llama4VisionModel(transformers.Llama4VisionConfig(**size, projector_output_dim=16))
+    assert [*attention_modules(images)] == ["encoder"], "it takes a cache, and ignores it"
 
 
 @pytest.mark.parametrize("family", OF_TWO_TEXTS)
@@ -256,6 +260,18 @@ def test_prefix_normalizers_decode_without_a_cache_only(family, implementation):
     for options in ({}, {"cache_implementation": "static", "disable_compile": True}):
         with pytest.raises(ValueError, match="use_cache=False"):
             generated(model, batch, **options)
+
+
+@pytest.mark.slow
+def test_a_step_with_a_static_cache_is_one_compiled_graph():
+    torch.compiler.reset()
+    model = convert(built("llama").model, "sparsemax")
+    given = {"past_key_values": transformers.StaticCache(model.config, max_cache_len=16)}
+    step = torch.compile(model, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        model(input_ids=torch.ones(1, 4, dtype=torch.long), **given)
+        output = step(input_ids=torch.ones(1, 1, dtype=torch.long), **given)
+    assert output.last_hidden_state.isfinite().all()
 
 
 def test_a_cache_is_refused_only_while_a_prefix_normalizer_decodes():

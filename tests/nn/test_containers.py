@@ -2,6 +2,7 @@
 they can: in the fused path of an encoder layer, and with nested tensors."""
 
 import copy
+import gc
 import warnings
 
 import pytest
@@ -235,6 +236,18 @@ def test_a_compiled_layer_refuses_a_causal_mask():
         torch.compile(in_layer("dnas"), backend="eager")(X, causal)
 
 
+def test_a_compiled_causal_layer_with_a_float_mask_is_the_same():
+    torch.compiler.reset()
+    x, causal = torch.randn(2, LENGTH, WIDTH), nn.Transformer.generate_square_subsequent_mask(LENGTH)
+    for normalizer in ("stick_breaking", "dnas_prefix"):
+        layer = MultiheadAttention(WIDTH, HEADS, batch_first=True, normalizer=normalizer)
+        compiled = torch.compile(layer, backend="eager", fullgraph=True)
+        for output, expected in zip(
+            *(it(x, x, x, attn_mask=causal, is_causal=True) for it in (compiled, layer)), strict=True
+        ):
+            assert_close(output, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_convert_keeps_hooks_and_their_handles():
     model, seen, x = nn.Sequential(nn.MultiheadAttention(8, 2)), [], torch.randn(3, 1, 8)
     before = model[0].register_forward_pre_hook(lambda module, args: seen.append(module))
@@ -246,6 +259,16 @@ def test_convert_keeps_hooks_and_their_handles():
     after.remove()
     model[0](x, x, x)
     assert len(seen) == 2
+
+
+def test_convert_keeps_the_hooks_of_loading():
+    model, seen = nn.Sequential(nn.MultiheadAttention(8, 2)), []
+    model[0].register_load_state_dict_pre_hook(lambda module, *_: seen.append(module))
+    convert(model, "dnas")
+    gc.collect()  # the old module
+    model.load_state_dict(model.state_dict())
+    copy.deepcopy(model)
+    assert seen == [model[0]]
 
 
 def test_convert_keeps_the_parameters_the_mode_and_the_optimizer():

@@ -310,7 +310,12 @@ def test_masks_that_are_not_causal_are_not_refused():
     for mask in (PAIRS, of_memory, ends, packed):
         assert module(x, memory, memory, attn_mask=mask)[0].isfinite().all()
     rows = torch.block_diag(*[torch.ones(1, 2)] * 3) == 0
-    assert module(x[:, :3], *[memory[:, :6]] * 2, attn_mask=rows)[0].isfinite().all()
+    texts = torch.block_diag(torch.ones(2, 3), torch.ones(1, 3)) == 0  # two and one queries, three keys each
+    regions = torch.ones(3, 6) > 0
+    for query, (first, end) in enumerate([(0, 2), (1, 3), (2, 4)]):  # nobody looks at the last keys
+        regions[query, first:end] = False
+    for mask in (rows, texts, regions):
+        assert module(x[:, :3], *[memory[:, :6]] * 2, attn_mask=mask)[0].isfinite().all()
 
 
 def x3(*shape):

@@ -1,7 +1,9 @@
 """Replaces the attention of a model that was built with PyTorch's modules."""
 
 import copy
-from typing import TypeVar
+import weakref
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -74,4 +76,8 @@ def converted(old: nn.MultiheadAttention, normalizer: Choice) -> MultiheadAttent
     for name, hooks in vars(old).items():
         if "_hook" in name:  # the same objects, so that the handles of the hooks still remove them
             setattr(new, name, hooks)
+    loading: Iterable[Any] = new._load_state_dict_pre_hooks.values()
+    for hook in loading:
+        if getattr(hook, "with_module", False):  # PyTorch's wrapper of a hook refers to the module that has it
+            hook.module = weakref.ref(new)
     return new.train(old.training)

@@ -38,6 +38,7 @@ def read_masks(
     pairs, bias, keys = None, None, None
     if attn_mask is not None:
         pairs, bias = split(attn_mask[(None,) * (4 - attn_mask.dim())], look)
+        pairs = None if is_causal else pairs  # the hint says where it allows attention
     if key_padding_mask is not None:
         keys, added = split(opposite(key_padding_mask), look)
         if added is not None:
@@ -113,7 +114,8 @@ def hides_the_future(pairs: Tensor | None) -> bool:
     others, and some share a key.
 
     The diagonal begins at the first query and key, or ends at the last ones. A matrix of padding is the same for all
-    queries that see a key, and in a diagonal of blocks, some query of a block sees a later key or shares none.
+    queries that see a key, and in a diagonal of blocks, some query of a block sees a later key or shares none. If the
+    numbers of queries and keys differ, each query must also see the last key up to its own position that anyone sees.
     """
     if pairs is None or min(pairs.shape[-2:]) == 1:
         return False
@@ -122,4 +124,16 @@ def hides_the_future(pairs: Tensor | None) -> bool:
     common = pairs.any(-1, keepdim=True) & pairs.any(-2, keepdim=True)
     differs = (pairs != common).flatten(-2).any(-1)
     shares = (pairs.sum(-2) > 1).any(-1)
-    return bool((~sees_later & differs & shares).any())
+    looks_causal = ~sees_later & differs & shares
+    if n_queries != n_keys:
+        looks_causal &= ends_at_a_diagonal(pairs)
+    return bool(looks_causal.any())
+
+
+def ends_at_a_diagonal(pairs: Tensor) -> Tensor:
+    """Whether the last key of each query that sees one is the last one up to its position that anyone sees, (...,)."""
+    n_queries, n_keys = pairs.shape[-2:]
+    query, key = (torch.arange(n, device=pairs.device) for n in (n_queries, n_keys))
+    last, seen = (pairs * (key + 1)).amax(-1), pairs.any(-2, keepdim=True)
+    ends = [((seen & (key <= query[:, None] + shift)) * (key + 1)).amax(-1) for shift in (0, n_keys - n_queries)]
+    return torch.stack([((last == end) | (last == 0)).all(-1) for end in ends]).any(0)

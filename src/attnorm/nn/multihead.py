@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from attnorm.nn.choice import Choice, normalizer_of
 from attnorm.nn.functional import attend
-from attnorm.nn.masks import forbidden, opposite, read_masks, split
+from attnorm.nn.masks import forbidden, opposite, read_masks
 
 
 class MultiheadAttention(nn.MultiheadAttention):
@@ -124,10 +124,8 @@ class MultiheadAttention(nn.MultiheadAttention):
             query_padding_mask = None if key_padding_mask is None else forbidden(key_padding_mask)
         pairs = None if attn_mask is None else self.pairs(attn_mask, shape)
         is_causal = is_causal and pairs is not None and pairs.dim() == 2 and shape[1] == shape[2]
-        if is_causal and pairs is not None and (key_padding_mask is not None or need_weights):
-            # PyTorch uses the mask itself here
-            is_causal = split(pairs, look=not torch.compiler.is_compiling())[1] is None
-        pairs = None if is_causal else pairs
+        if is_causal and key_padding_mask is None and not need_weights:
+            pairs = None  # here PyTorch ignores the numbers of the mask
         mask, bias = read_masks(self.normalizer, shape, pairs, key_padding_mask, query_padding_mask, is_causal)
         needs = self.normalizer.needs_states
         features = None if needs == "none" else self.normalizer.features_of(query if needs == "queries" else key)

@@ -133,12 +133,13 @@ def problems_of(
 def refuse_cache(model: Any, args: tuple, kwargs: Mapping[str, Any]) -> None:
     """Raises ValueError for a forward pass that continues from a cache: a prefix normalizer needs the past queries."""
     cache = kwargs.get("past_key_values")
-    if cache is None or cache.get_seq_length() == 0:
+    if cache is None:
         return
     for part in model.modules():
         if getattr(part, "attnorm_site", "encoder") == "encoder" or part.attnorm.couples_queries != "past":
             continue
-        if getattr(part, "config", model.config)._attn_implementation == CONVERTED:  # not changed since
+        in_use = getattr(part, "config", model.config)._attn_implementation == CONVERTED  # not changed since
+        if in_use and cache.get_seq_length() > 0:  # asked last: the length of a static cache is on the device
             raise ValueError(f"{type(model).__name__}: {cache_message(name_of(part.attnorm))}")
 
 

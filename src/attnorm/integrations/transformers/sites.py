@@ -57,8 +57,11 @@ def says_causal(module: nn.Module) -> bool:
 
 @cache
 def takes_cache(cls: Any) -> bool:
-    """Whether the modules of a class can continue from a cache, which only those of a decoder do."""
-    return "past_key_values" in inspect.signature(cls.forward).parameters
+    """Whether the modules of a class continue from a cache, which only those of a decoder do.
+
+    The images of Llama 4 take one and ignore it.
+    """
+    return "past_key_values" in inspect.signature(cls.forward).parameters and "update" in names_in_code(cls)
 
 
 def is_merged(module: nn.Module) -> bool:
