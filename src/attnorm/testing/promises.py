@@ -51,7 +51,8 @@ FOREIGN = {  # parts that no task can use: with an interface and a schema of the
     "data": "attnorm.testing.foreign.Rows",
 }
 FLOAT32 = {"rtol": 1e-6, "atol": 1e-6}  # of a loss that may be summed in float32
-ROUNDING = {"rtol": 1e-8, "atol": 1e-10}  # of float64, over a small model and its gradients
+# Of gradients in float64. Tasks compute the loss in float32, whose kernels may round by the place in a batch.
+ROUNDING = {"rtol": 1e-6, "atol": 1e-7}
 
 
 def a_run_finishes(runs: TaskRuns) -> None:
@@ -251,7 +252,7 @@ def compare_divided(whole: Path, divided: Path) -> None:
     for update, (first, second) in enumerate(updates, start=1):
         if first[DIVISOR] != second[DIVISOR]:
             raise Failure(f"update {update} has other examples; the batches need more rows: a larger data.batch_tokens")
-        allowed = ROUNDING if update == 1 else ROUNDING | {"atol": 1e-7}  # an optimizer may magnify rounding
+        allowed = ROUNDING if update == 1 else ROUNDING | {"atol": 1e-6}  # an optimizer may magnify rounding
         for name, gradient in first.items():
             other = second[name]
             if gradient is not None and other is not None:
