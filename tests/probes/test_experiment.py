@@ -262,7 +262,7 @@ def test_an_own_class_is_known_by_the_source_of_all_that_it_inherits(monkeypatch
 
 
 def test_comparisons_with_other_grids_seeds_or_lengths_keep_their_results_in_one_folder(monkeypatch, tmp_path):
-    """An arm that extends the grid, a preset with fewer seeds: what was there before is still read afterwards."""
+    """Another normalizer that extends the grid, fewer seeds or a shorter training overwrite no result."""
     seen = made_up(monkeypatch, lambda arm, rate, seed: rate if arm == "sink" else -abs(rate - 0.03))
     small = replace(PLAN, extensions=1, arms=["softmax", "dnas"])
     others = [replace(small, arms=["softmax", "dnas", "sink"]), replace(small, seeds=(110,)), replace(small, share=0.5)]
@@ -394,7 +394,7 @@ def test_a_process_that_dies_or_an_error_that_cannot_be_sent_does_not_end_the_co
     [found] = compare(plan, tmp_path, workers=2)
     assert found.failed == {"probe_parts.Unsendable": "TwoParts: one and two"}
     assert found.tests.keys() == {"softmax", "uniform"}
-    [found] = compare(replace(plan, arms=["softmax", "probe_parts.Killed"]), tmp_path / "killed", workers=1 + 1)
+    [found] = compare(replace(plan, arms=["softmax", "probe_parts.Killed"]), tmp_path / "killed", workers=2)
     assert "a process was killed" in found.failed["probe_parts.Killed"]
 
 

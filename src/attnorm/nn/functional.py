@@ -135,9 +135,9 @@ def attend(
         scores = scores + bias
     declared = normalizer.declared(q, features)
     weights = normalizer(scores, mask, log_prior=log_prior, keys=k, scale=scale, **declared)
-    rest = None if rest_value is None else 1 - weights.sum(-1, keepdim=True)
+    rest = None if rest_value is None else (1 - weights.sum(-1, keepdim=True)) * rest_value[:, None]
     weights = F.dropout(weights, dropout)
     context = weights.to(v.dtype) @ v
-    if rest is not None and rest_value is not None:
-        context = context + (rest * rest_value[:, None]).to(v.dtype)
+    if rest is not None:
+        context = context + rest.to(v.dtype)
     return context, weights if need_weights else None

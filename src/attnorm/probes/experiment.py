@@ -184,12 +184,13 @@ def results_of(
 
 def try_run(job: Job, folder: Path) -> Result | Failure:
     """The result of a job, which is saved, or what it raised."""
+    trace = folder / f"{job.stem}.failed"
     try:
         result = run(job)
     except Exception as error:
-        path = folder / f"{job.stem}.failed"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(traceback.format_exc())
+        trace.parent.mkdir(parents=True, exist_ok=True)
+        trace.write_text(traceback.format_exc())
         return Failure(f"{type(error).__name__}: {error}".removesuffix(": "))
     save(job, result, folder)
+    trace.unlink(missing_ok=True)  # of an earlier attempt
     return result
