@@ -480,7 +480,7 @@ def test_what_changes_the_result_is_honoured_or_refused():
     model, (batch, _) = built("gemma2"), inputs("gemma2")
     layer = attention_modules(model)["decoder"]["model.layers.0.self_attn"]
     x = torch.randn(1, HEADS, 3, 8)
-    for argument in ("cache", "indices", "block_indices", "sinks"):
+    for argument in ("indices", "block_indices", "sinks"):
         with pytest.raises(ValueError, match=rf"is not supported \({argument}="):
             attention.attend(build_normalizer("softmax"), layer, x, x, x, None, **{argument: torch.zeros(1)})
 
@@ -663,6 +663,16 @@ def test_parts_that_share_a_configuration_are_converted_one_by_one(tmp_path):
         convert(model.model.encoder, "hnas_prefix")
     convert(model, "softmax")
     assert model.config.attnorm == {**dict.fromkeys(sites, "softmax"), "options": {}}
+
+
+def test_a_model_that_was_loaded_without_its_normalizers_records_none_of_them(tmp_path):
+    trained("bart", {"encoder": "hnas"}).save_pretrained(tmp_path / "first")
+    plain = transformers.BartModel.from_pretrained(tmp_path / "first")  # softmax everywhere, by transformers alone
+    convert(plain.decoder, "sink")
+    assert plain.config.attnorm.keys() == {"decoder", "cross", "options"}
+    plain.save_pretrained(tmp_path / "second")
+    loaded = from_pretrained(transformers.BartModel, str(tmp_path / "second")).eval()
+    assert torch.equal(outputs(loaded, *inputs("bart")), outputs(plain.eval(), *inputs("bart")))
 
 
 def test_a_part_with_a_configuration_that_is_not_saved_is_not_loaded_as_softmax(tmp_path):

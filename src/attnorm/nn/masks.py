@@ -120,7 +120,10 @@ def hides_the_future(pairs: Tensor | None) -> bool:
     if pairs is None or min(pairs.shape[-2:]) == 1:
         return False
     n_queries, n_keys = pairs.shape[-2:]
-    sees_later = pairs.triu(max(n_keys - n_queries, 0) + 1).flatten(-2).any(-1)
+    later = max(n_keys - n_queries, 0) + 1
+    if pairs[..., 0, later:].any(-1).all():
+        return False  # decided by the first queries, without a look at all pairs
+    sees_later = pairs.triu(later).flatten(-2).any(-1)
     common = pairs.any(-1, keepdim=True) & pairs.any(-2, keepdim=True)
     differs = (pairs != common).flatten(-2).any(-1)
     shares = (pairs.sum(-2) > 1).any(-1)

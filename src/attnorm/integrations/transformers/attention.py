@@ -23,7 +23,6 @@ from attnorm.nn import functional
 from attnorm.nn.masks import hides_the_future
 
 UNSUPPORTED = {  # arguments that change what is computed
-    "cache": "continuous batching (a paged cache)",
     "indices": "attention to selected keys",
     "block_indices": "attention to selected blocks of keys",
     "sinks": "a learned sink for each query",

@@ -14,10 +14,15 @@ from attnorm.attention.tables import AttentionTables
 from attnorm.errors import ConfigError
 from attnorm.integrations.transformers.attention import cache_message
 from attnorm.integrations.transformers.register import CONVERTED, own_softmax_message, refusal, refuse_request, register
-from attnorm.integrations.transformers.sites import SITES, attention_modules, own_softmax_modules, sizes_of
+from attnorm.integrations.transformers.sites import CACHES, SITES, attention_modules, own_softmax_modules, sizes_of
 
 Model = TypeVar("Model", bound=nn.Module)
 PART = f".{CONVERTED}."  # in the names of the parameters of normalizers
+
+
+class Record(dict[str, Any]):
+    """The normalizers that a model has, in its configuration. What was read from a file is a plain dict: a model that
+    `transformers` alone has loaded has none of them."""
 
 
 def convert(model: Model, attention: str | Mapping[str, Any]) -> Model:
@@ -47,7 +52,8 @@ def convert(model: Model, attention: str | Mapping[str, Any]) -> Model:
     register()
     refuse_request(type(model), CONVERTED)
     changed: Any = model
-    recorded = attach(model, attention, getattr(changed.config, "attnorm", None) or {})
+    earlier = getattr(changed.config, "attnorm", None)
+    recorded = Record(attach(model, attention, earlier if isinstance(earlier, Record) else {}))
     if refuse_cache not in model._forward_pre_hooks.values():
         model.register_forward_pre_hook(refuse_cache, with_kwargs=True)
     changed.set_attn_implementation(CONVERTED)
@@ -132,7 +138,7 @@ def problems_of(
 
 def refuse_cache(model: Any, args: tuple, kwargs: Mapping[str, Any]) -> None:
     """Raises ValueError for a forward pass that continues from a cache: a prefix normalizer needs the past queries."""
-    cache = kwargs.get("past_key_values")
+    cache = next((kwargs[name] for name in CACHES if kwargs.get(name) is not None), None)
     if cache is None:
         return
     for part in model.modules():

@@ -13,6 +13,7 @@ CROSS = re.compile(r"cross|enc(oder)?_?dec(oder)?_?att|encoder_attn", re.I)  # n
 MERGED = re.compile(r"merged", re.I)  # self- and cross-attention of a decoder in one, without the flag is_causal
 HEADS = ("num_heads", "num_attention_heads", "n_heads")
 WIDTH = ("head_dim", "attention_head_size", "key_value_proj_dim")
+CACHES = ("cache", "past_key_values")  # the argument; up to transformers 5.23, the second one
 
 
 def attention_modules(model: nn.Module) -> dict[str, dict[str, nn.Module]]:
@@ -61,7 +62,8 @@ def takes_cache(cls: Any) -> bool:
 
     The images of Llama 4 take one and ignore it.
     """
-    return "past_key_values" in inspect.signature(cls.forward).parameters and "update" in names_in_code(cls)
+    parameters = inspect.signature(cls.forward).parameters
+    return any(name in parameters for name in CACHES) and "update" in names_in_code(cls)
 
 
 def is_merged(module: nn.Module) -> bool:
