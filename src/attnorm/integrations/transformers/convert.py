@@ -14,7 +14,7 @@ from attnorm.attention.tables import AttentionTables
 from attnorm.errors import ConfigError
 from attnorm.integrations.transformers.attention import cache_message
 from attnorm.integrations.transformers.register import CONVERTED, own_softmax_message, refusal, refuse_request, register
-from attnorm.integrations.transformers.sites import CACHES, SITES, attention_modules, own_softmax_modules, sizes_of
+from attnorm.integrations.transformers.sites import SITES, attention_modules, own_softmax_modules, sizes_of
 
 Model = TypeVar("Model", bound=nn.Module)
 PART = f".{CONVERTED}."  # in the names of the parameters of normalizers
@@ -138,7 +138,9 @@ def problems_of(
 
 def refuse_cache(model: Any, args: tuple, kwargs: Mapping[str, Any]) -> None:
     """Raises ValueError for a forward pass that continues from a cache: a prefix normalizer needs the past queries."""
-    cache = next((kwargs[name] for name in CACHES if kwargs.get(name) is not None), None)
+    from transformers import Cache
+
+    cache = next((it for it in (*args, *kwargs.values()) if isinstance(it, Cache)), None)
     if cache is None:
         return
     for part in model.modules():
