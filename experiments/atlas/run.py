@@ -18,16 +18,21 @@ from attnorm.probes.presets import PRESETS, comparison_seeds, tuning_seeds
 
 FIRST = ["softmax", "dnas", "hnas", "dnas_slack", "dnas_slack_u", "sinkhorn", "softmax_u", "dnas_u", *NULLS]
 CAUSAL = ["softmax", "dnas_prefix", "hnas_prefix", "dnas_slack_prefix", *NULLS]  # the first ones at the causal site
-SLOW = {"espformer"}  # left out of `slots`, where a step takes two minutes of CPU time
+SLOW = {  # run last: they take more than three times as long as softmax
+    *("espformer", "fenchel", "fusedmax", "continuous"),
+    *("constrained_softmax", "constrained_sparsemax", "fertility_softmax", "fertility_sparsemax"),
+}
+IN_ORDER = {"dnas_prefix", "hnas_prefix", "dnas_slack_prefix"}  # run last where the queries have no order
+STAGES = ("primary", "fast", "all")  # the arms of the hypotheses, those that are not run last, and all
 
 
-def plans(every: bool) -> list[Plan]:
-    """One plan per cell, so that a stopped run has whole cells. every: all arms, or those of the hypotheses."""
+def plans(stage: str) -> list[Plan]:
+    """One plan per cell, so that a stopped run has whole cells."""
     atlas = PRESETS["atlas"]
     return [
         Plan(
             [cell],
-            arms_of(cell, every),
+            arms_of(cell, stage),
             atlas.rates,
             tuning_seeds(atlas),
             comparison_seeds(atlas.seeds),
@@ -37,16 +42,18 @@ def plans(every: bool) -> list[Plan]:
     ]
 
 
-def arms_of(cell: Cell, every: bool) -> list[str]:
+def arms_of(cell: Cell, stage: str) -> list[str]:
     """The arms of a cell, those of the hypotheses first."""
-    first = CAUSAL if cell.probe().site == "causal" else FIRST
-    others = [arm for arm in every_arm() if arm not in first and not (cell.name == "slots" and arm in SLOW)]
-    return [*first, *others] if every else first
+    causal = cell.probe().site == "causal"
+    first = CAUSAL if causal else FIRST
+    late = SLOW if causal else SLOW | IN_ORDER
+    others = [arm for arm in every_arm() if arm not in first and (stage == "all" or arm not in late)]
+    return first if stage == "primary" else [*first, *others]
 
 
-def run(folder: Path, every: bool, workers: int) -> list[Found]:
+def run(folder: Path, stage: str, workers: int) -> list[Found]:
     """Runs the jobs that are missing, and returns the results of all cells."""
-    return [found for plan in plans(every) for found in compare(plan, folder, workers, show)]
+    return [found for plan in plans(stage) for found in compare(plan, folder, workers, show)]
 
 
 def show(job: Job, result: Result | Failure) -> None:
@@ -72,10 +79,10 @@ def write(found: list[Found], folder: Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("logs/atlas"))
-    parser.add_argument("--arms", choices=["primary", "all"], default="all")
+    parser.add_argument("--arms", choices=STAGES, default="all")
     parser.add_argument("--workers", type=int, default=1, help="number of processes; 0 only reads the results")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    for every in [False, True] if options.arms == "all" else [False]:
-        cells = run(options.out, every, options.workers)
+    for stage in STAGES[: STAGES.index(options.arms) + 1]:
+        cells = run(options.out, stage, options.workers)
     write(cells, options.out)
