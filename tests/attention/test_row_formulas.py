@@ -290,6 +290,22 @@ def test_softpick_has_exact_zeros_and_ignores_nothing_but_masked_keys():
     assert_close(hidden[..., :1], alone, rtol=1e-12, atol=0)
 
 
+def test_softpick_of_small_scores_is_as_precise_as_of_large_ones():
+    for size in (1.0, 1e-3, 1e-6):
+        scores = size * randn(1, 1, 20, 30, seed=4)
+        exact = build_normalizer("softpick")(scores)
+        found = build_normalizer("softpick")(scores.float()).double()
+        assert (found - exact).abs().max() <= 8 * torch.finfo(torch.float32).eps * exact.max()
+
+
+def test_a_fixed_number_stays_in_float32_in_a_model_of_16_bits():
+    for name, options in (("off_by_one", {"n": 3.0}), ("sink", {"fixed": 0.3}), ("dnas_slack", {"fixed": 0.3})):
+        scores = randn(1, 2, 4, 5, seed=4).float()
+        module = build_normalizer(name, **options)
+        expected = module(scores)
+        assert torch.equal(module.bfloat16()(scores), expected)
+
+
 # ----------------------------------------------------------------------------------------------------- planted faults
 
 

@@ -214,6 +214,25 @@ def test_a_chosen_file_whose_priors_or_scorers_no_site_of_the_model_has_is_refus
     assert check_attention(tables, SITES, typed={"attention"}) == []
 
 
+@pytest.mark.parametrize(
+    ("tables", "problem"),
+    [
+        ({"decoder": "stick_breaking"}, "decoder=stick_breaking: has no effect, because the model has only encoder"),
+        ({"decoder": ["sink", "softmax"]}, "decoder=[sink,softmax]: has no effect, because the model has only encoder"),
+        (
+            {"_default_": "sink", "encoder": "softmax"},
+            "_default_=sink: has no effect, because every site of the model is set (encoder)",
+        ),
+    ],
+)
+def test_a_chosen_file_whose_normalizers_no_site_of_the_model_has_is_refused(tables, problem):
+    """Otherwise, softmax would be trained under another name."""
+    tables = {"_default_": "softmax", **tables}
+    assert check_attention(tables, {"encoder": False}, typed={"attention"}) == [f"attention.{problem}"]
+    assert check_attention(tables, {"encoder": False}, typed=()) == []
+    assert check_attention({**tables, "encoder": "dnas"}, {"encoder": False}, typed={"attention"}) == []
+
+
 def test_options_of_a_part_that_a_file_names_are_no_problem_unless_they_were_typed():
     tables = {"_default_": "softmax", "guided": "hnas", "options": {"hnas": {"start": 0.3}}}
     assert check_attention(tables, SITES, typed=()) == []

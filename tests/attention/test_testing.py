@@ -550,6 +550,18 @@ class MisspeltStates(KeyGates):
     needs_states = "key"
 
 
+class RemainderOfNothing(Softmax):
+    total = (0.0, 2.0)
+
+    def remainder_value(self):
+        return torch.zeros(2, 4)
+
+
+class OneRemainderForAllHeads(Softmax):
+    def remainder_value(self):
+        return torch.zeros(1, 4)
+
+
 class HeadsCoupledUndeclared(CoupledHeads):
     couples_heads = False
 
@@ -708,6 +720,8 @@ FAULTS = [  # the fault, the property that is about it, what its failing case sa
         "features_are_those_of_single_positions",
         r"needs_states='key': allowed: 'none', 'queries', 'keys'",
     ),
+    (RemainderOfNothing, "rows_sum_to_total", r"total=\(0.0, 2.0\): declare a total of at most 1"),
+    (OneRemainderForAllHeads, "rows_sum_to_total", r"remainder_value: expected the shape \(2, \d\), got \(1, 4\)"),
     (PaddedKeysShiftTheScores, "padding_never_matters", r"filled with numbers around 1e6"),
     (MoreThanOne, "rows_sum_to_total", r"row sum, declared total = \(0.0, 1.0\)\[\d, \d, \d\]: expected 1, got [2-9]"),
     (MoreThanOneForLargeScores, "extreme_scores_stay_finite", r"scores .*1e4\nrow sum.*expected 1, got [12]"),

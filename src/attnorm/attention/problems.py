@@ -178,10 +178,24 @@ def as_typed(value: str | list[str]) -> str:
 
 
 def unused_tables(tables: "AttentionTables") -> Iterator[str]:
-    """Tables of the file that the user chose with `attention=` that name sites, but none of the model's."""
-    for table in SITE_TABLES if tables.typed and "attention" in tables.typed else ():
+    """What a file that the user chose with `attention=` sets for sites that the model does not have, and for no other.
+
+    These are normalizers, without which every site of the model has softmax, and the tables by site.
+    """
+    if not (tables.typed and "attention" in tables.typed and tables.sites):
+        return
+    names = {name for value in tables.at_sites.values() for name in normalizers_of(value)}
+    sites = ", ".join(tables.sites)
+    for key, value in tables.attention.items() if names == {"softmax"} else ():
+        if key in (*TABLES, *tables.sites) or not is_normalizer(value) or {*normalizers_of(value)} == {"softmax"}:
+            continue
+        if key != DEFAULT:
+            yield f"attention.{key}={as_typed(value)}: has no effect, because the model has only {sites}"
+        elif tables.sites.keys() <= tables.attention.keys():
+            yield f"attention.{key}={as_typed(value)}: has no effect, because every site of the model is set ({sites})"
+    for table in SITE_TABLES:
         named = [site for site, value in tables.attention[table].items() if value]
-        if named and tables.sites and tables.sites.keys().isdisjoint(named):
+        if named and tables.sites.keys().isdisjoint(named):
             has = f"the model has only {', '.join(tables.sites)}"
             yield f"attention.{table}: has no effect, because it is set for {', '.join(named)}, and {has}"
 

@@ -13,6 +13,8 @@ from attnorm.attention.option_checks import finite_number, whole
 class HeadNumber(TrainingHooks):
     """A trained number per head with the initial value `start`, or the number `fixed`, which is not trained.
 
+    With `fixed`, `start` has no effect. In a model of 16 bits, a fixed number stays in float32.
+
     name:  the name under which a trained number is recorded.
     heads: the number of heads. None means one number for all of them.
 
@@ -31,6 +33,13 @@ class HeadNumber(TrainingHooks):
             self.value = nn.Parameter(torch.full((1 if heads is None else whole("heads", heads, 1),), float(start)))
         else:
             self.register_buffer("value", torch.tensor([float(fixed)], dtype=torch.float64), persistent=False)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "HeadNumber":
+        exact = None if self.trained else self.value
+        super()._apply(fn, recurse)
+        if exact is not None:
+            self.value = exact.to(self.value.device, torch.promote_types(self.value.dtype, torch.float32))
+        return self
 
     def forward(self) -> Tensor:
         """The numbers in float32 or wider, (H, 1, 1) or (1, 1, 1)."""

@@ -26,6 +26,9 @@ class Sparsemax(RowMap):
         return p.square().sum(-1) / 2
 
 
+LEAST = 1.01  # the smallest alpha that is learned
+
+
 class Entmax(RowMap):
     """w_i = argmax_{p in simplex} p's_i + (1 - sum_j p_j^alpha) / (alpha (alpha - 1)), with s = scores + log u:
 
@@ -33,8 +36,9 @@ class Entmax(RowMap):
 
     alpha: controls the sparsity; a number > 1. The limit alpha -> 1 is softmax, and 2 is sparsemax. 1.5 and 2 are
            computed exactly by sorting. For other values, tau_i is found by bisection to the precision of the dtype.
-    learn: None, "layer" or "head": whether alpha = 1 + sigmoid(a), between 1 and 2, is learned from the initial value
-           `alpha`, one for the layer or one for each of the `heads` heads (Correia, Niculae and Martins 2019).
+    learn: None, "layer" or "head": whether alpha is learned from the initial value `alpha`, one for the layer or one
+           for each of the `heads` heads (Correia, Niculae and Martins 2019). It is LEAST + (2 - LEAST) sigmoid(a)
+           instead of 1 + sigmoid(a), because near 1 the numbers and gradients of float32 are too coarse.
     """
 
     def __init__(self, alpha: float = 1.5, learn: str | None = None, heads: int | None = None):
@@ -43,23 +47,28 @@ class Entmax(RowMap):
             raise ValueError(f"alpha={alpha!r}: allowed: numbers > 1 (2 is sparsemax, and the limit 1 is softmax)")
         if learn not in (None, "layer", "head"):
             raise ValueError(f"learn={learn!r}: allowed: null, layer, head")
-        if learn is not None and alpha >= 2:
-            raise ValueError(f"alpha={alpha!r}: with learn={learn!r}, allowed: numbers between 1 and 2")
+        if learn is not None and not LEAST < alpha < 2:
+            raise ValueError(f"alpha={alpha!r}: with learn={learn!r}, allowed: numbers between {LEAST} and 2")
         if learn == "head" and heads is None:
             raise ValueError("learn='head': needs heads=<number of heads>")
         self.initial, self.a = float(alpha), None
         if learn is not None:
             count = heads if learn == "head" and heads else 1
-            self.a = nn.Parameter(torch.full((count,), math.log((alpha - 1) / (2 - alpha))))
+            self.a = nn.Parameter(torch.full((count,), math.log((alpha - LEAST) / (2 - alpha))))
 
     @property
     def alpha(self) -> float | Tensor:
         """alpha, a number; or, if it is learned, (1 or H, 1, 1)."""
-        return self.initial if self.a is None else 1 + self.a.sigmoid()[:, None, None]
+        return self.initial if self.a is None else self.learned()[:, None, None]
 
     def learned_scalars(self) -> dict[str, Tensor]:
         """alpha, (1,) or (heads,), if it is learned."""
-        return {} if self.a is None else {"alpha": 1 + self.a.sigmoid()}
+        return {} if self.a is None else {"alpha": self.learned()}
+
+    def learned(self) -> Tensor:
+        """The alpha that is learned, (1,) or (heads,)."""
+        assert self.a is not None
+        return LEAST + (2 - LEAST) * self.a.sigmoid()
 
     def fast_parameters(self) -> list[nn.Parameter]:
         """The parameter behind alpha."""

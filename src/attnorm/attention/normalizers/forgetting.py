@@ -43,8 +43,11 @@ class Forgetting(FastNormalizer):
         assert given.features is not None, "forgetting attention needs the features of the keys"
         if not memory_linear(q, k, given):
             return None
-        gates = given.features.mT.double()  # (B, H, 1, M); their sums are large, and only differences matter
-        if isinstance(given.mask, Mask) and given.mask.keys is not None:
-            gates = gates.masked_fill(~given.mask.keys[:, None, None, :], 0.0)
-        bias = add_log_prior(sum_over_later_keys(gates), given.log_prior)
+        gates, segments = given.features.mT.double(), None  # (B, H, 1, M); sums are large, and only differences matter
+        if isinstance(given.mask, Mask):
+            if given.mask.keys is not None:
+                gates = gates.masked_fill(~given.mask.keys[:, None, None, :], 0.0)
+            if given.mask.segments is not None:
+                segments = given.mask.segments[:, None, None, :]
+        bias = add_log_prior(sum_over_later_keys(gates, segments), given.log_prior)
         return self.softmax.attend(q, k, v, given.mask, log_prior=bias, scale=given.scale)

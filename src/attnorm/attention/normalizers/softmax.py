@@ -37,10 +37,14 @@ class Softmax(KeyBiased):
         out = super().fast_attend(q, k, v, given)
         if out is not None:
             return out
-        bias = dense_mask(mask, q.new_empty(()).expand(1, 1, n_queries, n_keys))
-        if log_prior is not None:
-            log_prior = upcast(log_prior).to(torch.promote_types(q.dtype, torch.float32))  # 16 bits are too coarse
-            bias = log_prior if bias is None else log_prior.masked_fill(~bias, -torch.inf)
-        if bias is not None:
-            bias = bias.expand(*bias.shape[:-2], n_queries, n_keys)  # torch makes a float copy; avoid one copy per head
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
+        allowed = dense_mask(mask, q.new_empty(()).expand(1, 1, n_queries, n_keys))
+        if allowed is not None:  # torch makes a float copy; avoid one copy per head
+            allowed = allowed.expand(*allowed.shape[:-2], n_queries, n_keys)
+        if log_prior is None:
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, scale=scale)
+        # 16 bits are too coarse for a bias, and beside queries of 16 bits, kernels of CUDA refuse or misread one of 32
+        with torch.autocast(q.device.type, enabled=False):
+            x, y, values = map(upcast, (q, k, v))
+            bias = log_prior.to(x.dtype).expand(*log_prior.shape[:-2], n_queries, n_keys)
+            bias = bias if allowed is None else torch.where(allowed, bias, -torch.inf)
+            return F.scaled_dot_product_attention(x, y, values, attn_mask=bias, scale=scale).to(v.dtype)

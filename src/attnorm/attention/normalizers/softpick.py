@@ -27,7 +27,6 @@ class Softpick(Normalizer):
         s = add_log_prior(s, given.log_prior)
         # both terms are divided by exp(top), so that nothing overflows: exp(-top) would if top were far below 0
         top = s.detach().amax(-1, keepdim=True).clamp(min=0.0)
-        one = (-top).exp()
-        # a masked key would count |exp(-inf) - 1| = 1
-        difference = ((s - top).exp() - one).masked_fill(s == -torch.inf, 0.0)
-        return difference.relu() / (difference.abs().sum(-1, keepdim=True) + self.eps * one)
+        difference = (s - top).expm1() - (-top).expm1()  # exact to the last digits for small scores, too
+        difference = difference.masked_fill(s == -torch.inf, 0.0)  # a masked key would count |exp(-inf) - 1| = 1
+        return difference.relu() / (difference.abs().sum(-1, keepdim=True) + self.eps * (-top).exp())

@@ -6,12 +6,13 @@ from dataclasses import replace
 import torch
 
 from attnorm.attention.masking import Mask
-from attnorm.attention.testing.cases import PRIORS, Problem, Subject
+from attnorm.attention.testing.cases import PRIORS, WIDTH, Problem, Subject
 from attnorm.attention.testing.report import Failure, Skip, bounds_of, compare, compare_all, compare_row_sums, finite
 
 
 def rows_sum_to_total(subject: Subject) -> None:
-    """every row with an allowed key sums to the declared `total`"""
+    """every row with an allowed key sums to the declared `total`, which is at most 1 if there is a `remainder_value`"""
+    check_remainder(subject)
     if subject.normalizer.total is None:
         raise Skip("declared total = None")
     for dtype, tolerance in ((torch.float64, 1e-8), (torch.float32, 1e-5)):
@@ -21,6 +22,17 @@ def rows_sum_to_total(subject: Subject) -> None:
                 compare_row_sums(subject.weights(problem), subject.normalizer.total, live, problem, atol=tolerance)
             except Failure as failure:
                 raise Failure(f"{failure}{fitting_total(subject)}") from failure
+
+
+def check_remainder(subject: Subject) -> None:
+    """Failure if there is a `remainder_value` that is not one per head, or that gets a negative weight."""
+    if (value := subject.module().remainder_value()) is None:
+        return
+    smallest, largest = bounds_of(subject.normalizer.total)
+    if smallest < 0 or largest > 1:
+        raise Failure(f"has a remainder_value, and total={subject.normalizer.total}: declare a total of at most 1")
+    if value.shape != (shape := (subject.heads, WIDTH)):
+        raise Failure(f"remainder_value: expected the shape {shape}, got {tuple(value.shape)}")
 
 
 def fitting_total(subject: Subject) -> str:
