@@ -388,19 +388,58 @@ def test_families_with_a_softmax_of_their_own_are_refused(model):
     config = model.config_class(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=1, num_attention_heads=4)
     with pytest.raises(ValueError, match=f"attnorm:dnas: {model.__name__} computes softmax itself"):
         model._from_config(config, attn_implementation="attnorm:dnas")
+    for implementation in ("attnorm:dnas", {"": "attnorm:dnas"}):  # transformers alone only warns
+        with pytest.raises(ValueError, match=f"attnorm:dnas: {model.__name__} computes softmax itself"):
+            model._from_config(config).set_attn_implementation(implementation)
     with pytest.raises(ValueError, match=f"{model.__name__} computes softmax itself"):
         convert(model._from_config(config), "dnas")
+
+
+def test_layers_that_compute_softmax_get_the_masks_that_they_add_to_the_scores():
+    """The text layers of GIT do so. They would add 1 for True, and images are seen both ways."""
+    vision = dict(SIZES, image_size=16, patch_size=8)
+    config = transformers.GitConfig(vision_config=vision, **TEXT)
+    model = transformers.GitModel._from_config(config, attn_implementation="eager").eval()
+    batch = {"input_ids": torch.randint(3, VOCABULARY, (2, 6)), "pixel_values": torch.randn(2, 3, 16, 16)}
+    with torch.no_grad():
+        expected = model(**batch)[0]
+        converted = convert(model, {"encoder": "softmax"})
+        assert [*attention_modules(model)] == ["encoder"]
+        close = tolerance(torch.float32, depth=2 * LAYERS, size=WIDTH)
+        torch.testing.assert_close(converted(**batch)[0], expected, **close)
+        assert (convert(model, {"encoder": "dnas"})(**batch)[0] - expected).abs().max() > 1e-4
+    with pytest.raises(ValueError, match="GitSelfAttention computes softmax itself"):
+        model.set_attn_implementation("attnorm:softmax")
+
+
+def test_a_mask_that_one_model_hands_on_to_another_is_used_there():
+    """PaliGemma makes the mask of its language model."""
+    text = dict(GROUPED, model_type="gemma", head_dim=8)
+    vision = dict(SIZES, model_type="siglip_vision_model", image_size=16, patch_size=8)
+    config = transformers.PaliGemmaConfig(
+        text_config=text, vision_config=vision, image_token_id=1, projection_dim=WIDTH
+    )
+    model = transformers.PaliGemmaModel._from_config(config, attn_implementation="eager").eval()
+    ids = torch.randint(3, 20, (2, 6))
+    mask = torch.tensor([[1] * 6, [0, 0, 1, 1, 1, 1]])
+    with torch.no_grad():
+        expected = model(ids, attention_mask=mask).last_hidden_state
+        model.set_attn_implementation("attnorm:softmax")
+        found = model(ids, attention_mask=mask).last_hidden_state
+    close = tolerance(torch.float32, depth=2 * LAYERS, size=WIDTH)
+    torch.testing.assert_close(found[mask.bool()], expected[mask.bool()], **close)
 
 
 def test_families_with_some_layers_that_compute_softmax_are_refused_there():
     settings = dict(SEQ2SEQ, d_model=WIDTH, d_kv=8, d_ff=48, num_layers=LAYERS, num_heads=HEADS, local_radius=3)
     config, cls = transformers.LongT5Config(**settings), transformers.LongT5ForConditionalGeneration
     message = r"LongT5LocalAttention computes softmax itself .*LocalSelfAttention and 1 other module cannot be"
-    with pytest.raises(ValueError, match=f"attn_implementation=attnorm:sparsemax: {message}"):
-        cls._from_config(config, attn_implementation="attnorm:sparsemax")
-    model = cls._from_config(config, attn_implementation="attnorm:softmax")
-    with pytest.raises(ValueError, match=message):
-        model.set_attn_implementation("attnorm:sparsemax")
+    model = cls._from_config(config)
+    for name in ("attnorm:sparsemax", "attnorm:softmax"):
+        with pytest.raises(ValueError, match=f"attn_implementation={name}: {message}"):
+            cls._from_config(config, attn_implementation=name)
+        with pytest.raises(ValueError, match=message):
+            model.set_attn_implementation(name)
     for wrong in ("sparsemax", {"encoder": "dnas"}):
         with pytest.raises(ConfigError, match=f"attention.encoder=.*: {message}"):
             convert(model, wrong)

@@ -13,7 +13,14 @@ from attnorm.attention.problems import DEFAULT, TABLES, names_in
 from attnorm.attention.tables import AttentionTables
 from attnorm.errors import ConfigError
 from attnorm.integrations.transformers.attention import cache_message
-from attnorm.integrations.transformers.register import CONVERTED, own_softmax_message, refusal, refuse_request, register
+from attnorm.integrations.transformers.register import (
+    CONVERTED,
+    WITH_FLOAT_MASKS,
+    own_softmax_message,
+    refusal,
+    refuse_request,
+    register,
+)
 from attnorm.integrations.transformers.sites import SITES, attention_modules, own_softmax_modules, sizes_of
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -56,7 +63,7 @@ def convert(model: Model, attention: str | Mapping[str, Any]) -> Model:
     recorded = Record(attach(model, attention, earlier if isinstance(earlier, Record) else {}))
     if refuse_cache not in model._forward_pre_hooks.values():
         model.register_forward_pre_hook(refuse_cache, with_kwargs=True)
-    changed.set_attn_implementation(CONVERTED)
+    changed.set_attn_implementation(WITH_FLOAT_MASKS if own_softmax_modules(model) else CONVERTED)
     changed.config.attnorm = recorded
     return model
 
@@ -146,8 +153,10 @@ def refuse_cache(model: Any, args: tuple, kwargs: Mapping[str, Any]) -> None:
     for part in model.modules():
         if getattr(part, "attnorm_site", "encoder") == "encoder" or part.attnorm.couples_queries != "past":
             continue
-        in_use = getattr(part, "config", model.config)._attn_implementation == CONVERTED  # not changed since
-        if in_use and cache.get_seq_length() > 0:  # asked last: the length of a static cache is on the device
+        implementation = getattr(part, "config", model.config)._attn_implementation  # it may have changed since
+        if (
+            implementation in (CONVERTED, WITH_FLOAT_MASKS) and cache.get_seq_length() > 0
+        ):  # asked last: the length of a static cache is on the device
             raise ValueError(f"{type(model).__name__}: {cache_message(name_of(part.attnorm))}")
 
 

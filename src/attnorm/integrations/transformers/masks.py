@@ -1,6 +1,7 @@
 """The mask function that `transformers` calls once per forward pass, and what its result means to a layer."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,6 +12,17 @@ from attnorm.attention import Mask
 from attnorm.nn.masks import split
 
 
+@dataclass(frozen=True)
+class ModelMask(Mask):
+    """A mask that a model may hand on to another one, which then takes its mask from there. shape: (B, 1, N, M)."""
+
+    shape: tuple[int, ...] = ()
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+
 def model_mask(
     batch_size: int,
     q_length: int,
@@ -18,7 +30,7 @@ def model_mask(
     q_offset: int | Tensor = 0,
     kv_offset: int = 0,
     mask_function: Callable | None = None,
-    attention_mask: Tensor | None = None,
+    attention_mask: Tensor | ModelMask | None = None,
     *,
     allow_is_causal_skip: bool = True,
     allow_is_bidirectional_skip: bool = False,
@@ -27,12 +39,14 @@ def model_mask(
     """The mask of a forward pass: a compact `Mask`, or a bool tensor (B, 1, N, M) for other patterns than padding and
     causality, such as sliding windows. Both are True where a query may attend to a key.
 
-    attention_mask: bool (B, total), True at real tokens. The other arguments are those of
-    `transformers.masking_utils.sdpa_mask`. A static cache gets the tensor, because its keys do not end with the newest
+    attention_mask: bool (B, total), True at real tokens, or the result of an earlier call, which is returned. The other
+    arguments are those of `transformers.masking_utils.sdpa_mask`. A static cache gets the tensor, because its keys do not end with the newest
     query, and so does a model that does not allow a mask of None, because it may index the mask.
     """
     from transformers import masking_utils
 
+    if isinstance(attention_mask, ModelMask):
+        return attention_mask
     library: Any = masking_utils  # whose annotations are narrower than what it is called with
     is_causal = mask_function is library.causal_mask_function
     ends_together = isinstance(q_offset, int) and q_offset + q_length == kv_offset + kv_length
@@ -48,7 +62,7 @@ def model_mask(
         keys = F.pad(keys, (0, missing))[:, kv_offset : kv_offset + kv_length]
         if not torch.compiler.is_compiling() and bool(keys.all()):
             keys = None  # so that softmax can use the fused kernel
-    return Mask(keys=keys, causal=is_causal)
+    return ModelMask(keys=keys, causal=is_causal, shape=(batch_size, 1, q_length, kv_length))
 
 
 def read_mask(mask: Mask | Tensor | None, is_causal: bool) -> tuple[Mask | Tensor | None, Tensor | None, bool]:

@@ -16,6 +16,7 @@ from attnorm.integrations.transformers.sites import own_softmax_modules
 from attnorm.wording import counted
 
 CONVERTED = "attnorm"  # the `attn_implementation` of models that `convert` has changed
+WITH_FLOAT_MASKS = f"{CONVERTED}_float_masks"  # the same if some layers compute softmax and add the mask to the scores
 NAMED = f"{CONVERTED}:"  # followed by the name of a normalizer
 Attention = Callable[..., tuple[Tensor, Tensor | None]]
 
@@ -28,14 +29,16 @@ def register() -> None:
     names, and so does an unknown name. A normalizer that a model cannot use raises ValueError in its first forward
     pass.
     """
-    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
 
     if CONVERTED in AttentionInterface._global_mapping:
         return
     functions = {f"{NAMED}{name}": function_of(name) for name in NORMALIZERS}
-    for implementation, function in {CONVERTED: attend_converted, **functions}.items():
+    converted = dict.fromkeys((CONVERTED, WITH_FLOAT_MASKS), attend_converted)
+    for implementation, function in {**converted, **functions}.items():
         AttentionInterface.register(implementation, function)
-        AttentionMaskInterface.register(implementation, model_mask)
+        masks = masking_utils.eager_mask if implementation == WITH_FLOAT_MASKS else model_mask
+        AttentionMaskInterface.register(implementation, masks)
     check_requests()
 
 
@@ -85,7 +88,7 @@ def check_requests() -> None:
     from transformers import PreTrainedModel
 
     base: Any = PreTrainedModel
-    accept, finish = base.get_correct_attn_implementation, base.post_init
+    accept, change, finish = base.get_correct_attn_implementation, base.set_attn_implementation, base.post_init
 
     @wraps(accept)
     def checked(self: Any, requested_attention: str | None, is_init_check: bool = False) -> str:
@@ -95,17 +98,24 @@ def check_requests() -> None:
                 refuse_own_softmax(self, requested_attention)
         return accept(self, requested_attention, is_init_check)
 
+    @wraps(change)
+    def changed(self: Any, attn_implementation: str | dict, *args: Any, **options: Any) -> None:
+        own = attn_implementation.get("") if isinstance(attn_implementation, dict) else attn_implementation
+        if own is not None and own.startswith(CONVERTED):
+            refuse_request(type(self), own)  # the library only warns
+        change(self, attn_implementation, *args, **options)
+
     @wraps(finish)
     def finished(self: Any) -> None:
         refuse_own_softmax(self, self.config._attn_implementation)
         finish(self)
 
-    base.get_correct_attn_implementation, base.post_init = checked, finished
+    base.get_correct_attn_implementation, base.set_attn_implementation, base.post_init = checked, changed, finished
 
 
 def refuse_own_softmax(model: Any, implementation: str | None) -> None:
     """Raises ValueError if only some layers of a model would use the normalizer of this name."""
-    if implementation is None or not implementation.startswith(NAMED) or implementation == f"{NAMED}softmax":
+    if implementation is None or not implementation.startswith(NAMED):
         return
     from transformers import PreTrainedModel
 
@@ -113,6 +123,7 @@ def refuse_own_softmax(model: Any, implementation: str | None) -> None:
         f"{name}."
         for name, part in model.named_modules()
         if isinstance(part, PreTrainedModel) and part.config is not model.config
+        if type(part)._can_set_attn_implementation()
     ]
     for modules in own_softmax_modules(model).values():
         if own := {name: module for name, module in modules.items() if not name.startswith(tuple(others))}:
@@ -133,11 +144,11 @@ def own_softmax_message(modules: Mapping[str, nn.Module]) -> str:
 def refuse_request(cls: Any, implementation: str) -> None:
     """Raises ValueError if models of a class cannot use this implementation, or if there is none of this name."""
     name = implementation.removeprefix(NAMED)
-    if implementation != CONVERTED and name not in NORMALIZERS:
+    if implementation not in (CONVERTED, WITH_FLOAT_MASKS) and name not in NORMALIZERS:
         allowed = ", ".join(f"{NAMED}{other}" for other in NORMALIZERS)
         raise ValueError(f"attn_implementation={implementation}: allowed: {allowed}.{nearest(name, NORMALIZERS)}")
     if not cls._can_set_attn_implementation():
         raise ValueError(
-            f"attn_implementation={implementation}: {cls.__name__} computes softmax itself instead of calling an "
-            "attention function, so its normalizer cannot be replaced"
+            f"attn_implementation={implementation}: {cls.__name__} computes softmax itself, if it has attention, instead "
+            "of calling an attention function, so its normalizer cannot be replaced"
         )
