@@ -149,6 +149,6 @@ def refuse_request(cls: Any, implementation: str) -> None:
         raise ValueError(f"attn_implementation={implementation}: allowed: {allowed}.{nearest(name, NORMALIZERS)}")
     if not cls._can_set_attn_implementation():
         raise ValueError(
-            f"attn_implementation={implementation}: {cls.__name__} computes softmax itself, if it has attention, instead "
-            "of calling an attention function, so its normalizer cannot be replaced"
+            f"attn_implementation={implementation}: {cls.__name__} computes softmax itself, if it has attention, "
+            "instead of calling an attention function, so its normalizer cannot be replaced"
         )
