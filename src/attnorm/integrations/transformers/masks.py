@@ -41,7 +41,7 @@ def model_mask(
 
     attention_mask: bool (B, total), True at real tokens, or the result of an earlier call, which is returned. The other
     arguments are those of `transformers.masking_utils.sdpa_mask`. A static cache gets the tensor, because its keys do
-    not end with the newest query, and so does a model that does not allow a mask of None, because it may index the mask.
+    not end with the newest query, and so does a model that does not allow a mask of None: it may index the mask.
     """
     from transformers import masking_utils
 
