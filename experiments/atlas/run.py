@@ -18,12 +18,11 @@ from attnorm.probes.presets import PRESETS, comparison_seeds, tuning_seeds
 
 FIRST = ["softmax", "dnas", "hnas", "dnas_slack", "dnas_slack_u", "sinkhorn", "softmax_u", "dnas_u", *NULLS]
 CAUSAL = ["softmax", "dnas_prefix", "hnas_prefix", "dnas_slack_prefix", *NULLS]  # the first ones at the causal site
-SLOW = {  # run last: they take more than three times as long as softmax
-    *("espformer", "fenchel", "fusedmax", "continuous"),
-    *("constrained_softmax", "constrained_sparsemax", "fertility_softmax", "fertility_sparsemax"),
+ROWS = {  # run next: they normalize each row alone, and take at most three times as long as softmax
+    *("sink", "off_by_one", "ssmax", "sigmoid", "relu", "softpick", "sparsemax", "entmax"),
+    *("forgetting", "stick_breaking", "selective"),
 }
-IN_ORDER = {"dnas_prefix", "hnas_prefix", "dnas_slack_prefix"}  # run last where the queries have no order
-STAGES = ("primary", "fast", "all")  # the arms of the hypotheses, those that are not run last, and all
+STAGES = ("primary", "rows", "all")  # the arms of the hypotheses, those and `ROWS`, and all
 
 
 def plans(stage: str) -> list[Plan]:
@@ -44,10 +43,8 @@ def plans(stage: str) -> list[Plan]:
 
 def arms_of(cell: Cell, stage: str) -> list[str]:
     """The arms of a cell, those of the hypotheses first."""
-    causal = cell.probe().site == "causal"
-    first = CAUSAL if causal else FIRST
-    late = SLOW if causal else SLOW | IN_ORDER
-    others = [arm for arm in every_arm() if arm not in first and (stage == "all" or arm not in late)]
+    first = CAUSAL if cell.probe().site == "causal" else FIRST
+    others = [arm for arm in every_arm() if arm not in first and (stage == "all" or arm in ROWS)]
     return first if stage == "primary" else [*first, *others]
 
 

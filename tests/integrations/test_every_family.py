@@ -32,7 +32,8 @@ SETTINGS = {  # under the names that families use
 }
 # without attention to keys; the functions of the library do not reach them
 WITHOUT_ATTENTION = re.compile(
-    "bit$|convnext|(falcon_)?mamba|fnet|focalnet|hgnet|mobilenet|poolformer|regnet|resnet|textnet|sam3_lite_text_text"
+    "bit$|convnext|(falcon_)?mamba|fnet|focalnet|hgnet|mobilenet|poolformer|recurrent_gemma|regnet|resnet|"
+    "sam3_lite_text_text|textnet"
 )
 
 
