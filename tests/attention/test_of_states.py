@@ -324,19 +324,20 @@ def test_the_remainder_with_two_maps_and_a_gate():
 @pytest.mark.parametrize("autocast", [False, True])
 def test_long_causal_forgetting_never_builds_the_weights(autocast, monkeypatch):
     """Float32 rounds the sum of the gates of one text, and autocast rounds nothing that float32 does not."""
-    module, states = make("forgetting").float(), randn(1, 300, WIDTH, seed=5).float()
-    q, k, v = (randn(1, HEADS, 300, 4, seed=seed).float() for seed in (1, 2, 3))
+    module, states = make("forgetting").float(), randn(2, 300, WIDTH, seed=5).float()
+    q, k, v = (randn(2, HEADS, 300, 4, seed=seed).float() for seed in (1, 2, 3))
     real, position = torch.arange(300)[None] < 280, torch.arange(300)[None]
     texts = [position // 20, position % 15, position // 250]  # short, with gaps, and a long one
     masks = [Mask(causal=True), Mask(real, real, causal=True)]
     masks += [Mask(real, real, causal=True, segments=segments) for segments in texts]
+    masks += [Mask(causal=True, segments=(position >= 250).expand(2, -1))]
     features = module.features_of(states)
     expected = [
         Normalizer.attend(module.double(), *(x.double() for x in (q, k, v)), mask, features=features.double())
         for mask in masks
     ]
     monkeypatch.setattr(Forgetting, "weights", None)
-    largest = -features.min() * torch.tensor([300, 280, 20, 20, 250])  # at least the sum of the gates of a text
+    largest = -features.min() * torch.tensor([300, 280, 20, 20, 250, 250])  # at least the sum of the gates of a text
     tolerances = 4 * torch.finfo(torch.float32).eps * largest * v.abs().max()
     for mask, wanted, atol in zip(masks, expected, tolerances.tolist(), strict=True):
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):

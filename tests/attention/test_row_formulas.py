@@ -304,6 +304,9 @@ def test_a_fixed_number_stays_in_float32_in_a_model_of_16_bits():
         module = build_normalizer(name, **options)
         expected = module(scores)
         assert torch.equal(module.bfloat16()(scores), expected)
+        with torch.device("meta"):
+            empty = build_normalizer(name, **options)
+        assert torch.equal(empty.to_empty(device="cpu").float()(scores), expected)
 
 
 # ----------------------------------------------------------------------------------------------------- planted faults

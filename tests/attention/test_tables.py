@@ -221,7 +221,7 @@ def test_a_chosen_file_whose_priors_or_scorers_no_site_of_the_model_has_is_refus
         ({"decoder": ["sink", "softmax"]}, "decoder=[sink,softmax]: has no effect, because the model has only encoder"),
         (
             {"_default_": "sink", "encoder": "softmax"},
-            "_default_=sink: has no effect, because every site of the model is set (encoder)",
+            "_default_=sink: has no effect, because softmax is set for encoder",
         ),
     ],
 )
@@ -231,6 +231,9 @@ def test_a_chosen_file_whose_normalizers_no_site_of_the_model_has_is_refused(tab
     assert check_attention(tables, {"encoder": False}, typed={"attention"}) == [f"attention.{problem}"]
     assert check_attention(tables, {"encoder": False}, typed=()) == []
     assert check_attention({**tables, "encoder": "dnas"}, {"encoder": False}, typed={"attention"}) == []
+    assert check_attention({**tables, "prior": {"encoder": ["t5"]}}, {"encoder": False}, typed={"attention"}) == []
+    typed = {"attention", "attention.encoder"}  # a baseline in a sweep over attention.encoder
+    assert check_attention({**tables, "encoder": "softmax"}, {"encoder": False}, typed=typed) == []
 
 
 def test_options_of_a_part_that_a_file_names_are_no_problem_unless_they_were_typed():

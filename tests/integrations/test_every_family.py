@@ -55,6 +55,8 @@ def outputs(model, last=None):
         return torch.randint(3, 50, (2, length), generator=generator)
 
     given = {name: tokens(n) for name, n in (("input_ids", 9), ("decoder_input_ids", 7)) if name in takes}
+    if "input_ids" in given and "attention_mask" in takes:
+        given["attention_mask"] = torch.arange(9) < torch.tensor([[9], [6]])
     if last is not None:
         given["decoder_input_ids" if "decoder_input_ids" in given else "input_ids"][:, -1] = last
     if "pixel_values" in takes and ("input_ids" not in takes or "clip" in type(model).__name__.lower()):
@@ -109,7 +111,7 @@ def is_causal(model):
 
 def differs(found, expected):
     close = tolerance(torch.float32, depth=8 * LAYERS, size=WIDTH, scale=10)
-    return any(not torch.allclose(a, b, **close) for a, b in zip(found, expected, strict=True) if a.shape == b.shape)
+    return any(a.shape != b.shape or not torch.allclose(a, b, **close) for a, b in zip(found, expected, strict=True))
 
 
 @pytest.fixture(autouse=True)
@@ -128,11 +130,10 @@ def test_softmax_equals_eager_attention_and_no_normalizer_is_ignored_or_leaks():
             continue
         (model, expected), tried = it, tried + 1
         try:
-            found = with_attention(model, "attnorm:softmax")
-            if found is not None and differs(found, expected):
+            softmax, sparsemax = (with_attention(model, f"attnorm:{it}") for it in ("softmax", "sparsemax"))
+            if softmax is not None and differs(softmax, expected):
                 problems.append(f"{name}: softmax differs from eager attention")
-            found = with_attention(model, "attnorm:sparsemax")
-            same = found is not None and all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+            same = all(map(torch.equal, softmax or expected, sparsemax)) if sparsemax is not None else False
             if same and not WITHOUT_ATTENTION.match(name):
                 problems.append(f"{name}: sparsemax is ignored")
             model.set_attn_implementation("eager")

@@ -407,9 +407,36 @@ def test_layers_that_compute_softmax_get_the_masks_that_they_add_to_the_scores()
         assert [*attention_modules(model)] == ["encoder"]
         close = tolerance(torch.float32, depth=2 * LAYERS, size=WIDTH)
         torch.testing.assert_close(converted(**batch)[0], expected, **close)
-        assert (convert(model, {"encoder": "dnas"})(**batch)[0] - expected).abs().max() > 1e-4
+        different = convert(model, {"encoder": "dnas"})(**batch)[0]
+        assert (different - expected).abs().max() > 1e-4
+        model.set_attn_implementation("eager")
+        model.set_attn_implementation("attnorm")
+        assert torch.equal(model(**batch)[0], different)
     with pytest.raises(ValueError, match="GitSelfAttention computes softmax itself"):
         model.set_attn_implementation("attnorm:softmax")
+
+
+def test_a_converted_part_leaves_the_masks_of_the_others_as_they_were():
+    """The encoder of BigBird-Pegasus computes softmax, and shares the configuration of the decoder."""
+    config = transformers.BigBirdPegasusConfig(**SEQ2SEQ, attention_type="original_full")
+    model = transformers.BigBirdPegasusModel._from_config(config, attn_implementation="eager").eval()
+    batch, _ = inputs("bart")
+    with torch.no_grad():
+        expected = model(**batch)[0]
+        convert(model.decoder, {"decoder": "softmax"})
+        close = tolerance(torch.float32, depth=4 * LAYERS, size=WIDTH)
+        torch.testing.assert_close(model(**batch)[0], expected, **close)
+
+
+def test_a_name_for_a_part_that_would_ignore_it_is_refused():
+    config = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(
+        transformers.DonutSwinConfig(embed_dim=16, depths=[1], num_heads=[2], image_size=16, patch_size=4),
+        transformers.BertConfig(**TEXT, is_decoder=True, add_cross_attention=True),
+    )
+    model = transformers.VisionEncoderDecoderModel(config)
+    with pytest.raises(ValueError, match="DonutSwinModel computes softmax itself"):
+        model.set_attn_implementation({"encoder": "attnorm:sparsemax"})
+    model.set_attn_implementation({"decoder": "attnorm:sparsemax"})
 
 
 def test_a_mask_that_one_model_hands_on_to_another_is_used_there():
@@ -644,6 +671,8 @@ def trained(family, attention=TRAINED):
         ("t5", TRAINED),
         ("gpt2", "hnas_prefix"),
         ("vit", "lotformer"),
+        ("bert", {"encoder": ["none", "hnas"]}),
+        ("bert", {"encoder": ["hnas", "uniform"]}),
     ],
 )
 def test_a_converted_model_is_saved_and_loaded_bit_for_bit(family, attention, tmp_path):

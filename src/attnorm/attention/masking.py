@@ -94,9 +94,12 @@ class Mask:
         q, k (B, H, N, D), v (B, H, N, V), log_prior broadcastable to (B, H, 1, N) -> (B, H, N, V), in the original
         order. Segments of similar length are batched into one call, so that more tokens are real than padding.
         """
+        batch, heads, length, _ = q.shape
+        if any(tensor.shape[0] != batch for _, tensor in self._tensors()):  # one for all examples
+            tensors = {name: tensor.expand(batch, -1) for name, tensor in self._tensors()}
+            return Mask(**tensors, causal=self.causal).each_segment(attend, q, k, v, log_prior, scale)
         if not self._segments:
             self._segments.extend(self._find_segments())
-        batch, heads, length, _ = q.shape
         tokens = [x.transpose(1, 2).flatten(0, 1) for x in (q, k, v)]  # (B N, H, D)
         if log_prior is not None:
             log_prior = log_prior.expand(batch, heads, 1, length).permute(0, 3, 1, 2).flatten(0, 1)  # (B N, H, 1)

@@ -178,26 +178,27 @@ def as_typed(value: str | list[str]) -> str:
 
 
 def unused_tables(tables: "AttentionTables") -> Iterator[str]:
-    """What a file that the user chose with `attention=` sets for sites that the model does not have, and for no other.
-
-    These are normalizers, without which every site of the model has softmax, and the tables by site.
-    """
+    """Tables of the file that the user chose with `attention=` that name sites, but none of the model's; and the
+    normalizers of a file that leaves a model as it is, with softmax everywhere."""
     if not (tables.typed and "attention" in tables.typed and tables.sites):
         return
-    names = {name for value in tables.at_sites.values() for name in normalizers_of(value)}
     sites = ", ".join(tables.sites)
-    for key, value in tables.attention.items() if names == {"softmax"} else ():
+    named = {table: [site for site, it in tables.attention[table].items() if it] for table in SITE_TABLES}
+    for table, of_table in named.items():
+        if of_table and tables.sites.keys().isdisjoint(of_table):
+            where = f"it is set for {', '.join(of_table)}, and the model has only {sites}"
+            yield f"attention.{table}: has no effect, because {where}"
+    used = {name for value in tables.at_sites.values() for name in normalizers_of(value)}
+    of_sites = any(not tables.sites.keys().isdisjoint(it) for it in named.values())
+    if used != {"softmax"} or of_sites or any(tables.was_typed(f"attention.{site}") for site in tables.sites):
+        return
+    for key, value in tables.attention.items():
         if key in (*TABLES, *tables.sites) or not is_normalizer(value) or {*normalizers_of(value)} == {"softmax"}:
             continue
         if key != DEFAULT:
             yield f"attention.{key}={as_typed(value)}: has no effect, because the model has only {sites}"
         elif tables.sites.keys() <= tables.attention.keys():
-            yield f"attention.{key}={as_typed(value)}: has no effect, because every site of the model is set ({sites})"
-    for table in SITE_TABLES:
-        named = [site for site, value in tables.attention[table].items() if value]
-        if named and tables.sites.keys().isdisjoint(named):
-            has = f"the model has only {', '.join(tables.sites)}"
-            yield f"attention.{table}: has no effect, because it is set for {', '.join(named)}, and {has}"
+            yield f"attention.{key}={as_typed(value)}: has no effect, because softmax is set for {sites}"
 
 
 def unused_options(tables: "AttentionTables") -> Iterator[str]:

@@ -117,7 +117,7 @@ def hides_the_future(pairs: Tensor | None) -> bool:
     queries that see a key, and in a diagonal of blocks, some query of a block sees a later key or shares none. If the
     numbers of queries and keys differ, each query must also see the last key up to its own position that anyone sees.
     """
-    if pairs is None or min(pairs.shape[-2:]) == 1:
+    if pairs is None or min(pairs.shape[-2:]) <= 1:
         return False
     n_queries, n_keys = pairs.shape[-2:]
     later = max(n_keys - n_queries, 0) + 1

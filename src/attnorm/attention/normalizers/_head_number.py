@@ -28,17 +28,18 @@ class HeadNumber(TrainingHooks):
         for option, number in {"start": start, "fixed": fixed}.items():
             if not (finite_number(number) or (option == "fixed" and number is None)):
                 raise ValueError(f"{option}={number!r}: allowed: finite numbers")
-        self.name, self.trained = name, fixed is None
-        if self.trained:
+        self.name, self.fixed = name, fixed
+        if fixed is None:
             self.value = nn.Parameter(torch.full((1 if heads is None else whole("heads", heads, 1),), float(start)))
         else:
             self.register_buffer("value", torch.tensor([float(fixed)], dtype=torch.float64), persistent=False)
 
     def _apply(self, fn: Any, recurse: bool = True) -> "HeadNumber":
-        exact = None if self.trained else self.value
         super()._apply(fn, recurse)
-        if exact is not None:
-            self.value = exact.to(self.value.device, torch.promote_types(self.value.dtype, torch.float32))
+        if self.fixed is not None:
+            self.value = torch.full_like(
+                self.value, self.fixed, dtype=torch.promote_types(self.value.dtype, torch.float32)
+            )
         return self
 
     def forward(self) -> Tensor:
@@ -48,7 +49,7 @@ class HeadNumber(TrainingHooks):
 
     def learned_scalars(self) -> dict[str, Tensor]:
         """The numbers, shape (1,) or (heads,), if they are trained."""
-        return {self.name: self.value} if self.trained else {}
+        return {self.name: self.value} if self.fixed is None else {}
 
     def fast_parameters(self) -> list[nn.Parameter]:
         """The parameter, if there is one."""

@@ -24,9 +24,9 @@ def sum_over_later_keys(x: Tensor, segments: Tensor | None = None) -> Tensor:
     segments: int, broadcastable to x. Only the keys of the same segment are summed.
     """
     if segments is not None:
-        ids, order = segments.sort(stable=True)
+        ids, order = segments.long().sort(stable=True)
         later = sum_over_later_keys(x.gather(-1, order.expand_as(x)))
-        last = torch.searchsorted(ids, ids, right=True) - 1  # of each segment
+        last = torch.searchsorted(ids.contiguous(), ids.contiguous(), right=True) - 1  # of each segment
         later = later - later.gather(-1, last.expand_as(x))
         return torch.empty_like(x).scatter(-1, order.expand_as(x), later)
     return x.flip(-1).cumsum(-1).roll(1, -1).index_fill(-1, x.new_zeros(1).long(), 0.0).flip(-1)

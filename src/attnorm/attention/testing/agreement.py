@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.masking import Mask
-from attnorm.attention.testing.cases import BATCH, PRIORS, Problem, Subject
+from attnorm.attention.testing.cases import PRIORS, Problem, Subject
 from attnorm.attention.testing.report import Failure, Skip, compare, number
 
 STEP = 1e-5  # of the finite differences
@@ -35,7 +35,7 @@ def attend_equals_forward_times_values(subject: Subject) -> None:
             "causal (Mask)": Mask(causal=True),
         }
         if n == m:
-            texts = (torch.arange(n, device=subject.device) % 8 > 0).long().expand(BATCH, n)  # one with gaps
+            texts = (torch.arange(n, device=subject.device) % 8 > 0).long()[None]  # of all examples; one with gaps
             masks["padded, segments (Mask)"] = Mask(queries=keys, keys=keys, segments=texts)
         for prior in ("no", "key"):
             for name, mask in masks.items():

@@ -28,8 +28,8 @@ PART = f".{CONVERTED}."  # in the names of the parameters of normalizers
 
 
 class Record(dict[str, Any]):
-    """The normalizers that a model has, in its configuration. What was read from a file is a plain dict: a model that
-    `transformers` alone has loaded has none of them."""
+    """The normalizers that `convert` gave to models with a configuration. What was read from a file is a plain dict: a
+    model that `transformers` alone has loaded has none of them."""
 
 
 def convert(model: Model, attention: str | Mapping[str, Any]) -> Model:
@@ -63,7 +63,7 @@ def convert(model: Model, attention: str | Mapping[str, Any]) -> Model:
     recorded = Record(attach(model, attention, earlier if isinstance(earlier, Record) else {}))
     if refuse_cache not in model._forward_pre_hooks.values():
         model.register_forward_pre_hook(refuse_cache, with_kwargs=True)
-    changed.set_attn_implementation(WITH_FLOAT_MASKS if own_softmax_modules(model) else CONVERTED)
+    changed.set_attn_implementation(CONVERTED)
     changed.config.attnorm = recorded
     return model
 
@@ -147,16 +147,15 @@ def refuse_cache(model: Any, args: tuple, kwargs: Mapping[str, Any]) -> None:
     """Raises ValueError for a forward pass that continues from a cache: a prefix normalizer needs the past queries."""
     from transformers import Cache
 
-    cache = next((it for it in (*args, *kwargs.values()) if isinstance(it, Cache)), None)
-    if cache is None:
+    caches = [it for it in (*args, *kwargs.values()) if isinstance(it, Cache)]
+    if not caches:
         return
     for part in model.modules():
         if getattr(part, "attnorm_site", "encoder") == "encoder" or part.attnorm.couples_queries != "past":
             continue
         implementation = getattr(part, "config", model.config)._attn_implementation  # it may have changed since
-        if (
-            implementation in (CONVERTED, WITH_FLOAT_MASKS) and cache.get_seq_length() > 0
-        ):  # asked last: the length of a static cache is on the device
+        in_use = implementation in (CONVERTED, WITH_FLOAT_MASKS)
+        if in_use and any(it.get_seq_length() > 0 for it in caches):  # asked last: some lengths are on the device
             raise ValueError(f"{type(model).__name__}: {cache_message(name_of(part.attnorm))}")
 
 

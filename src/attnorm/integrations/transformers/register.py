@@ -12,7 +12,7 @@ from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.imports import find, nearest
 from attnorm.integrations.transformers.attention import attend
 from attnorm.integrations.transformers.masks import model_mask
-from attnorm.integrations.transformers.sites import own_softmax_modules
+from attnorm.integrations.transformers.sites import needs_float_masks, own_softmax_modules
 from attnorm.wording import counted
 
 CONVERTED = "attnorm"  # the `attn_implementation` of models that `convert` has changed
@@ -100,9 +100,12 @@ def check_requests() -> None:
 
     @wraps(change)
     def changed(self: Any, attn_implementation: str | dict, *args: Any, **options: Any) -> None:
-        own = attn_implementation.get("") if isinstance(attn_implementation, dict) else attn_implementation
-        if own is not None and own.startswith(CONVERTED):
-            refuse_request(type(self), own)  # the library only warns
+        wanted = attn_implementation if isinstance(attn_implementation, dict) else {"": attn_implementation}
+        for part, name in wanted.items():
+            if isinstance(name, str) and name.startswith(CONVERTED):  # the library only warns
+                refuse_part(self, getattr(self.config, part) if part else self.config, name)
+        if attn_implementation == CONVERTED and needs_float_masks(self):
+            attn_implementation = WITH_FLOAT_MASKS
         change(self, attn_implementation, *args, **options)
 
     @wraps(finish)
@@ -111,6 +114,15 @@ def check_requests() -> None:
         finish(self)
 
     base.get_correct_attn_implementation, base.set_attn_implementation, base.post_init = checked, changed, finished
+
+
+def refuse_part(model: Any, config: Any, implementation: str) -> None:
+    """Raises ValueError if a part of a model, the one with this configuration, cannot use this implementation."""
+    from transformers import PreTrainedModel
+
+    for part in model.modules():
+        if isinstance(part, PreTrainedModel) and part.config is config:
+            refuse_request(type(part), implementation)
 
 
 def refuse_own_softmax(model: Any, implementation: str | None) -> None:

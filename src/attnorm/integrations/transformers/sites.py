@@ -2,11 +2,14 @@
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
 from torch import nn
+
+from attnorm.attention import Normalizer
 
 SITES = ("encoder", "decoder", "cross")
 CROSS = re.compile(r"cross|enc(oder)?_?dec(oder)?_?att|encoder_attn", re.I)  # names of modules and their classes
@@ -26,13 +29,19 @@ def own_softmax_modules(model: nn.Module) -> dict[str, dict[str, nn.Module]]:
     return by_site(model, computes_softmax)
 
 
+def needs_float_masks(model: nn.Module) -> bool:
+    """Whether some modules may add the mask to the scores, also in a larger model that it is a part of."""
+    of_file = vars(sys.modules[type(model).__module__]).values()
+    return bool(own_softmax_modules(model)) or any(isinstance(it, type) and computes_softmax(it) for it in of_file)
+
+
 def by_site(model: nn.Module, belongs: Callable[[Any], bool]) -> dict[str, dict[str, nn.Module]]:
     """The modules whose class belongs, by site and by name, in order."""
     from transformers import PreTrainedModel
 
     found: dict[str, dict[str, nn.Module]] = {}
     for name, module in model.named_modules():
-        if not isinstance(module, PreTrainedModel) and belongs(type(module)):
+        if not isinstance(module, (PreTrainedModel, Normalizer)) and belongs(type(module)):
             found.setdefault(site_of(module, name), {})[name] = module
     return {site: found[site] for site in SITES if site in found}
 
@@ -46,7 +55,7 @@ def site_of(module: nn.Module, name: str = "") -> str:
         return "cross"
     cls: Any = type(module)
     flag = getattr(module, "is_causal", None)
-    is_causal = takes_cache(cls) if flag is None else flag
+    is_causal = takes_cache(cls) if flag is None else flag or getattr(module, "is_decoder", False)  # not set in all
     return "decoder" if is_causal or is_merged(module) else "encoder"
 
 
