@@ -37,9 +37,8 @@ class HeadNumber(TrainingHooks):
     def _apply(self, fn: Any, recurse: bool = True) -> "HeadNumber":
         super()._apply(fn, recurse)
         if self.fixed is not None:
-            self.value = torch.full_like(
-                self.value, self.fixed, dtype=torch.promote_types(self.value.dtype, torch.float32)
-            )
+            dtype = torch.promote_types(self.value.dtype, torch.float32)
+            self._buffers["value"] = torch.full_like(self.value, self.fixed, dtype=dtype)
         return self
 
     def forward(self) -> Tensor:

@@ -11,7 +11,7 @@ from attnorm.attention.testing.report import Failure, Skip, bounds_of, compare, 
 
 
 def rows_sum_to_total(subject: Subject) -> None:
-    """every row with an allowed key sums to the declared `total`, which is at most 1 if there is a `remainder_value`"""
+    """every row with an allowed key sums to the declared `total`"""
     check_remainder(subject)
     if subject.normalizer.total is None:
         raise Skip("declared total = None")
