@@ -109,7 +109,8 @@ def predictions(
         settings = transformers.TrainingArguments(
             output_dir=str(folder), seed=seed, num_train_epochs=epochs, learning_rate=rate, save_total_limit=1,
             per_device_train_batch_size=32, per_device_eval_batch_size=64, warmup_steps=0.1, save_strategy="epoch",
-            report_to="none", logging_steps=20, disable_tqdm=True, dataloader_pin_memory=False,
+            train_sampling_strategy="group_by_length", report_to="none", logging_steps=20, disable_tqdm=True,
+            dataloader_pin_memory=False,
         )  # fmt: skip
         trainer = Trainer(
             model=model, args=settings, train_dataset=train, data_collator=DataCollatorWithPadding(tokenizer),
@@ -117,6 +118,7 @@ def predictions(
         )  # fmt: skip
         folder.mkdir(parents=True, exist_ok=True)
         trainer.train(resume_from_checkpoint=bool([*folder.glob("checkpoint-*")]))
+        settings.train_sampling_strategy = "random"  # or the Trainer would change the order of the test rows
         np.save(file, trainer.predict(test).predictions.argmax(-1))
     return np.load(file)
 

@@ -803,18 +803,28 @@ def test_the_experiment_with_the_trainer_continues_and_compares(tmp_path, monkey
     transformers.BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path / "bert")
     transformers.BertModel(transformers.BertConfig(**TEXT)).save_pretrained(tmp_path / "bert")
     rows = [{"premise": "a b c"[: n % 5 + 1], "hypothesis": "d e", "label": "neutral"} for n in range(8)]
+    lengths = [len(row["premise"].split()) + 5 for row in rows]  # with [CLS] and two [SEP]
     for split in ("train", "valid"):
         (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     spec = importlib.util.spec_from_file_location("minilm_mnli", ROOT / "experiments/minilm_mnli/run.py")
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     monkeypatch.setattr(script, "RATES", (1e-3,))
+    batches = []
+
+    class Collator(script.DataCollatorWithPadding):
+        def __call__(self, features):
+            batches.append([len(row["input_ids"]) for row in features])
+            return super().__call__(features)
+
+    monkeypatch.setattr(script, "DataCollatorWithPadding", Collator)
     options = ["--data", str(tmp_path), "--model", str(tmp_path / "bert"), "--folder", str(tmp_path / "logs")]
     options += ["--epochs", "10", "--seeds", "1", "2", "--arms", "softmax", "hnas"]
     monkeypatch.setattr("sys.argv", ["run.py", *options])
     script.main()
     said = [line for line in capsys.readouterr().out.splitlines() if "minus" in line or "accuracy" in line]
     assert len(said) == 3 and said[-1].startswith("hnas minus softmax: ")
+    assert batches[-1] == lengths  # predictions are in the order of the rows
     weights = (tmp_path / "logs/hnas_1_0.001/hybrid.csv").read_text().splitlines()
     assert [line.split(",")[:2] for line in weights] == [
         ["10", f"bert.encoder.layer.{layer}.attention.self.attnorm"] for layer in range(LAYERS)
