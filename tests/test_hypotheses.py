@@ -359,6 +359,16 @@ def test_without_any_results_nothing_is_overwritten(script, monkeypatch, tmp_pat
     assert (FOLDER / "hypotheses.csv").read_bytes() == before
 
 
+def test_other_arms_cannot_extend_the_rates_of_the_hypotheses(script, monkeypatch, tmp_path):
+    """The stages `rows` and `all` may have further learning rates, because any of their arms may be best at an edge."""
+    stages = []
+    monkeypatch.setattr("run.run", lambda folder, stage, workers: stages.append(stage) or [])
+    monkeypatch.setattr(sys, "argv", ["hypotheses.py", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        script.main()
+    assert stages == ["primary"]
+
+
 def test_the_family_is_adjusted_by_the_largest_p_value_of_each(script, monkeypatch):
     """By hand: of eight, 0.004 is multiplied by 8, 0.006 by 7, 0.02 by 6, and no further one is smaller."""
     p_values = [(0.004,), (0.001, 0.02), (0.9,), (0.006, 0.0), (np.nan, 0.0), (0.9,), (0.9,), (0.9,)]

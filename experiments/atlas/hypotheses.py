@@ -211,7 +211,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("logs/atlas"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    found = run(options.out, False, 0)
+    found = run(options.out, "primary", 0)
     if not any(it.tests for it in found):
         raise SystemExit(f"{options.out}: no results; experiments/atlas/run.py computes them")
     parts, adjusted = decide(Atlas(found))

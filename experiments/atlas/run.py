@@ -18,7 +18,7 @@ from attnorm.probes.presets import PRESETS, comparison_seeds, tuning_seeds
 
 FIRST = ["softmax", "dnas", "hnas", "dnas_slack", "dnas_slack_u", "sinkhorn", "softmax_u", "dnas_u", *NULLS]
 CAUSAL = ["softmax", "dnas_prefix", "hnas_prefix", "dnas_slack_prefix", *NULLS]  # the first ones at the causal site
-ROWS = {  # run next: the fastest of those that normalize each row alone
+ROWS = {  # run next: the fastest of those without a column step
     *("sink", "off_by_one", "ssmax", "sigmoid", "relu", "softpick", "sparsemax", "entmax"),
     *("forgetting", "stick_breaking", "selective"),
 }
