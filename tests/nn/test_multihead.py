@@ -171,6 +171,26 @@ def test_a_query_without_a_key_gets_no_attention():
         assert weights is None or (weights[:, 1] == 0).all()
 
 
+EMPTY = {"no keys": (BATCH, LENGTH, 0), "no queries": (BATCH, 0, KEYS), "no examples": (0, LENGTH, KEYS)}
+
+
+@pytest.mark.parametrize("shape", EMPTY.values(), ids=EMPTY)
+@pytest.mark.parametrize("name", few(sorted(NORMALIZERS.keys() - {"selective", "stick_breaking"})))
+def test_queries_keys_and_examples_may_be_missing(name, shape):
+    """As in PyTorch. The output is what remains without attention: the bias, and the remainder of a row."""
+    batch, queries, keys = shape
+    theirs, ours = pair(name, batch_first=True)
+    q, k = randn(batch, queries, WIDTH).requires_grad_(), randn(batch, keys, WIDTH)
+    for need_weights in (False, True):
+        output, weights = ours(q, k, k, need_weights=need_weights)
+        assert output.shape == (batch, queries, WIDTH)
+        assert weights is None or weights.shape == (batch, queries, keys)
+    if name == "softmax":
+        assert_close(output, theirs(q, k, k)[0])
+    output.sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in ours.parameters())
+
+
 def test_dropout_acts_on_the_weights_in_training_only():
     module, x = layer("softmax", dropout=0.5), randn(BATCH, LENGTH, WIDTH)
     full = module.eval()(x, x, x, average_attn_weights=False)[1]

@@ -120,8 +120,13 @@ class Normalizer(TrainingHooks):
             return self.weights(s, Given(mask, log_prior, keys, scale, queries, features)).to(scores.dtype)
 
     def __call__(self, scores: Tensor, mask: Tensor | Mask | None = None, **given: Any) -> Tensor:
-        """Calls `forward`. Raises ValueError if the weights would leak the future, see `refuse_leak`."""
+        """Calls `forward`, unless there is no query or no key, and so no weight.
+
+        Raises ValueError if the weights would leak the future, see `refuse_leak`.
+        """
         self.refuse_leak(mask)
+        if not scores.numel():
+            return scores
         weights: Tensor = super().__call__(scores, mask, **given)
         return weights
 
@@ -199,9 +204,10 @@ class FastNormalizer(Normalizer):
     ) -> Tensor:
         self.refuse_leak(mask)
         scale = q.shape[-1] ** -0.5 if scale is None else scale
-        output = self.fast_attend(q, k, v, Given(mask, log_prior, k, scale, q, features))
-        if output is not None:
-            return output
+        if q.numel() and k.numel():
+            output = self.fast_attend(q, k, v, Given(mask, log_prior, k, scale, q, features))
+            if output is not None:
+                return output
         return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale, features=features)
 
 
