@@ -36,6 +36,8 @@ class Run:
 def sweep(folder: Path, *overrides: str, failures: bool = False) -> list[Run]:
     """Runs `attnorm sweep <overrides> dir=<folder>` and returns its runs, without those that tune.
 
+    The runs are in the order of their seeds. `sweep.json`, in which the best one is first, would pair different seeds.
+
     failures: whether jobs may fail; they are not returned. Otherwise, all jobs have finished.
 
     A sweep that was interrupted continues when the experiment is repeated, and finished runs are not run again. Raises
@@ -50,7 +52,8 @@ def sweep(folder: Path, *overrides: str, failures: bool = False) -> list[Run]:
         if any(job["state"] not in ("finished", "failed") for job in jobs):
             sys.exit(code)
         jobs = [job for job in jobs if job["state"] == "finished"]
-    return [read_run(Path(job["folder"]), job["overrides"]) for job in jobs]
+    runs = [read_run(Path(job["folder"]), job["overrides"]) for job in jobs]
+    return sorted(runs, key=lambda it: int(it.settings.get("seed", 0)))
 
 
 def on_test(runs: Iterable[Run]) -> list[Run]:

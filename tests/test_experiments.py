@@ -463,73 +463,148 @@ def aligned(hits, seed):
     return SimpleNamespace(counts=counts, error_rate=100 - 5 * agree.mean(), precision=1.0, recall=1.0, threshold=0.5)
 
 
-def test_alignments_tunes_every_arm_alike_and_trains_it_at_its_own_rate(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def alignments(monkeypatch, tmp_path):
+    """The script, with sweeps that finish at once, and a function that runs it with options and returns its commands.
+
+    best: the rate at which the loss of an arm is smallest. failed: (arm, rate) of jobs that fail.
+    """
+    monkeypatch.syspath_prepend(FOLDER / "alignments")
     script = load("alignments/run")
-    best = dict.fromkeys(script.ARMS, 4e-3) | {"ot": 8e-3}
-    typed = []
 
-    def sweep(folder, *overrides):
-        settings = dict(it.split("=", 1) for it in overrides)
-        typed.append(settings)
-        rate, ran = float(settings["optimizer.lr"]), []
-        for arm in settings["attention"].split(","):
-            for seed in settings["seed"].split(","):
-                loss = abs(rate - best[arm]) + int(seed) / 1e6
-                ran.append(sweeps.Run({"attention": arm, "seed": seed}, folder, {"loss": loss}, {}))
-        return ran
+    def start(*options, best=None, failed=None):
+        typed, at = [], dict.fromkeys(script.ARMS, 4e-3) | (best or {})
 
-    def scores(runs):
-        results = {arm: [aligned(10, int(run.settings["seed"])) for run in of_arm] for arm, of_arm in runs.items()}
-        return VERSES, {name: dict.fromkeys(script.STEPS, it) for name, it in {**results, **references(5)}.items()}
+        def sweep(folder, *overrides, failures=False):
+            settings = dict(it.split("=", 1) for it in overrides)
+            typed.append(settings)
+            rate, ran = float(settings["optimizer.lr"]), []
+            for arm in settings["attention"].split(","):
+                for seed in settings["seed"].split(","):
+                    loss = abs(rate - at[arm]) + int(seed) / 1e6
+                    if (arm, rate) == failed and seed.endswith("0"):
+                        assert failures
+                        continue
+                    ran.append(sweeps.Run({"attention": arm, "seed": seed}, folder, {"loss": loss}, {}))
+            return ran
 
-    monkeypatch.setattr(script, "sweep", sweep)
-    monkeypatch.setattr(script, "scores_of_all", scores)
-    monkeypatch.setattr(
-        sys, "argv", ["run", "--folder", str(tmp_path), "--out", str(tmp_path / "v.csv"), "--", "jobs=2"]
-    )
-    script.main()
-    tuning, final = typed[: len(script.RATES)], typed[len(script.RATES) :]
-    assert [it["optimizer.lr"] for it in tuning] == ["0.002", "0.004", "0.008"]
+        def scores(runs):
+            results = {arm: [aligned(10, int(run.settings["seed"])) for run in of_arm] for arm, of_arm in runs.items()}
+            results |= dict.fromkeys(sys.modules["registered"].AFTERWARDS, results["softmax"]) | references(5)
+            return VERSES, {name: dict.fromkeys(script.VIEWS, it) for name, it in results.items()}
+
+        monkeypatch.setattr(script, "sweep", sweep)
+        monkeypatch.setattr(script, "scores_of_all", scores)
+        arguments = ["--folder", str(tmp_path), "--out", str(tmp_path / "verdicts_lstm.csv"), *map(str, options)]
+        monkeypatch.setattr(sys, "argv", ["run", *arguments])
+        script.main()
+        return typed
+
+    return SimpleNamespace(script=script, start=start)
+
+
+def test_alignments_tunes_every_arm_alike_and_trains_it_at_its_own_rate(alignments, tmp_path):
+    script = alignments.script
+    rates = ["--rates", 1e-3, 2e-3, 4e-3, 8e-3, 16e-3]
+    typed = alignments.start(*rates, "--", "jobs=2", best={"ot": 8e-3}, failed=("hnas_prefix", 4e-3))
+    tuning, final = typed[:5], typed[5:]
+    assert [it["optimizer.lr"] for it in tuning] == ["0.001", "0.002", "0.004", "0.008", "0.016"]
     assert {(it["attention"], it["seed"]) for it in tuning} == {(",".join(script.ARMS), "100,101")}
+    best = dict.fromkeys(script.ARMS, 4e-3) | {"ot": 8e-3, "hnas_prefix": 2e-3}  # a rate that fails is not chosen
     assert {it["attention"]: float(it["optimizer.lr"]) for it in final} == best
     assert {it["seed"] for it in final} == {"110,111,112,113,114"}
     shared = [{key: it[key] for key in it if key not in ("optimizer.lr", "attention", "seed")} for it in typed]
-    assert shared == [shared[0]] * 9 and shared[0]["jobs"] == "2" and shared[0]["data"] == "bible_alignments"
-    printed = capsys.readouterr().out
-    assert "ot: 0.008 is the edge of the rates" in printed and "softmax: 0.004 is the edge" not in printed
-    rows = {row["arm"]: row for row in csv.DictReader((tmp_path / "v.csv").read_text().splitlines())}
-    assert [*rows] == [*script.ARMS, *script.REFERENCES] and rows["ot"]["seeds"] == "5"
-    assert float(rows["ot"]["difference"]) == pytest.approx(0, abs=1) and rows["diagonal"]["verdict"] == "reference"
+    assert shared == [shared[0]] * 11 and shared[0]["jobs"] == "2" and shared[0]["data"] == "bible_alignments"
+    rows = [*csv.DictReader((tmp_path / "verdicts_lstm.csv").read_text().splitlines())]
+    arms = [*script.ARMS, *sys.modules["registered"].AFTERWARDS, *script.REFERENCES]
+    assert [row["arm"] for row in rows] == arms * len(script.VIEWS)
+    assert [row["primary"] for row in rows] == ["true"] * len(arms) + ["false"] * 2 * len(arms)
+    row = {row["arm"]: row for row in reversed(rows)}
+    assert row["ot"]["seeds"] == "5" and row["diagonal"]["verdict"] == "reference"
+    assert float(row["ot"]["difference"]) == pytest.approx(0, abs=1)
+    claims = [*csv.DictReader((tmp_path / "hypotheses_lstm.csv").read_text().splitlines())]
+    assert {it["hypothesis"] for it in claims} == {f"H{number}" for number in range(1, 8)}
+
+
+def test_alignments_compares_nothing_while_an_arm_is_best_at_an_edge(alignments):
+    for edge in (2e-3, 8e-3):
+        with pytest.raises(SystemExit, match=r"^ot: best at an edge"):
+            alignments.start(best={"ot": edge})
+    alignments.start("--rates", 1e-3, 2e-3, 4e-3, 8e-3, best={"ot": 1e-3})  # each edge is extended once
 
 
 def references(hits):
     return {name: [aligned(hits, 9)] for name in ("diagonal", "uniform", "IBM model 1")}
 
 
-def test_alignments_has_no_verdict_if_softmax_does_not_beat_the_diagonal(capsys):
-    script = load("alignments/run")
-    chapters = [verse[:5] for verse in VERSES]
+def test_alignments_has_no_verdict_if_softmax_does_not_beat_the_diagonal(alignments):
+    script, chapters = alignments.script, [verse[:5] for verse in VERSES]
     arms = {name: [aligned(hits, seed) for seed in range(5)] for name, hits in (("softmax", 10), ("dnas_prefix", 14))}
-    rows = {row["arm"]: row for row in script.verdicts({**arms, **references(5)}, chapters, "predicts")}
-    assert rows["softmax"]["verdict"] == "baseline" and rows["dnas_prefix"]["verdict"] == "shown"
-    assert float(rows["dnas_prefix"]["difference"]) == pytest.approx(-20, abs=2) and capsys.readouterr().out == ""
-    assert rows["dnas_prefix"]["primary"] == "true" and "adjusted_p" not in rows["diagonal"]
-    for hits in (10, 12):  # as good as softmax, and better
-        rows = {row["arm"]: row for row in script.verdicts({**arms, **references(hits)}, chapters, "reads")}
-        assert rows["dnas_prefix"]["verdict"] == "no verdict" and rows["dnas_prefix"]["primary"] == "false"
-        assert "softmax does not beat diagonal" in capsys.readouterr().out
+    results = {**arms, **references(5)}
+    values = script.pseudo_values_of({name: {"predicts": it, "reads": it} for name, it in results.items()})
+    for view, primary in (("predicts", "true"), ("reads", "false")):
+        rows = {row["arm"]: row for row in script.verdicts(results, values, chapters, view, beats=True)}
+        assert rows["softmax"]["verdict"] == "baseline" and rows["dnas_prefix"]["verdict"] == "shown"
+        assert float(rows["dnas_prefix"]["difference"]) == pytest.approx(-20, abs=2)
+        assert rows["dnas_prefix"]["primary"] == primary and "adjusted_p" not in rows["diagonal"]
+    rows = {row["arm"]: row for row in script.verdicts(results, values, chapters, "predicts", beats=False)}
+    assert rows["dnas_prefix"]["verdict"] == "no verdict" and "adjusted_p" not in rows["dnas_prefix"]
 
 
-def test_alignments_computes_scores_once(tmp_path):
-    script, calls = load("alignments/run"), []
+def test_alignments_decides_its_hypotheses_by_intervals(alignments):
+    """Differences that are nearly the same for all verses and seeds, so that the intervals are narrow."""
+    registered = sys.modules["registered"]
+    aer = {"softmax": 60, "dnas_prefix": 55, "hnas_prefix": 54.5, "dnas_slack_prefix": 58, "ot": 61}
+    aer |= {"fertility_softmax": 57, "softmax, then dnas": 59, "softmax, then sinkhorn": 59, "IBM model 1": 56}
+    chance = np.random.default_rng(2)
+    values = {
+        (arm, step): value + chance.normal(0, 0.1, (5, len(VERSES)))
+        for arm, number in aer.items()
+        for step, value in (("predicts", number), ("reads", number + 1))
+    }
+    rows = registered.decide(values, [verse[:5] for verse in VERSES])
+    found = {(it["hypothesis"], it["arm"], it["minus"], it["least"]): it["verdict"] for it in rows}
 
-    def compute():
-        calls.append(1)
-        return script.AlignmentScores(0.25, np.array([[3, 2, 1, 1]]))
+    def predicts(hypothesis, arm, other, least):
+        return found[hypothesis, f"{arm}, predicts", f"{other}, predicts", least]
 
+    assert predicts("H1", "dnas_prefix", "softmax", "-inf") == "shown"
+    assert predicts("H1", "dnas_prefix", "softmax", "-4") == "refuted"  # -5
+    assert predicts("H2", "hnas_prefix", "dnas_prefix", "-1") == "shown"
+    assert predicts("H2", "dnas_slack_prefix", "dnas_prefix", "-1") == "refuted"
+    assert predicts("H3", "softmax, then sinkhorn", "softmax, then dnas", "-inf") == "open"
+    assert predicts("H4", "fertility_softmax", "softmax", "-2") == "refuted"
+    assert predicts("H5", "ot", "softmax", "-2") == "shown"
+    assert predicts("H6", "IBM model 1", "dnas_prefix", "-inf") == "refuted"
+    assert predicts("H6", "IBM model 1", "softmax", "-inf") == "shown"
+    assert {found[it] for it in found if it[0] == "H7"} == {"shown"} and sum(it[0] == "H7" for it in found) == 7
+
+
+def test_alignments_computes_scores_once(alignments, monkeypatch, tmp_path):
+    scoring, calls = sys.modules["scoring"], []
+    weights = [np.array([[0.9, 0.1], [0.2, 0.8]])]
+    links = {"validation": [{(0, 0), (1, 1)}], "test": [{(0, 0), (1, 1)}]}  # (source, target)
+
+    def aligned_of(run, step):
+        calls.append((run, step))
+        return lambda split: (weights, links[split])
+
+    monkeypatch.setattr(scoring, "load_run", lambda folder: "the run")
     for _ in range(2):
-        found = script.stored(tmp_path, "softmax predicts", compute)
-        assert found.threshold == 0.25 and found.counts.tolist() == [[3, 2, 1, 1]] and len(calls) == 1
+        found = scoring.stored(tmp_path, "softmax", "predicts", aligned_of)
+        assert found.threshold == 0.8 and found.counts.tolist() == [[2, 2, 2, 2]] and calls == [("the run", "predicts")]
+    found = scoring.stored(tmp_path, "softmax", "predicts later words", aligned_of)
+    assert found.counts.tolist() == [[1, 1, 1, 1]] and calls == [("the run", "predicts")] * 2
+    assert not [*tmp_path.glob("*.unfinished")]
+
+
+def test_runs_of_a_sweep_are_in_the_order_of_their_seeds(tmp_path, monkeypatch):
+    """In sweep.json, the best run is first."""
+    jobs = [{"folder": str(tmp_path), "overrides": [f"seed={seed}", "attention=softmax"]} for seed in (9, 110, 10)]
+    (tmp_path / "sweep.json").write_text(json.dumps({"jobs": jobs}))
+    (tmp_path / "summary.json").write_text(json.dumps({"validation": {"metrics": {}, "baselines": {}}}))
+    monkeypatch.setattr(sweeps, "run", lambda verb, arguments: 0)
+    assert [run.settings["seed"] for run in sweeps.sweep(tmp_path)] == ["9", "10", "110"]
 
 
 # ---------------------------------------------------------------------------------------------- experiments with tuning

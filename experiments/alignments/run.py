@@ -8,46 +8,30 @@ Repeat the command to continue where it stopped. Overrides after `--` apply to a
 """
 
 import argparse
-import json
+import csv
+import math
 import shlex
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+from registered import BASELINE, PREDICTS, decide
+from scoring import REFERENCES, VIEWS, Results, scores_of_all
 from sweeps import ROOT, Run, several, spread, sweep, table
 from tuned import add_options
 from verdicts import HEADER, shown, write
 
-from attnorm import load_run
-from attnorm.analysis.alignment_error import (
-    Aligned,
-    AlignmentErrorRate,
-    AlignmentScores,
-    alignment_scores,
-    diagonal,
-    gold_links,
-    scored,
-    to_words,
-    token_counts,
-    uniform,
-)
-from attnorm.analysis.ibm_model_1 import IBMModel1
+from attnorm.analysis.alignment_error import AlignmentErrorRate, AlignmentScores
 from attnorm.analysis.statistics.corpus import pseudo_values
 from attnorm.analysis.statistics.crossed import Difference, paired_difference
 from attnorm.analysis.statistics.multiple import holm
-from attnorm.attention import Normalizer, build_normalizer
 
-BASELINE, GATE = "softmax", "diagonal"  # no verdict if the baseline does not beat the gate
+GATE = "diagonal"  # there is no verdict if the baseline does not beat it
 ARMS = (BASELINE, "dnas_prefix", "hnas_prefix", "dnas_slack_prefix", "ot", "fertility_softmax")
-AFTERWARDS = {"softmax, then dnas": ("dnas", {}), "softmax, then sinkhorn": ("sinkhorn", {"n_iters": 20})}
-REFERENCES = (GATE, "uniform", "IBM model 1")
-STEPS = ("predicts", "reads")  # the first one is primary
-SELECTION, TEST = "validation", "test"
 RATES = (2e-3, 4e-3, 8e-3)
 TUNING_SEEDS, SEEDS = (100, 101), (110, 111, 112, 113, 114)
 UPDATES = 1500
@@ -74,22 +58,33 @@ def main() -> None:
     shared = [*RECIPE, *MODELS[args.model], *args.overrides]
 
     curves = tune(folder / "tuning", shared, args.arms, args.rates, args.tuning_seeds)
+    print(f"\nvalidation loss by learning rate, means over seeds {several(args.tuning_seeds)}\n")
+    print(curve_table(curves, args.rates))
+    if arms := arms_at_an_edge(curves):
+        sys.exit(f"{arms}: best at an edge of the rates. Repeat the command with one rate beyond this edge in --rates")
     runs = {}
     for arm, losses in curves.items():
         seeds = [f"optimizer.lr={best_rate(losses)}", f"seed={several(args.seeds)}"]
         runs[arm] = sweep(folder / f"{arm}_{best_rate(losses):g}", *shared, f"attention={arm}", *seeds)
+        assert [int(run.settings["seed"]) for run in runs[arm]] == sorted(args.seeds)  # arms are compared seed by seed
     verses, results = scores_of_all(runs)
     chapters = [verse[:5] for verse in verses]
-    print(f"\nvalidation loss by learning rate, means over seeds {several(args.tuning_seeds)}\n")
-    print(curve_table(curves, args.rates))
-    for step in STEPS:
-        rows = verdicts({name: by_step[step] for name, by_step in results.items()}, chapters, step)
-        print(f"\nAER in percent, the step that {step} a word\n\n{table(HEADER, map(shown, rows))}")
-        print(f"\n{detail_table({name: by_step[step] for name, by_step in results.items()})}")
-        if step == STEPS[0]:
-            command = shlex.join(["python", "experiments/alignments/run.py", *sys.argv[1:]])
-            out = args.out or Path(__file__).parent / f"verdicts_{args.model}.csv"
-            write(out, [{**row, "command": command} for row in rows])
+    command = shlex.join(["python", "experiments/alignments/run.py", *sys.argv[1:]])
+    out = args.out or Path(__file__).parent / f"verdicts_{args.model}.csv"
+    values = pseudo_values_of(results)
+    gate = paired_difference(values[GATE, PREDICTS] - values[BASELINE, PREDICTS], chapters)
+    beats = gate.new_seeds_and_examples.low > 0
+    if not beats:
+        print(f"\n{BASELINE} does not beat {GATE}: there are no verdicts")
+    rows = []
+    for view in VIEWS:
+        of_view = {name: by_view[view] for name, by_view in results.items()}
+        rows += (found := verdicts(of_view, values, chapters, view, beats))
+        print(f"\nAER in percent, the step that {view}\n\n{table(HEADER, map(shown, found))}")
+        print(f"\n{detail_table(of_view)}")
+    write(out, [{**row, "command": command} for row in rows])
+    if beats and set(args.arms) == set(ARMS):
+        write_claims(out.with_name(out.name.replace("verdicts", "hypotheses")), decide(values, chapters))
 
 
 # --------------------------------------------------------------------------------------------------------------- tuning
@@ -102,12 +97,17 @@ def tune(
     curves: dict[str, dict[float, float]] = {arm: {} for arm in arms}
     for rate in rates:  # one sweep per rate, so that more rates can be added later
         settings = [f"optimizer.lr={rate}", f"attention={several(arms)}", f"seed={several(seeds)}"]
-        for arm, losses in losses_of(sweep(folder / f"{rate:g}", *shared, *settings)).items():
-            curves[arm][rate] = statistics.mean(losses)
-    for arm, losses in curves.items():
-        if best_rate(losses) in (min(rates), max(rates)):
-            print(f"\n{arm}: {best_rate(losses):g} is the edge of the rates; repeat the command with --rates and more")
+        losses = losses_of(sweep(folder / f"{rate:g}", *shared, *settings, failures=True))
+        for arm in arms:  # a run that has diverged has failed
+            finished = losses.get(arm, [])
+            curves[arm][rate] = statistics.mean(finished) if len(finished) == len(seeds) else math.inf
     return curves
+
+
+def arms_at_an_edge(curves: Mapping[str, Mapping[float, float]]) -> str:
+    """The arms with the best rate at an edge of `RATES` beyond which no rate has been tried."""
+    edges = {min(RATES), max(RATES)}
+    return several(arm for arm, its in curves.items() if best_rate(its) in edges & {min(its), max(its)})
 
 
 def losses_of(runs: Iterable[Run]) -> dict[str, list[float]]:
@@ -129,114 +129,64 @@ def curve_table(curves: Mapping[str, Mapping[float, float]], rates: Sequence[flo
     return table(["", *(f"{rate:g}" for rate in rates)], rows)
 
 
-# --------------------------------------------------------------------------------------------------------------- scores
-
-Results = dict[str, dict[str, list[AlignmentScores]]]  # arm -> step -> scores, one per seed
-
-
-def scores_of_all(runs: Mapping[str, Sequence[Run]]) -> tuple[list[str], Results]:
-    """The test verses, and the scores of all arms, which are stored in the run folders and not computed twice.
-
-    Trained arms have one entry per seed. So do the arms that replace the normalizer of the baseline after training. The
-    references have one entry.
-    """
-    results = {arm: scores_of_seeds(arm, of_arm) for arm, of_arm in runs.items()}
-    for name, (normalizer, options) in AFTERWARDS.items():
-        results[name] = scores_of_seeds(name, runs[BASELINE], build_normalizer(normalizer, **options))
-    [first, *_] = runs[BASELINE]
-    for name in REFERENCES:
-        found = stored(first.folder, name, partial(references, first.folder, name))
-        results[name] = {step: [found] for step in STEPS}
-    return [verse.id for verse in load_run(first.folder).task.source().verses(TEST)], results
-
-
-def scores_of_seeds(
-    name: str, runs: Sequence[Run], normalizer: Normalizer | None = None
-) -> dict[str, list[AlignmentScores]]:
-    """The scores of every run of an arm, for each step."""
-
-    def scores(folder: Path, step: str) -> AlignmentScores:
-        return alignment_scores(load_run(folder), selection=SELECTION, split=TEST, normalizer=normalizer, step=step)
-
-    return {
-        step: [stored(it.folder, f"{name} {step}", partial(scores, it.folder, step)) for it in runs] for step in STEPS
-    }
-
-
-def stored(folder: Path, name: str, compute: Callable[[], AlignmentScores]) -> AlignmentScores:
-    """What an earlier call has stored in a run folder, or the result of `compute`, which is stored there."""
-    path = folder / f"links {name}.json"
-    if not path.is_file():
-        found = compute()
-        path.write_text(json.dumps({"threshold": found.threshold, "counts": found.counts.tolist()}))
-    values = json.loads(path.read_text())
-    return AlignmentScores(values["threshold"], np.array(values["counts"], dtype=np.int64))
-
-
-def references(folder: Path, name: str) -> AlignmentScores:
-    """The scores of a reference on the tokens of a run. Its threshold is chosen like that of the arms."""
-    run = load_run(folder)
-    data = run.task.splits(run.tokenizer, ("train", SELECTION, TEST))
-    weights = {split: [] for split in (SELECTION, TEST)}
-    if name == "IBM model 1":
-        train = (list(data["train"].rows[side]) for side in ("source", "target"))
-        model = IBMModel1(*train, vocabulary=run.tokenizer.vocab_size)
-    for split, found in weights.items():
-        texts = zip(*(data[split].texts[side] for side in ("source", "target")), strict=True)
-        ids = zip(*(data[split].rows[side] for side in ("source", "target")), strict=True)
-        for (source, target), pair in zip(texts, ids, strict=True):
-            if name == "IBM model 1":
-                found.append(to_words(model.posteriors(*pair), *token_counts(run.tokenizer, source, target)))
-            else:
-                null = {"diagonal": diagonal, "uniform": uniform}[name]
-                found.append(null(len(target.split()), len(source.split())))
-    pairs: list[Aligned] = [(found, gold_links(run, split)) for split, found in weights.items()]
-    return scored(*pairs)
-
-
 # ------------------------------------------------------------------------------------------------------------- verdicts
 
 
-def verdicts(
-    results: Mapping[str, Sequence[AlignmentScores]], chapters: Sequence[str], step: str
-) -> list[dict[str, str]]:
-    """A row of the CSV file per arm: differences of its AER to the baseline, with chapters as groups of examples.
+def pseudo_values_of(results: Results) -> dict[tuple[str, str], np.ndarray]:
+    """The pseudo-values of AER by arm and view, (seeds, verses)."""
+    return {
+        (name, view): np.array([pseudo_values(it.counts, AlignmentErrorRate.of) for it in scores])
+        for name, by_view in results.items()
+        for view, scores in by_view.items()
+    }
 
-    The p-values of all arms but the references are adjusted together. There is no verdict on any arm if the baseline
-    does not beat the diagonal: if its interval, for new seeds and new chapters, is not below 0.
+
+def verdicts(
+    results: Mapping[str, Sequence[AlignmentScores]],
+    values: Mapping[tuple[str, str], np.ndarray],
+    chapters: Sequence[str],
+    view: str,
+    beats: bool,
+) -> list[dict[str, str]]:
+    """A row of the CSV file per arm in one view: differences of its AER to the baseline, with chapters as groups.
+
+    The p-values of all arms but the references are adjusted together. beats: whether the baseline beats the gate: if
+    not, there is no verdict on any arm.
     """
-    values = {
-        name: np.array([pseudo_values(it.counts, AlignmentErrorRate.of) for it in scores])
-        for name, scores in results.items()
-    }
-    baseline = values[BASELINE]
     differences = {
-        name: paired_difference(of_arm - baseline, chapters) for name, of_arm in values.items() if name != BASELINE
+        name: paired_difference(values[name, view] - values[BASELINE, view], chapters)
+        for name in results
+        if name != BASELINE
     }
-    beats = differences[GATE].new_seeds_and_examples.low > 0  # gate minus baseline
-    if not beats:
-        print(f"\n{BASELINE} does not beat {GATE}: there are no verdicts")
     arms = [name for name in differences if name not in REFERENCES]
-    adjusted = dict(zip(arms, holm([differences[name].p_value for name in arms]), strict=True))
+    adjusted = dict(zip(arms, holm([differences[name].p_value for name in arms]), strict=True)) if beats else {}
+    metric = "AER" if view == PREDICTS else f"AER ({view})"
     rows = []
     for name, scores in results.items():
         numbers = spread_of([it.error_rate for it in scores])
-        row = {"task": "translation", "metric": "AER", "primary": str(step == STEPS[0]).lower(), "arm": name}
+        row = {"task": "translation", "metric": metric, "primary": str(view == PREDICTS).lower(), "arm": name}
         row |= {"examples": str(len(chapters)), "seeds": str(len(scores)), "verdict": "baseline"}
         if name != BASELINE:
             numbers |= numbers_of(differences[name]) | ({"adjusted_p": adjusted[name]} if name in adjusted else {})
-            row["verdict"] = verdict(adjusted.get(name), beats)
+            row["verdict"] = "reference" if name in REFERENCES else verdict(adjusted.get(name, math.nan))
         rows.append(row | {key: f"{value:.5g}" for key, value in numbers.items() if np.isfinite(value)})
     return rows
 
 
-def verdict(adjusted: float | None, beats: bool) -> str:
-    """adjusted: the p-value of an arm, None for a reference. beats: whether the baseline beats the diagonal."""
-    if adjusted is None:
-        return "reference"
-    if not beats or not np.isfinite(adjusted):
+def verdict(adjusted: float) -> str:
+    """adjusted: the adjusted p-value of an arm; NaN if there is none."""
+    if not np.isfinite(adjusted):
         return "no verdict"
     return "shown" if adjusted < 0.05 else "not shown"
+
+
+def write_claims(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
+    """Writes and prints what the results say about the hypotheses."""
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    print(f"\nhypotheses, written to {path}\n\n{table(list(rows[0]), (list(row.values()) for row in rows))}")
 
 
 def spread_of(values: Sequence[float]) -> dict[str, float]:
