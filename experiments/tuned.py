@@ -1,7 +1,7 @@
 """What experiments with tuned learning rates share: their options, and the sweep that tunes every arm alike."""
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from sweeps import Run, print_cost, several, sweep
@@ -23,7 +23,10 @@ def print_tuned_cost(args: Namespace, seconds: dict[str, float], updates: int, o
 
 
 def tuned_sweep(folder: Path, args: Namespace, arms: Sequence[str], *recipe: str) -> list[Run]:
-    """Tunes the learning rate of every arm, and runs it with the other seeds at its best one. Returns those runs."""
+    """Tunes the learning rate of every arm, and runs it with the other seeds at its best one.
+
+    Returns those runs, without those that have failed.
+    """
     return sweep(
         folder,
         *recipe,
@@ -32,4 +35,13 @@ def tuned_sweep(folder: Path, args: Namespace, arms: Sequence[str], *recipe: str
         f"tune=optimizer.lr={several(args.rates)}",
         f"tune_seeds={several(args.tuning_seeds)}",
         *args.overrides,
+        failures=True,
     )
+
+
+def by_arm(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """The runs of each arm."""
+    arms: dict[str, list[Run]] = {}
+    for run in runs:
+        arms.setdefault(run.settings["attention"], []).append(run)
+    return arms

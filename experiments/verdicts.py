@@ -47,14 +47,17 @@ def write_verdicts(
     baseline: str = "softmax",
     metrics: Sequence[str] = (),
     gate: str | None = None,
+    grouped: bool = True,
 ) -> None:
     """Compares the arms in some folders on the primary metric and on others, writes the file, and prints it.
 
     gate: a simple method. An arm whose mean does not beat it on the primary metric gets no verdict on any metric, and
           no arm gets one if the baseline does not beat it.
+    grouped: as in `compare`.
     """
-    primary = compare(baseline, folders)
-    found = [primary, *(compare(baseline, folders, metric) for metric in metrics if metric != primary.metric)]
+    primary = compare(baseline, folders, grouped=grouped)
+    others = [metric for metric in metrics if metric != primary.metric]
+    found = [primary, *(compare(baseline, folders, metric, grouped=grouped) for metric in others)]
     rows = [{**row, "command": command} for comparison in found for row in rows_of(comparison)]
     unfit = {it.label for it in primary.scores if gate is not None and not beats(it.mean, primary, gate)}
     for row in rows:

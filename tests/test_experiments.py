@@ -10,6 +10,7 @@ import sys
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import runs
 from made_up_runs import make_run, make_runs
@@ -523,7 +524,7 @@ def test_alignments_tunes_every_arm_alike_and_trains_it_at_its_own_rate(alignmen
     assert row["ot"]["seeds"] == "5" and row["diagonal"]["verdict"] == "reference"
     assert float(row["ot"]["difference"]) == pytest.approx(0, abs=1)
     claims = [*csv.DictReader((tmp_path / "hypotheses_lstm.csv").read_text().splitlines())]
-    assert {it["hypothesis"] for it in claims} == {f"H{number}" for number in range(1, 8)}
+    assert {it["prediction"] for it in claims} == {f"H{number}" for number in range(1, 8)}
 
 
 def test_alignments_compares_nothing_while_an_arm_is_best_at_an_edge(alignments):
@@ -553,7 +554,7 @@ def test_alignments_has_no_verdict_if_softmax_does_not_beat_the_diagonal(alignme
 
 def test_alignments_decides_its_hypotheses_by_intervals(alignments):
     """Differences that are nearly the same for all verses and seeds, so that the intervals are narrow."""
-    registered = sys.modules["registered"]
+    bounds, registered = sys.modules["bounds"], sys.modules["registered"]
     aer = {"softmax": 60, "dnas_prefix": 55, "hnas_prefix": 54.5, "dnas_slack_prefix": 58, "ot": 61}
     aer |= {"fertility_softmax": 57, "softmax, then dnas": 59, "softmax, then sinkhorn": 59, "IBM model 1": 56}
     chance = np.random.default_rng(2)
@@ -562,8 +563,8 @@ def test_alignments_decides_its_hypotheses_by_intervals(alignments):
         for arm, number in aer.items()
         for step, value in (("predicts", number), ("reads", number + 1))
     }
-    rows = registered.decide(values, [verse[:5] for verse in VERSES])
-    found = {(it["hypothesis"], it["arm"], it["minus"], it["least"]): it["verdict"] for it in rows}
+    rows = bounds.decide(registered.CLAIMS, values, [verse[:5] for verse in VERSES])
+    found = {(it["prediction"], it["score"], it["minus"], it["least"]): it["verdict"] for it in rows}
 
     def predicts(hypothesis, arm, other, least):
         return found[hypothesis, f"{arm}, predicts", f"{other}, predicts", least]
@@ -578,6 +579,25 @@ def test_alignments_decides_its_hypotheses_by_intervals(alignments):
     assert predicts("H6", "IBM model 1", "dnas_prefix", "-inf") == "refuted"
     assert predicts("H6", "IBM model 1", "softmax", "-inf") == "shown"
     assert {found[it] for it in found if it[0] == "H7"} == {"shown"} and sum(it[0] == "H7" for it in found) == 7
+
+
+def test_scores_of_arms_are_paired_by_seed_and_example(tmp_path):
+    """Seed 3 of hnas has not been scored, and the runs of dnas are in another order."""
+    bounds = load("bounds")
+    made = {
+        arm: [make_run(tmp_path / f"{arm}_{seed}", arm, seed, gain=gain) for seed in seeds]
+        for arm, gain, seeds in (("softmax", 0, (1, 2, 3)), ("dnas", 20, (2, 3, 1)), ("hnas", 0, (1, 2)))
+    }
+    arms = {arm: [sweeps.Run({}, folder, {}, {}) for folder in folders] for arm, folders in made.items()}
+    tables = bounds.tables_of(arms, ["rougeL", "loss"], "validation")
+    assert {table.shape for table in tables.values()} == {(2, 100)}  # the half that has not selected the checkpoint
+    for row, seed in enumerate((1, 2)):
+        rows = pd.read_parquet(tmp_path / f"dnas_{seed}/predictions/validation.parquet").query("not selecting")
+        assert tables["dnas", "rougeL"][row] == pytest.approx(rows["rougeL"].to_numpy())
+    rows = bounds.decide([bounds.claim("P", "dnas", "softmax", "rougeL", bounds.ABOVE)], tables)
+    assert float(rows[0]["difference"]) == pytest.approx(
+        (tables["dnas", "rougeL"] - tables["softmax", "rougeL"]).mean(), rel=1e-4
+    )
 
 
 def test_alignments_computes_scores_once(alignments, monkeypatch, tmp_path):
@@ -612,11 +632,16 @@ def test_runs_of_a_sweep_are_in_the_order_of_their_seeds(tmp_path, monkeypatch):
 
 @pytest.fixture
 def tuned(commands, monkeypatch):
-    """`commands`, where the verdicts are not computed but noted: a dict of the arguments of `write_verdicts`."""
+    """`commands`, where the verdicts are not computed but noted: a dict of the arguments of `write_verdicts`.
+
+    The scores of all arms are made up, and differ by chance alone.
+    """
+    import bounds
     import verdicts
 
     noted = {}
     monkeypatch.setattr(verdicts, "write_verdicts", lambda *args, **keys: noted.update(keys, args=args))
+    monkeypatch.setattr(bounds, "tables_of", made_up_tables)
     return SimpleNamespace(commands=commands, verdicts=noted)
 
 
@@ -626,7 +651,9 @@ def test_captions_are_tuned_on_held_out_pairs_and_compared_on_others(tmp_path, m
     for language in ("de", "en"):
         for split, size in (("train", 29000), ("val", 3)):
             (source / f"{split}.{language}").write_text("".join(f"{split} {n} {language}\n" for n in range(size)))
-    start(monkeypatch, "multi30k", "--data", source, "--folder", folder, "--out", "v.csv", script="run_power")
+    start(
+        monkeypatch, "multi30k", "--data", source, "--folder", folder, "--out", tmp_path / "v.csv", script="run_power"
+    )
     parts = {path.name: path.read_text().splitlines() for path in (folder / "data").iterdir()}
     assert {name: len(lines) for name, lines in parts.items()} == {
         **{f"{part}.{language}": size for part, size in SIZES.items() for language in ("de", "en")}
@@ -644,6 +671,9 @@ def test_captions_are_tuned_on_held_out_pairs_and_compared_on_others(tmp_path, m
     } < {*arguments}
     assert {"data.validation=held_out", "data.test=val", "task.selection=all", f"data.dir={folder}/data"} < {*arguments}
     assert len(scored) == 50 and {(verb, it[1]) for verb, it in scored} == {("eval", "split=test")} and last == "report"
+    assert {it["prediction"]: it["verdict"] for it in csv.DictReader((tmp_path / "v_predictions.csv").open())} == {
+        **{"P1": "refuted", "P2": "refuted", "P3": "shown", "P4": "shown", "P5": "refuted"}  # of the last part of each
+    }
     assert tuned.verdicts["metrics"] == ["loss", "chrF"] and "estimated cost: 80 runs" in capsys.readouterr().out
 
 
@@ -651,9 +681,13 @@ SIZES = {"train": 27986, "held_out": 1014, "val": 3}
 
 
 def test_masked_language_models_are_tuned_with_seeds_of_their_own(tmp_path, monkeypatch, capsys, tuned):
-    start(monkeypatch, "mlm_small", "--texts", tmp_path, "--folder", tmp_path / "t", "--out", "v.csv", "--", "jobs=2")
+    out = tmp_path / "v.csv"
+    start(monkeypatch, "mlm_small", "--texts", tmp_path, "--folder", tmp_path / "t", "--out", out, "--", "jobs=2")
     (_, arguments), (last, _) = tuned.commands
     assert {"tune_seeds=100,101", "seed=110,111,112,113,114,115", f"data.files=[{tmp_path}]", "jobs=2"} < {*arguments}
+    claims = [*csv.DictReader((tmp_path / "v_predictions.csv").open())]
+    assert [it["prediction"] for it in claims] == ["P1", "P2", "P1", "P2", "P3", "P3"]
+    assert [it["verdict"] for it in claims[2:]] == ["refuted", "refuted", "shown", "shown"]
     assert last == "report" and "estimated cost: 36 runs" in capsys.readouterr().out
 
 
@@ -688,25 +722,37 @@ def test_novels_are_screened_and_five_arms_compared_at_their_best_rates(tmp_path
     monkeypatch.setattr(script, "on_test", lambda runs: runs)
     monkeypatch.setattr(script, "report", lambda *folders: None)
     monkeypatch.setattr(script, "write_verdicts", lambda *args, **keys: noted.update(keys, args=args))
-    monkeypatch.setattr(sys, "argv", ["run", "--texts", str(tmp_path), "--folder", str(tmp_path)])
+    monkeypatch.setattr(script, "tables_of", made_up_tables)
+    arguments = ["--texts", str(tmp_path), "--folder", str(tmp_path), "--out", str(tmp_path / "v.csv")]
+    monkeypatch.setattr(sys, "argv", ["run", *arguments])
     script.main()
     screened, added, compared = ran[:2], ran[2:4], ran[4:]
     arms = ["softmax", "sink", "forgetting", "gated_softmax", "ssmax", "hnas_prefix"]
-    assert [folder for folder, *_ in compared] == [("arms", arm) for arm in arms]  # not stick_breaking, for hnas_prefix
-    assert [it["optimizer.lr"] for _, it, _ in compared] == ["0.002", "0.004", "0.002", "0.002", "0.002", "0.002"]
-    assert {it["seed"] for _, it, _ in compared} == {"110,111,112,113,114"} and not any(ok for *_, ok in compared)
-    assert {it["seed"] for _, it, _ in screened + added} == {"100"} and all(ok for *_, ok in screened + added)
+    rates = ["0.002", "0.004", "0.002", "0.002", "0.002", "0.002"]
+    assert [folder for folder, *_ in compared] == [  # not stick_breaking, for hnas_prefix
+        ("arms", f"{arm}_{rate}") for arm, rate in zip(arms, rates, strict=True)
+    ]
+    assert [it["optimizer.lr"] for _, it, _ in compared] == rates and all(ok for *_, ok in ran)  # runs may fail
+    assert {it["seed"] for _, it, _ in compared} == {"110,111,112,113,114"}
+    assert {it["seed"] for _, it, _ in screened + added} == {"100"}
     assert [it["attention"] for _, it, _ in screened] == [
         ",".join(a for a in script.ARMS if a != script.GATED),
         "softmax",
     ]
-    assert {it["optimizer.lr"] for _, it, _ in added} == {
-        "0.008"
-    }  # beyond the edge that is best, for all compared arms
-    assert sorted(added[0][1]["attention"].split(",")) == sorted(arm for arm in arms if arm != "gated_softmax")
-    assert noted["gate"] == "bigram" and len(noted["args"][0]) == 6
+    assert {it["optimizer.lr"] for _, it, _ in added} == {"0.008"}  # beyond the edge that is best for one arm
+    assert added[0][1]["attention"].split(",") == [a for a in script.CANDIDATES if a != script.GATED]
+    assert noted["gate"] == "bigram" and not noted["grouped"] and len(noted["args"][0]) == 6
+    claims = {it["score"]: it["verdict"] for it in csv.DictReader((tmp_path / "v_predictions.csv").open())}
+    assert claims["forgetting, loss_8x - loss_1x"] == "shown" and claims["stick_breaking, perplexity"] == "not compared"
     rows = cells(capsys.readouterr().out)
     assert rows["softmax"][0] == "-" and rows["stick_breaking"][-1] == "no" and rows["hnas_prefix"][-1] == "yes"
+
+
+def made_up_tables(arms, metrics, split):
+    """Scores of 5 seeds and 40 examples, in which only the loss of forgetting at late positions differs, by -1."""
+    chance = np.random.default_rng(1)
+    tables = {(arm, metric): chance.normal(5, 0.01, (5, 40)) for arm in arms for metric in metrics}
+    return {key: table - (key == ("forgetting", "loss_8x")) for key, table in tables.items()}
 
 
 def test_fewer_arms_are_compared_if_fewer_beat_the_bigram_model():
@@ -742,7 +788,7 @@ def test_an_arm_that_does_not_beat_a_simple_method_gets_no_verdict(tmp_path, mon
     def words(simple):
         real = compare("softmax", tmp_path / "runs")
         found = dataclasses.replace(real, simple={"lead-8": simple})
-        monkeypatch.setattr(verdicts, "compare", lambda baseline, folders, metric=None: found)
+        monkeypatch.setattr(verdicts, "compare", lambda baseline, folders, metric=None, grouped=True: found)
         verdicts.write_verdicts([tmp_path / "runs"], tmp_path / "v.csv", "command", gate="lead-8")
         return {row["arm"]: row["verdict"] for row in read_csv(tmp_path / "v.csv")}
 

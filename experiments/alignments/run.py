@@ -8,7 +8,6 @@ Repeat the command to continue where it stopped. Overrides after `--` apply to a
 """
 
 import argparse
-import csv
 import math
 import shlex
 import statistics
@@ -19,7 +18,8 @@ from pathlib import Path
 import numpy as np
 
 sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
-from registered import BASELINE, PREDICTS, decide
+from bounds import Tables, decide, write_claims
+from registered import BASELINE, CLAIMS, PREDICTS
 from scoring import REFERENCES, VIEWS, Results, scores_of_all
 from sweeps import ROOT, Run, several, spread, sweep, table
 from tuned import add_options
@@ -84,7 +84,7 @@ def main() -> None:
         print(f"\n{detail_table(of_view)}")
     write(out, [{**row, "command": command} for row in rows])
     if beats and set(args.arms) == set(ARMS):
-        write_claims(out.with_name(out.name.replace("verdicts", "hypotheses")), decide(values, chapters))
+        write_claims(out.with_name(out.name.replace("verdicts", "hypotheses")), decide(CLAIMS, values, chapters))
 
 
 # --------------------------------------------------------------------------------------------------------------- tuning
@@ -132,7 +132,7 @@ def curve_table(curves: Mapping[str, Mapping[float, float]], rates: Sequence[flo
 # ------------------------------------------------------------------------------------------------------------- verdicts
 
 
-def pseudo_values_of(results: Results) -> dict[tuple[str, str], np.ndarray]:
+def pseudo_values_of(results: Results) -> Tables:
     """The pseudo-values of AER by arm and view, (seeds, verses)."""
     return {
         (name, view): np.array([pseudo_values(it.counts, AlignmentErrorRate.of) for it in scores])
@@ -143,7 +143,7 @@ def pseudo_values_of(results: Results) -> dict[tuple[str, str], np.ndarray]:
 
 def verdicts(
     results: Mapping[str, Sequence[AlignmentScores]],
-    values: Mapping[tuple[str, str], np.ndarray],
+    values: Tables,
     chapters: Sequence[str],
     view: str,
     beats: bool,
@@ -178,15 +178,6 @@ def verdict(adjusted: float) -> str:
     if not np.isfinite(adjusted):
         return "no verdict"
     return "shown" if adjusted < 0.05 else "not shown"
-
-
-def write_claims(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
-    """Writes and prints what the results say about the hypotheses."""
-    with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    print(f"\nhypotheses, written to {path}\n\n{table(list(rows[0]), (list(row.values()) for row in rows))}")
 
 
 def spread_of(values: Sequence[float]) -> dict[str, float]:

@@ -1,18 +1,20 @@
 """Language modelling of novels: a screen of normalizers, and a comparison of those that it chooses with softmax.
 
     python experiments/causal_lm/run.py --texts <folder of novels>
-    python experiments/causal_lm/run.py --texts <folder> --rates 1e-3 2e-3 --seeds 110 --out v.csv -- task.max_steps=9
+    python experiments/causal_lm/run.py --texts <folder> --seeds 110 111 112 --folder t --out t.csv -- task.max_steps=9
 
 Repeat the command to continue where it stopped. Overrides after `--` apply to all runs.
 """
 
 import argparse
+import math
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
+from bounds import ABOVE, BELOW, claim, decide, tables_of, write_claims
 from sweeps import NOTHING, ROOT, Run, on_test, print_cost, report, several, sweep, table
 from verdicts import write_verdicts
 
@@ -20,7 +22,8 @@ BASELINE, GATED = "softmax", "gated softmax"
 NULL_ARMS = ("uniform", "none")
 PAIR = ("dnas_prefix", "hnas_prefix")  # the better one is always compared
 NORMALIZERS = ("sink", "ssmax", "sigmoid", "softpick", "stick_breaking", "forgetting", *PAIR)
-ARMS = (BASELINE, *NORMALIZERS, GATED, *NULL_ARMS)
+CANDIDATES = (BASELINE, *NORMALIZERS, GATED)
+ARMS = (*CANDIDATES, *NULL_ARMS)
 CHOSEN = 5
 SIMPLE, SCORE = "bigram", "perplexity"
 RATES = (1e-3, 2e-3, 4e-3)
@@ -36,6 +39,17 @@ TIMED |= {"stick_breaking": 0.45, "forgetting": 0.41}
 SECONDS = dict.fromkeys(ARMS, UNTIMED) | dict.fromkeys(PAIR, 0.55) | TIMED  # CPU seconds of an update
 OTHERS = 80  # CPU seconds of a run besides its updates
 BANDS = ("loss_1x", "loss_2x", "loss_4x", "loss_8x")
+GROWTH = "loss_8x - loss_1x"
+LOSS_2, LOSS_3 = math.log(1.02), math.log(1.03)  # the loss per token of 2 % and 3 % more perplexity
+CLAIMS = [
+    *(claim("P1", arm, BASELINE, SCORE, BELOW) for arm in ("forgetting", "stick_breaking")),
+    *(claim("P2", arm, BASELINE, GROWTH, BELOW) for arm in ("forgetting", "stick_breaking")),
+    claim("P3", "ssmax", BASELINE, "loss_8x", BELOW),
+    claim("P4", GATED, BASELINE, "loss", (-LOSS_2, 0)),
+    claim("P5", "dnas_prefix", BASELINE, SCORE, ABOVE),
+    claim("P5", "hnas_prefix", BASELINE, "loss", (-LOSS_2, LOSS_2)),
+    *(claim("P6", arm, BASELINE, "loss", (-LOSS_3, LOSS_3)) for arm in ("sink", "sigmoid", "softpick")),
+]
 
 Curves = dict[str, dict[float, float]]  # arm -> rate -> validation perplexity; without the rates at which a run failed
 
@@ -56,18 +70,25 @@ def main() -> None:
     print_cost(SECONDS, len(rates), UPDATES, OTHERS)
     runs = screen(args.folder / "screen", shared, ARMS, rates)
     curves, simple = curves_of(runs), runs[0].baselines[SIMPLE][SCORE]
+    for rate in beyond(curves, rates):
+        for arm, found in curves_of(screen(args.folder / "screen_beyond", shared, CANDIDATES, [rate])).items():
+            curves.setdefault(arm, {}).update(found)
+    if BASELINE not in curves:
+        sys.exit(f"{BASELINE} has failed at all rates: there is nothing to compare with")
     arms = [BASELINE, *chosen(curves, simple)]
-    for rate in beyond(curves, arms, rates):
-        for arm, found in curves_of(screen(args.folder / "screen_beyond", shared, arms, [rate])).items():
-            curves[arm] |= found
     print(f"\n{curve_table(curves, arms, simple)}\n\nthe comparison:")
     print_cost({arm: SECONDS[arm] for arm in arms}, len(args.seeds), UPDATES, OTHERS)
+    compared = {}
     for arm in arms:
         settings = [*attention(arm), f"optimizer.lr={best_rate(curves[arm])}", f"seed={several(args.seeds)}"]
-        on_test(sweep(args.folder / "arms" / arm.replace(" ", "_"), *shared, *settings))
+        folder = args.folder / "arms" / f"{arm.replace(' ', '_')}_{best_rate(curves[arm]):g}"
+        compared[arm] = on_test(sweep(folder, *shared, *settings, failures=True))
     command = shlex.join(["python", "experiments/causal_lm/run.py", *sys.argv[1:]])
-    folders = [args.folder / "arms" / arm.replace(" ", "_") for arm in arms]
-    write_verdicts(folders, args.out, command, metrics=BANDS, gate=SIMPLE)
+    folders = [run.folder for runs in compared.values() for run in runs]
+    write_verdicts(folders, args.out, command, metrics=BANDS, gate=SIMPLE, grouped=False)
+    tables = tables_of(compared, (SCORE, "loss", *BANDS), "test")
+    tables |= {(arm, GROWTH): tables[arm, BANDS[-1]] - tables[arm, BANDS[0]] for arm in arms}
+    write_claims(args.out.with_name(f"{args.out.stem}_predictions.csv"), decide(CLAIMS, tables))
     report(*folders)
 
 
@@ -115,9 +136,11 @@ def chosen(curves: Curves, simple: float) -> list[str]:
     return [arm for arm in ranked if arm in kept]
 
 
-def beyond(curves: Curves, arms: Iterable[str], rates: Sequence[float]) -> list[float]:
-    """The rates to add: one beyond each edge that is the best rate of an arm."""
-    best = {best_rate(curves[arm]) for arm in arms}
+def beyond(curves: Curves, rates: Sequence[float]) -> list[float]:
+    """The rates to add: one beyond each edge that is the best rate of an arm that may be compared."""
+    if len(rates) < 2:
+        return []
+    best = {best_rate(curves[arm]) for arm in CANDIDATES if arm in curves}
     edges = ((rates[0], rates[0] ** 2 / rates[1]), (rates[-1], rates[-1] ** 2 / rates[-2]))
     return [float(f"{value:.6g}") for edge, value in edges if edge in best]
 

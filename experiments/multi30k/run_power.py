@@ -1,19 +1,21 @@
 """Translation of captions with tuned rates and ten seeds: normalizers in the encoder of a Transformer.
 
     python experiments/multi30k/run_power.py --data <folder of Multi30k>
-    python experiments/multi30k/run_power.py --data <folder> --seeds 110 --out v.csv -- task.max_steps=9
+    python experiments/multi30k/run_power.py --data <folder> --seeds 110 111 112 --folder t --out t.csv -- jobs=2
 
 Repeat the command to continue where it stopped. Overrides after `--` apply to all runs.
 """
 
 import argparse
+import math
 import shlex
 import sys
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
+from bounds import ABOVE, BELOW, claim, decide, tables_of, write_claims
 from sweeps import ROOT, on_test, report
-from tuned import add_options, print_tuned_cost, tuned_sweep
+from tuned import add_options, by_arm, print_tuned_cost, tuned_sweep
 from verdicts import write_verdicts
 
 ARMS = ("softmax", "dnas", "hnas", "dnas_slack", "dnas_slack_u")
@@ -27,6 +29,13 @@ RECIPE = [
     *("tokenizer.vocab_size=6000", "model=transformer_tiny", "model.dropout=0.1", f"task.max_steps={UPDATES}"),
 ]
 SECONDS = {"softmax": 0.20} | dict.fromkeys(ARMS[1:], 0.25)  # CPU seconds of an update; only softmax has been timed
+CLAIMS = [
+    *(claim(name, arm, "softmax", "BLEU", ABOVE) for name, arm in zip(("P1", "P2", "P3", "P4"), ARMS[1:], strict=True)),
+    *(claim(name, arm, "softmax", "BLEU", (0.3, 1.0)) for name, arm in (("P1", "dnas"), ("P2", "hnas"))),
+    claim("P3", "dnas_slack", "dnas", "BLEU", (-0.4, 0.4)),
+    claim("P4", "dnas_slack_u", "dnas_slack", "BLEU", (-0.2, math.inf)),
+    *(claim("P5", arm, "softmax", "loss", bounds) for arm in ARMS[1:] for bounds in (BELOW, (-0.03, -0.01))),
+]
 OTHERS = 120  # CPU seconds of a run besides its updates, not measured
 
 
@@ -40,9 +49,11 @@ def main() -> None:
     print_tuned_cost(args, SECONDS, UPDATES, OTHERS)
     hold_out(args.data, args.folder / "data")
     data = f"data.dir={(args.folder / 'data').resolve()}"
-    on_test(tuned_sweep(args.folder / "runs", args, ARMS, *RECIPE, data))
+    runs = on_test(tuned_sweep(args.folder / "runs", args, ARMS, *RECIPE, data))
     command = shlex.join(["python", "experiments/multi30k/run_power.py", *sys.argv[1:]])
     write_verdicts([args.folder / "runs"], args.out, command, metrics=["loss", "chrF"])
+    tables = tables_of(by_arm(runs), ("BLEU", "loss"), "test")
+    write_claims(args.out.with_name(f"{args.out.stem}_predictions.csv"), decide(CLAIMS, tables))
     report(args.folder / "runs")
 
 
@@ -61,7 +72,9 @@ def hold_out(source: Path, folder: Path) -> None:
             parts["held_out" if is_held_out else "train"].append(line)
         parts["val"] = (source / f"val.{language}").read_text().split("\n")[:-1]
         for name, its in parts.items():
-            (folder / f"{name}.{language}").write_text("".join(f"{line}\n" for line in its))
+            path, text = folder / f"{name}.{language}", "".join(f"{line}\n" for line in its)
+            if not path.is_file() or path.read_text() != text:  # runs may be reading it
+                path.write_text(text)
 
 
 if __name__ == "__main__":

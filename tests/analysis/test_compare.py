@@ -156,6 +156,8 @@ def test_groups_enter_as_clusters(tmp_path):
     verdict = compare("softmax", tmp_path).verdicts[0]
     assert (verdict.difference.examples, verdict.difference.clusters) == (100, 25)
     assert "100 examples in 25 groups" in verdict.sentence()
+    found = compare("softmax", tmp_path, grouped=False)
+    assert found.verdicts[0].difference.clusters == 100 and "of the same 25 groups" in found.notes[0]
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from attnorm.analysis.scores import (
     evaluation_of,
     example_table,
     primary_metric,
+    shared_examples,
 )
 from attnorm.analysis.seeds import SharedSeeds, shared_seeds
 from attnorm.analysis.statistics.crossed import paired_difference, without_claims
@@ -78,6 +79,7 @@ def compare(
     *,
     split: SplitName = "auto",
     level: float = 0.95,
+    grouped: bool = True,
 ) -> Comparison:
     """Compares runs with the runs of a baseline, paired by seed and by example.
 
@@ -89,6 +91,8 @@ def compare(
         split: "test", "validation" (the half that did not select the checkpoints) or "auto" (the test split if all runs
             have been scored on it).
         level: the level of the intervals.
+        grouped: whether examples of one group, such as the chapters of a book, may depend on each other. False: they
+            are taken as independent, and the intervals are for new examples of the same groups only.
 
     Raises RunError for folders without runs and runs that cannot be compared, and ConfigError for other arguments.
     """
@@ -111,7 +115,7 @@ def compare(
     others = [arm for arm in arms if arm is not chosen]
     if not others:
         raise ConfigError([Problem("against", f"there is nothing to compare with the baseline, {chosen.label}")])
-    return compare_arms(chosen, others, metric, split=split, level=level, pending=waiting_jobs(paths))
+    return compare_arms(chosen, others, metric, split=split, level=level, grouped=grouped, pending=waiting_jobs(paths))
 
 
 def compare_arms(
@@ -121,6 +125,7 @@ def compare_arms(
     *,
     split: SplitName = "auto",
     level: float = 0.95,
+    grouped: bool = True,
     pending: Sequence[str] = (),
 ) -> Comparison:
     """Compares arms with a baseline. pending: further runs that are planned; see `compare` for the other arguments."""
@@ -151,7 +156,13 @@ def compare_arms(
     metrics = {label: [numbers_of(record.get("metrics")) for record in its] for label, its in records.items()}
     beaten_by_none = unbeaten(metrics, methods, primary)
     by_arm, withheld = failures(shared, metric, ids)
-    verdicts = [verdict_of(shared, arm, metric, ids, level) for arm in others]
+    groups = next(iter(tables.values())).groups(ids)
+    if groups is not None and not grouped:
+        notes.append(
+            f"The intervals are for new seeds and new examples of the same {len(set(groups))} groups. They are too "
+            "narrow for new groups, because examples of one group were taken as independent."
+        )
+    verdicts = [verdict_of(shared, arm, metric, ids, level, groups if grouped else None) for arm in others]
     if waiting:
         unfinished = counted(len(waiting), "planned run") + (" is" if len(waiting) == 1 else " are")
         verdicts = [silenced(verdict, f"{unfinished} not finished yet") for verdict in verdicts]
@@ -177,12 +188,12 @@ def compare_arms(
     )
 
 
-def verdict_of(shared: SharedSeeds, arm: Arm, metric: str, ids: Sequence[str], level: float) -> Verdict:
-    """The verdict on one arm, not adjusted for others."""
+def verdict_of(
+    shared: SharedSeeds, arm: Arm, metric: str, ids: Sequence[str], level: float, groups: Sequence[str] | None
+) -> Verdict:
+    """The verdict on one arm, not adjusted for others. groups: the cluster of each example, if there are clusters."""
     baseline, pairs = shared.arms[0], shared.pairs(arm)
     rows = np.stack([first.values(metric, ids) - second.values(metric, ids) for first, second in pairs.values()])
-    labels = list(next(iter(pairs.values()))[0].rows.loc[list(ids), "group"])
-    groups = labels if len(set(labels)) < len(labels) else None
     difference = paired_difference(rows, groups, level)
     both = [(f"{it.label}, seed {seed}", it.finished[seed]) for it in (baseline, arm) for seed in pairs]
     return Verdict(
@@ -236,27 +247,6 @@ def common_source(tables: Mapping[str, ExampleTable]) -> Source:
             "Score the test split of all runs: attnorm eval run=<run folder> split=test"
         )
     return next(iter(sources))
-
-
-def shared_examples(tables: Sequence[ExampleTable], metric: str) -> tuple[list[str], list[str]]:
-    """The ids of the examples that all runs have a score for, in order, and notes about those that they have not.
-
-    Raises RunError if there is none.
-    """
-    ids = list(tables[0].rows.index)
-    common = set(ids).intersection(*(table.rows.index for table in tables[1:]))
-    notes = []
-    if len(common) < max(len(table.rows) for table in tables):
-        notes.append(
-            f"The runs have {len(common):,} examples in common; those that only some of them have are left out."
-        )
-    ids = [name for name in ids if name in common]
-    known = np.isfinite(np.stack([table.values(metric, ids) for table in tables])).all(0) if ids else np.zeros(0, bool)
-    if not known.all():
-        notes.append(f"Left out for want of a score in some run: {counted(int((~known).sum()), 'example')}.")
-    if not known.any():
-        raise RunError("the runs have no example in common that all of them were scored on")
-    return [name for name, is_known in zip(ids, known, strict=True) if is_known], notes
 
 
 def metric_of(tables: Sequence[ExampleTable], asked: str | None, primary: str | None) -> str:

@@ -19,6 +19,7 @@ from attnorm.run.checkpoint import BEST
 from attnorm.run.state import read_json
 from attnorm.run.trust import VARIABLE, trusted_packages
 from attnorm.tasks.results import CHECKPOINT, CORPUS_METRICS, PREDICTIONS, CorpusMetric
+from attnorm.wording import counted
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +99,11 @@ class ExampleTable:
             return float(corpus.of(sums.sum(0))) if len(sums) else float("nan")
         return float(rows[metric].mean())
 
+    def groups(self, ids: Sequence[str]) -> list[str] | None:
+        """The group of each example, such as its book; None if every example is a group of its own."""
+        labels = list(self.rows.loc[list(ids), "group"])
+        return labels if len(set(labels)) < len(labels) else None
+
     def texts(self, column: str, ids: Sequence[str]) -> list[str]:
         """The references or outputs of examples; a list of texts as one text."""
         values = self.rows.loc[list(ids), column]
@@ -138,6 +144,27 @@ def common_split(runs: Sequence[TrainedRun], split: SplitName) -> SplitName:
     if split != "auto":
         return split
     return "test" if runs and all(test_table(run) for run in runs) else "validation"
+
+
+def shared_examples(tables: Sequence[ExampleTable], metric: str) -> tuple[list[str], list[str]]:
+    """The ids of the examples that all runs have a score for, in order, and notes about those that they have not.
+
+    Raises RunError if there is none.
+    """
+    ids = list(tables[0].rows.index)
+    common = set(ids).intersection(*(table.rows.index for table in tables[1:]))
+    notes = []
+    if len(common) < max(len(table.rows) for table in tables):
+        notes.append(
+            f"The runs have {len(common):,} examples in common; those that only some of them have are left out."
+        )
+    ids = [name for name in ids if name in common]
+    known = np.isfinite(np.stack([table.values(metric, ids) for table in tables])).all(0) if ids else np.zeros(0, bool)
+    if not known.all():
+        notes.append(f"Left out for want of a score in some run: {counted(int((~known).sum()), 'example')}.")
+    if not known.any():
+        raise RunError("the runs have no example in common that all of them were scored on")
+    return [name for name, is_known in zip(ids, known, strict=True) if is_known], notes
 
 
 def evaluation_of(run: TrainedRun, split: SplitName) -> Mapping[str, Any]:

@@ -1,0 +1,85 @@
+"""Predictions as bounds on the difference between two arms, and what the results say about them."""
+
+import csv
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from sweeps import Run, table
+
+from attnorm.analysis.arms import find_runs
+from attnorm.analysis.scores import SplitName, example_table, shared_examples
+from attnorm.analysis.statistics.crossed import paired_difference
+
+BELOW, ABOVE = (-math.inf, 0.0), (0.0, math.inf)
+Scored = tuple[str, str]  # an arm and a metric
+Tables = Mapping[
+    Scored, np.ndarray
+]  # scores of examples or pseudo-values, (seeds, examples); (1, examples) without seeds
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A part of a prediction: the score `first` minus the score `second` is within `bounds`."""
+
+    prediction: str
+    first: Scored
+    second: Scored
+    bounds: tuple[float, float]
+
+
+def claim(prediction: str, arm: str, other: str, metric: str, bounds: tuple[float, float]) -> Claim:
+    """A claim about two arms on one metric."""
+    return Claim(prediction, (arm, metric), (other, metric), bounds)
+
+
+def decide(claims: Sequence[Claim], tables: Tables, groups: Sequence[Hashable] | None = None) -> list[dict[str, str]]:
+    """A row per claim: its bounds, the difference, its 95 % interval for new seeds and new examples, and the verdict.
+
+    A claim is shown if the interval is within its bounds, refuted if it is outside of them, and open otherwise. It is
+    not compared if an arm has no scores. groups: the cluster of each example, if there are clusters.
+    """
+    rows = []
+    for it in claims:
+        least, most = it.bounds
+        row = {"prediction": it.prediction, "score": ", ".join(it.first), "minus": ", ".join(it.second)}
+        numbers, verdict = {"least": least, "most": most}, "not compared"
+        if it.first in tables and it.second in tables:
+            found = paired_difference(tables[it.first] - tables[it.second], groups)
+            interval, verdict = found.new_seeds_and_examples, "open"
+            if least <= interval.low and interval.high <= most:
+                verdict = "shown"
+            elif interval.high < least or interval.low > most:
+                verdict = "refuted"
+            numbers |= {"difference": found.estimate, "low": interval.low, "high": interval.high}
+        rows.append({**row, **{name: f"{value:.5g}" for name, value in numbers.items()}, "verdict": verdict})
+    return rows
+
+
+def tables_of(arms: Mapping[str, Sequence[Run]], metrics: Sequence[str], split: SplitName) -> dict[Scored, np.ndarray]:
+    """The scores of the examples that all runs have, by arm and metric, over the seeds that all arms have."""
+    found = {}
+    for arm, runs in arms.items():
+        [*trained] = find_runs([run.folder for run in runs])
+        found[arm] = {run.seed: example for run in trained if (example := example_table(run, split)) is not None}
+    seeds = sorted(set.intersection(*(set(by_seed) for by_seed in found.values())))
+    tables = {}
+    for metric in metrics:
+        ids, _ = shared_examples([by_seed[seed] for by_seed in found.values() for seed in seeds], metric)
+        for arm, by_seed in found.items():
+            tables[arm, metric] = np.stack([by_seed[seed].values(metric, ids) for seed in seeds])
+    return tables
+
+
+def write_claims(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
+    """Writes and prints what the results say about the predictions."""
+    header = ("prediction", "score", "minus", "least", "most", "difference", "low", "high", "verdict")
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, header, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    print(
+        f"\npredictions, written to {path}\n\n{table(header, [[row.get(name, '') for name in header] for row in rows])}"
+    )
