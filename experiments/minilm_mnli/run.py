@@ -57,6 +57,9 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, default=3)
     parser.add_argument("--rows", type=int, help="use fewer training and validation rows, to try the script")
     parser.add_argument("--folder", type=Path, default=ROOT / "logs" / "minilm_mnli")
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).with_name("scores.csv"), help="the scores of all runs"
+    )
     args = parser.parse_args()
 
     transformers.logging.set_verbosity_error()
@@ -75,6 +78,14 @@ def main() -> None:
     best = {arm: max(its, key=its.__getitem__) for arm, its in tuning.items()}
     found = {arm: [scores(arm, seed, best[arm], valid) for seed in args.seeds] for arm in args.arms}
     verdicts = compare_scores(args.arms[0], found, "accuracy", seeds=args.seeds)
+    with open(args.out, "w", newline="") as file:
+        scores_of_runs = csv.writer(file, lineterminator="\n")
+        scores_of_runs.writerow(["arm", "seed", "learning_rate", "accuracy", "rows"])
+        for arm, tables in found.items():
+            for rate, accuracy in tuning[arm].items():
+                scores_of_runs.writerow([arm, SEED_OF_TUNING, rate, f"{accuracy:.2f}", len(dev)])
+            for seed, table in zip(args.seeds, tables, strict=True):
+                scores_of_runs.writerow([arm, seed, best[arm], f"{table.mean():.2f}", len(valid)])
 
     for arm, tables in found.items():
         means = [table.mean() for table in tables]

@@ -819,12 +819,28 @@ def test_the_experiment_with_the_trainer_continues_and_compares(tmp_path, monkey
 
     monkeypatch.setattr(script, "DataCollatorWithPadding", Collator)
     options = ["--data", str(tmp_path), "--model", str(tmp_path / "bert"), "--folder", str(tmp_path / "logs")]
-    options += ["--epochs", "10", "--seeds", "1", "2", "--arms", "softmax", "hnas"]
+    options += [
+        "--epochs",
+        "10",
+        "--seeds",
+        "1",
+        "2",
+        "--arms",
+        "softmax",
+        "hnas",
+        "--out",
+        str(tmp_path / "scores.csv"),
+    ]
     monkeypatch.setattr("sys.argv", ["run.py", *options])
     script.main()
     said = [line for line in capsys.readouterr().out.splitlines() if "minus" in line or "accuracy" in line]
     assert len(said) == 3 and said[-1].startswith("hnas minus softmax: ")
     assert batches[-1] == lengths  # predictions are in the order of the rows
+    scores = (tmp_path / "scores.csv").read_text().splitlines()
+    assert [line.rpartition(",")[0].rpartition(",")[0] for line in scores[1:4]] == [
+        *("softmax,100,0.001", "softmax,1,0.001", "softmax,2,0.001")
+    ]
+    assert len(scores) == 7
     weights = (tmp_path / "logs/hnas_1_0.001/hybrid.csv").read_text().splitlines()
     assert [line.split(",")[:2] for line in weights] == [
         ["10", f"bert.encoder.layer.{layer}.attention.self.attnorm"] for layer in range(LAYERS)
