@@ -523,7 +523,7 @@ def test_alignments_tunes_every_arm_alike_and_trains_it_at_its_own_rate(alignmen
     row = {row["arm"]: row for row in reversed(rows)}
     assert row["ot"]["seeds"] == "5" and row["diagonal"]["verdict"] == "reference"
     assert float(row["ot"]["difference"]) == pytest.approx(0, abs=1)
-    claims = [*csv.DictReader((tmp_path / "hypotheses_lstm.csv").read_text().splitlines())]
+    claims = [*csv.DictReader((tmp_path / "verdicts_lstm_hypotheses.csv").read_text().splitlines())]
     assert {it["prediction"] for it in claims} == {f"H{number}" for number in range(1, 8)}
 
 

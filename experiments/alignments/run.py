@@ -84,7 +84,7 @@ def main() -> None:
         print(f"\n{detail_table(of_view)}")
     write(out, [{**row, "command": command} for row in rows])
     if beats and set(args.arms) == set(ARMS):
-        write_claims(out.with_name(out.name.replace("verdicts", "hypotheses")), decide(CLAIMS, values, chapters))
+        write_claims(out.with_name(f"{out.stem}_hypotheses.csv"), decide(CLAIMS, values, chapters))
 
 
 # --------------------------------------------------------------------------------------------------------------- tuning
