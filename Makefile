@@ -1,4 +1,4 @@
-# make setup | make train | make figures | make test | make test-fast | make test-numerics | make test-kernels | make lint | make docs
+# make setup | make train | make figures | make test | make test-fast | make test-kernels | make lint | make docs
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

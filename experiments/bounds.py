@@ -11,7 +11,7 @@ from sweeps import Run, table
 
 from attnorm.analysis.arms import find_runs
 from attnorm.analysis.scores import SplitName, example_table, shared_examples
-from attnorm.analysis.statistics.crossed import paired_difference
+from attnorm.analysis.statistics.crossed import MIN_SEEDS, paired_difference
 
 BELOW, ABOVE = (-math.inf, 0.0), (0.0, math.inf)
 Scored = tuple[str, str]  # an arm and a metric
@@ -59,12 +59,19 @@ def decide(claims: Sequence[Claim], tables: Tables, groups: Sequence[Hashable] |
 
 
 def tables_of(arms: Mapping[str, Sequence[Run]], metrics: Sequence[str], split: SplitName) -> dict[Scored, np.ndarray]:
-    """The scores of the examples that all runs have, by arm and metric, over the seeds that all arms have."""
+    """The scores of the examples that all runs have, by arm and metric, over the seeds that all arms have.
+
+    An arm with scores for fewer than MIN_SEEDS seeds is left out, as in a comparison.
+    """
     found = {}
     for arm, runs in arms.items():
-        [*trained] = find_runs([run.folder for run in runs])
-        found[arm] = {run.seed: example for run in trained if (example := example_table(run, split)) is not None}
-    seeds = sorted(set.intersection(*(set(by_seed) for by_seed in found.values())))
+        trained = find_runs([run.folder for run in runs]) if runs else []
+        by_seed = {run.seed: example for run in trained if (example := example_table(run, split)) is not None}
+        if len(by_seed) >= MIN_SEEDS:
+            found[arm] = by_seed
+    if not found:
+        return {}
+    seeds = sorted(set.intersection(*map(set, found.values())))
     tables = {}
     for metric in metrics:
         ids, _ = shared_examples([by_seed[seed] for by_seed in found.values() for seed in seeds], metric)

@@ -582,16 +582,19 @@ def test_alignments_decides_its_hypotheses_by_intervals(alignments):
 
 
 def test_scores_of_arms_are_paired_by_seed_and_example(tmp_path):
-    """Seed 3 of hnas has not been scored, and the runs of dnas are in another order."""
+    """Seed 3 of hnas has not been trained, the runs of dnas are in another order, and sink has too few seeds."""
     bounds = load("bounds")
     made = {
         arm: [make_run(tmp_path / f"{arm}_{seed}", arm, seed, gain=gain) for seed in seeds]
-        for arm, gain, seeds in (("softmax", 0, (1, 2, 3)), ("dnas", 20, (2, 3, 1)), ("hnas", 0, (1, 2)))
+        for arm, gain, seeds in (
+            *(("softmax", 0, (1, 2, 3, 4)), ("dnas", 20, (2, 4, 3, 1)), ("hnas", 0, (1, 2, 4)), ("sink", 0, (1, 2))),
+        )
     }
     arms = {arm: [sweeps.Run({}, folder, {}, {}) for folder in folders] for arm, folders in made.items()}
     tables = bounds.tables_of(arms, ["rougeL", "loss"], "validation")
-    assert {table.shape for table in tables.values()} == {(2, 100)}  # the half that has not selected the checkpoint
-    for row, seed in enumerate((1, 2)):
+    assert {arm for arm, _ in tables} == {"softmax", "dnas", "hnas"}
+    assert {table.shape for table in tables.values()} == {(3, 100)}  # the half that has not selected the checkpoint
+    for row, seed in enumerate((1, 2, 4)):
         rows = pd.read_parquet(tmp_path / f"dnas_{seed}/predictions/validation.parquet").query("not selecting")
         assert tables["dnas", "rougeL"][row] == pytest.approx(rows["rougeL"].to_numpy())
     rows = bounds.decide([bounds.claim("P", "dnas", "softmax", "rougeL", bounds.ABOVE)], tables)

@@ -80,7 +80,7 @@ def main() -> None:
     for view in VIEWS:
         of_view = {name: by_view[view] for name, by_view in results.items()}
         rows += (found := verdicts(of_view, values, chapters, view, beats))
-        print(f"\nAER in percent, the step that {view}\n\n{table(HEADER, map(shown, found))}")
+        print(f"\nAER in percent ({view})\n\n{table(HEADER, map(shown, found))}")
         print(f"\n{detail_table(of_view)}")
     write(out, [{**row, "command": command} for row in rows])
     if beats and set(args.arms) == set(ARMS):
@@ -174,7 +174,7 @@ def verdicts(
 
 
 def verdict(adjusted: float) -> str:
-    """adjusted: the adjusted p-value of an arm; NaN if there is none."""
+    """The word for an adjusted p-value; NaN means that it is not defined."""
     if not np.isfinite(adjusted):
         return "no verdict"
     return "shown" if adjusted < 0.05 else "not shown"

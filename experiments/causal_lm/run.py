@@ -87,7 +87,9 @@ def main() -> None:
     folders = [run.folder for runs in compared.values() for run in runs]
     write_verdicts(folders, args.out, command, metrics=BANDS, gate=SIMPLE, grouped=False)
     tables = tables_of(compared, (SCORE, "loss", *BANDS), "test")
-    tables |= {(arm, GROWTH): tables[arm, BANDS[-1]] - tables[arm, BANDS[0]] for arm in arms}
+    tables |= {
+        (arm, GROWTH): tables[arm, BANDS[-1]] - tables[arm, BANDS[0]] for arm in arms if (arm, BANDS[0]) in tables
+    }
     write_claims(args.out.with_name(f"{args.out.stem}_predictions.csv"), decide(CLAIMS, tables))
     report(*folders)
 

@@ -149,7 +149,7 @@ def common_split(runs: Sequence[TrainedRun], split: SplitName) -> SplitName:
 def shared_examples(tables: Sequence[ExampleTable], metric: str) -> tuple[list[str], list[str]]:
     """The ids of the examples that all runs have a score for, in order, and notes about those that they have not.
 
-    Raises RunError if there is none.
+    Raises RunError if the runs have no such example.
     """
     ids = list(tables[0].rows.index)
     common = set(ids).intersection(*(table.rows.index for table in tables[1:]))
