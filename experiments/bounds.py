@@ -15,9 +15,8 @@ from attnorm.analysis.statistics.crossed import MIN_SEEDS, paired_difference
 
 BELOW, ABOVE = (-math.inf, 0.0), (0.0, math.inf)
 Scored = tuple[str, str]  # an arm and a metric
-Tables = Mapping[
-    Scored, np.ndarray
-]  # scores of examples or pseudo-values, (seeds, examples); (1, examples) without seeds
+# scores or pseudo-values of examples, (seeds, examples), or (1, examples) for an arm without seeds
+Tables = Mapping[Scored, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -87,6 +86,5 @@ def write_claims(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
         writer = csv.DictWriter(file, header, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    print(
-        f"\npredictions, written to {path}\n\n{table(header, [[row.get(name, '') for name in header] for row in rows])}"
-    )
+    cells = [[row.get(name, "") for name in header] for row in rows]
+    print(f"\npredictions, written to {path}\n\n{table(header, cells)}")

@@ -758,6 +758,15 @@ def made_up_tables(arms, metrics, split):
     return {key: table - (key == ("forgetting", "loss_8x")) for key, table in tables.items()}
 
 
+def test_no_prediction_is_decided_by_an_arm_that_does_not_beat_the_bigram_model():
+    script = load("causal_lm/run")
+
+    def runs_of(*values):
+        return [sweeps.Run({}, None, {"perplexity": value}, {"bigram": {"perplexity": 29}}) for value in values]
+
+    assert [*script.fit({"softmax": runs_of(28, 29), "sink": runs_of(28, 30), "ssmax": []})] == ["softmax"]
+
+
 def test_fewer_arms_are_compared_if_fewer_beat_the_bigram_model():
     script = load("causal_lm/run")
     curves = {

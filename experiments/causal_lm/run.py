@@ -9,6 +9,7 @@ Repeat the command to continue where it stopped. Overrides after `--` apply to a
 import argparse
 import math
 import shlex
+import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -86,7 +87,7 @@ def main() -> None:
     command = shlex.join(["python", "experiments/causal_lm/run.py", *sys.argv[1:]])
     folders = [run.folder for runs in compared.values() for run in runs]
     write_verdicts(folders, args.out, command, metrics=BANDS, gate=SIMPLE, grouped=False)
-    tables = tables_of(compared, (SCORE, "loss", *BANDS), "test")
+    tables = tables_of(fit(compared), (SCORE, "loss", *BANDS), "test")
     tables |= {
         (arm, GROWTH): tables[arm, BANDS[-1]] - tables[arm, BANDS[0]] for arm in arms if (arm, BANDS[0]) in tables
     }
@@ -145,6 +146,15 @@ def beyond(curves: Curves, rates: Sequence[float]) -> list[float]:
     best = {best_rate(curves[arm]) for arm in CANDIDATES if arm in curves}
     edges = ((rates[0], rates[0] ** 2 / rates[1]), (rates[-1], rates[-1] ** 2 / rates[-2]))
     return [float(f"{value:.6g}") for edge, value in edges if edge in best]
+
+
+def fit(compared: Mapping[str, Sequence[Run]]) -> dict[str, Sequence[Run]]:
+    """The arms whose mean perplexity on the test books is below that of the simple method: the others get no verdict."""
+    return {
+        arm: runs
+        for arm, runs in compared.items()
+        if runs and statistics.mean(run.metrics[SCORE] for run in runs) < runs[0].baselines[SIMPLE][SCORE]
+    }
 
 
 def curve_table(curves: Curves, arms: Iterable[str], simple: float) -> str:
