@@ -149,7 +149,7 @@ def beyond(curves: Curves, rates: Sequence[float]) -> list[float]:
 
 
 def fit(compared: Mapping[str, Sequence[Run]]) -> dict[str, Sequence[Run]]:
-    """The arms whose mean perplexity on the test books is below that of the simple method: the others get no verdict."""
+    """The arms whose mean perplexity is below that of the simple method. The others get no verdict."""
     return {
         arm: runs
         for arm, runs in compared.items()
