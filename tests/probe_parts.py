@@ -50,6 +50,20 @@ class Slopes(Normalizer):
         return softmax_over_keys(s * torch.tensor(self.slopes)[:, None, None])
 
 
+class Talking(Normalizer):
+    """softmax of the mean over the heads, and does not say that it couples them."""
+
+    def weights(self, s, given):
+        return softmax_over_keys(s.mean(1, keepdim=True).expand_as(s))
+
+
+class Leaky(Normalizer):
+    """Columns, then rows, and does not say that its rows depend on later queries."""
+
+    def weights(self, s, given):
+        return softmax_over_keys(s - s.logsumexp(-2, keepdim=True).clamp(min=-50))
+
+
 class Broken(Normalizer):
     """Raises an error as soon as it is used."""
 
@@ -92,6 +106,19 @@ class Tiny(Probe):
         wanted = permutations(count, size, generator)
         queries = rows_at(keys, wanted) + self.noise * torch.randn(keys.shape, generator=generator)
         return asked(queries, keys, wanted, generator)
+
+
+class TinyCausal(Tiny):
+    """The same, with causal attention."""
+
+    site = "causal"
+
+
+class Unsolved(Tiny):
+    """A solver that fails at a size of the tests."""
+
+    def ceiling(self, batch):
+        return torch.linalg.inv(torch.zeros(batch.keys.shape[1] - 4, 2, 2)).sum((1, 2))
 
 
 class Scaled(Normalizer):

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import runs
+import torch
 
 from attnorm.cli import main, probe
 from attnorm.cli.probe import as_lists, difference, plan_of, read_probe
@@ -66,6 +67,7 @@ def run(monkeypatch, tmp_path, capsys):
         ("jobs=two", "jobs=two: allowed: whole numbers from 1"),
         ("rates=0.1,-1", "rates=-1: allowed: numbers above 0"),
         ("rates=[]", r"rates=\[\]: needs at least one"),
+        ("rates=0.1,0.01,0.1", "rates=0.1,0.01,0.1: has a value twice"),
         ("options.hnas={strt:1}", ".*'hnas': strt=1: no such option; allowed: start, .*Did you mean 'start'"),
         ("options.hnas=3", "options.hnas=3: expected options"),
         ("options.sink={start:1}", "options.sink: has no effect; the normalizers are softmax, dnas, hnas"),
@@ -76,6 +78,19 @@ def run(monkeypatch, tmp_path, capsys):
 def test_a_message_names_the_key_the_value_and_what_is_allowed(typed, expected):
     [problem] = problems(typed)
     assert re.match(expected, problem), problem
+
+
+def test_an_own_normalizer_that_sees_the_future_is_refused_at_the_causal_site():
+    typed = "normalizers=softmax,probe_parts.Leaky"
+    [problem] = problems(typed, "probes=recall,hub")
+    assert re.match("normalizers=probe_parts.Leaky: no_leak_in_causal_use does not hold", str(problem)), problem
+    read_probe([typed, "probes=hub"])
+
+
+def test_results_go_to_a_folder(tmp_path):
+    (tmp_path / "there").write_text("")
+    [problem] = problems(f"out={tmp_path / 'there'}")
+    assert "expected a folder, found a file" in str(problem)
 
 
 def test_all_problems_are_reported_together(run):
@@ -190,7 +205,7 @@ def test_own_parts_of_the_working_directory_are_compared(monkeypatch, run, tmp_p
     code, printed, errors = run(*typed)
     assert code == 0, errors
     assert len(ran) == 2 + 3, "two arms are tuned; they and a null arm are compared"
-    assert "preview" in printed and "FirstHalf" in printed and "+0.000" in printed
+    assert "preview: " in printed and "FirstHalf" in printed and "+0.000" in printed
     with open(tmp_path / "logs/probe/probe.csv", newline="") as file:
         rows = [*csv.DictReader(file)]
     assert [(row["arm"], row["size"]) for row in rows] == [
@@ -218,6 +233,18 @@ def test_a_normalizer_that_fails_is_named_and_the_others_are_shown(run, tmp_path
         assert {row["arm"] for row in csv.DictReader(file)} == {"softmax", "dnas", "uniform"}
 
 
+def test_an_error_of_an_own_probe_comes_before_training(run, tmp_path):
+    with pytest.raises(torch.linalg.LinAlgError):
+        run("probes=probe_parts.Tiny,probe_parts.Unsolved", "seeds=3", "rates=0.01", "out=here")
+    assert not (tmp_path / "here").exists()
+
+
+def test_a_cell_in_which_the_baseline_is_not_defined_is_in_the_table(run):
+    typed = ["normalizers=dnas,softmax", "probes=probe_parts.Tiny,probe_parts.TinyCausal", "seeds=3", "rates=0.01"]
+    code, printed, errors = run(*typed, "out=here")
+    assert code == 0 and re.search(r"TinyCausal .*not defined here", printed), printed + errors
+
+
 @pytest.mark.slow
 def test_a_single_seed_and_a_single_normalizer_give_scores_without_verdicts(run, tmp_path):
     for arm in ("softmax", "asentmax", "dnas_slack+content", "probe_parts.Temperature"):
@@ -230,6 +257,8 @@ def test_a_difference_is_shown_with_its_half_width_and_its_verdict():
     for verdict, mark in (("shown", " *"), ("not shown", ""), ("depends on the rate", " (flips)")):
         row = probe.Row(**{**vars(found), "difference": 0.2, "low": 0.15, "high": 0.25, "verdict": verdict})
         assert difference(row, "") == f"+0.200 ± 0.050{mark}"
+    row = probe.Row(**{**vars(found), "difference": 0.2, "verdict": "at least 3 seeds are needed (found 2)"})
+    assert difference(row, "") == "+0.200 (at least 3 seeds are needed (found 2))"
     overflowed = probe.Row(**{**vars(found), "verdict": "scores that are not finite"})
     assert difference(overflowed, "") == "scores that are not finite"
     assert difference(None, "not defined here") == "not defined here" and difference(None, "") == ""

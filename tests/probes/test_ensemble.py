@@ -77,7 +77,7 @@ def test_every_arm_has_members_that_are_trained_alone(label, cell):
     [
         *(("softmax", True), ("hnas", True), ("sink", True), ("dnas_slack+content", True)),
         *(("probe_parts.Gate", True), ("asentmax", False), ("probe_parts.Temperature", False), ("selective", False)),
-        ("probe_parts.Slopes", False),
+        *(("probe_parts.Slopes", False), ("probe_parts.Talking", False)),
     ],
 )
 def test_members_are_heads_of_one_normalizer_where_heads_do_not_see_each_other(label, together):

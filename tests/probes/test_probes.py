@@ -440,3 +440,13 @@ def test_a_wrong_probe_names_the_nearest():
         cells_of("hubb")
     with pytest.raises(ValueError, match=r"must be a subclass of attnorm.probes.base.Probe"):
         cells_of("attnorm.probes.base.Probe")
+
+
+def test_a_probe_at_the_causal_site_has_a_causal_model():
+    probe = Cell("probe_parts.TinyCausal").probe()
+    model = probe.model(Arm("softmax"), [0])
+    batch = with_members(probe.batch(3, 5, torch.Generator().manual_seed(0)), 1)
+    later = batch._replace(keys=batch.keys.clone(), values=batch.values.clone())
+    later.keys[:, :, 3:], later.values[:, :, 3:] = 9.0, 9.0
+    changed = (model(later) - model(batch)).abs().amax((0, 1, 3))
+    assert (changed[:3] == 0).all() and (changed[3:] > 0).all()

@@ -114,6 +114,20 @@ def test_a_sweep_of_real_runs_is_killed_and_continued(tmp_path):
         assert sorted(runs.logged(folder, "train/loss")) == list(range(1, 61))
 
 
+def test_a_sweep_is_continued_elsewhere_without_the_checkpoints_of_finished_runs(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    assert attnorm(here, "attention=softmax,dnas", "dir=s", "jobs=2").returncode == 0
+    shutil.copytree(here, there, ignore=shutil.ignore_patterns("checkpoints"))
+    shutil.rmtree(here)
+    ended = attnorm(there, "attention=softmax,dnas,uniform", "dir=s")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.count("finished before") == 2
+    assert [it["state"] for it in report(there / "s")["jobs"]] == ["finished"] * 3
+    compared = runs.command("-m", "attnorm", "compare", "against=s", cwd=there, env=source())
+    assert compared.returncode == 0 and "uniform" in compared.stdout, compared.stdout + compared.stderr
+
+
 @pytest.mark.slow
 def test_a_real_search_finds_values_and_prunes(tmp_path):
     typed = ("search=optuna", "trials=3", "optimizer.lr=tag(log,interval(1e-4,1e-1))", "model.dropout=0.0,0.1", "dir=s")

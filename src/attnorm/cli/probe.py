@@ -12,6 +12,8 @@ import torch
 from attnorm import progress
 from attnorm.analysis.probes.page import grouped, write_page
 from attnorm.analysis.probes.verdicts import CellResults, Row, results_of_cell, with_discoveries, write_csv
+from attnorm.attention.testing.before_training import failure_of, is_of_attnorm
+from attnorm.attention.testing.cases import WIDTH
 from attnorm.config.command import read
 from attnorm.errors import Problem
 from attnorm.imports import PATH
@@ -26,7 +28,8 @@ from attnorm.wording import counted
 
 ALL = "all"
 PREVIEW = (
-    "preview: a third of the training, and too few tuning seeds to see whether a verdict depends on the learning rate"
+    "preview: a third of the training, learning rates that are not extended if the best one is at an edge, and too few "
+    "tuning seeds to see whether a verdict depends on the rate; preset=atlas has none of these limits"
 )
 
 
@@ -51,12 +54,13 @@ def run_probe(arguments: list[str], conf: Path) -> int:
     plan = plan_of(settings)
     arms = [plan.arm(label) for label in plan.arms]
     folder = Path(settings.out)
+    try_probes(plan.cells)
     torch.set_num_threads(1)
     begin, cpu = time.monotonic(), time.process_time()
     found = compare(plan, folder / "results", settings.jobs, Reporter(plan))
     cells = with_discoveries([results_of_cell(it, arms, plan.rates) for it in found])
     note = PREVIEW if settings.preset == "quick" else ""
-    write_csv(cells, folder / "probe.csv")
+    write_csv(cells, folder / "probe.csv", preset=settings.preset)
     page = write_page(cells, arms, folder / "probe.html", note)
     show_cells(cells, arms)
     if note:
@@ -100,6 +104,10 @@ def problems_of(settings: ProbeSettings) -> list[Problem]:
             problems.append(Problem("normalizers", str(error)))
     if twice := {name for name in names if names.count(name) > 1}:
         problems.append(Problem("normalizers", "named twice", ", ".join(sorted(twice))))
+    if settings.rates and len(set(settings.rates)) < len(settings.rates):
+        problems.append(Problem("rates", "has a value twice", ",".join(f"{rate:g}" for rate in settings.rates)))
+    if Path(settings.out).is_file():
+        problems.append(Problem("out", "expected a folder, found a file", settings.out))
     problems += namesakes("normalizers", [arm.short for arm in arms if arm.label not in twice])
     if names and names[0] in NULLS:
         problems.append(Problem("normalizers", "the first one is the baseline, which cannot be a null arm", names[0]))
@@ -120,7 +128,20 @@ def problems_of(settings: ProbeSettings) -> list[Problem]:
         reasons = [reason for site in sorted(sites) if (reason := arm.unfit(site))]
         if len(reasons) == len(sites):
             problems.append(Problem("normalizers", f"not defined in any of these probes: {reasons[0]}", arm.label))
+        elif not is_of_attnorm(own := arm.normalizer(2, WIDTH)):
+            use = {"heads": 2, "causal": "causal" in sites, "prior": arm.has_prior}
+            if failure := failure_of(own, f"normalizers={arm.label}", **use):
+                problems.append(Problem("normalizers", failure, arm.label))
     return problems
+
+
+def try_probes(cells: Sequence[Cell]) -> None:
+    """Draws and solves two examples of every cell at every size, so that an error in a probe of one's own ends the
+    command before anything is trained."""
+    for cell in cells:
+        probe = cell.probe()
+        for size in probe.test_sizes:
+            probe.ceiling(probe.batch(2, size, torch.Generator().manual_seed(0)))
 
 
 def namesakes(key: str, shorts: Sequence[str]) -> list[Problem]:
@@ -207,10 +228,11 @@ def show_cells(cells: Sequence[CellResults], arms: Sequence[Arm]) -> None:
     body = []
     for cell in cells:
         rows = {row.arm: row for row in cell.rows if row.trained}
-        if compared[0].short not in rows:
-            continue
-        base = rows[compared[0].short]
         why = {**dict.fromkeys(cell.left_out, "not defined here"), **dict.fromkeys(cell.found.failed, "failed")}
+        if (base := rows.get(compared[0].short)) is None:
+            reason = why.get(compared[0].label, "")
+            body.append([cell.found.cell.title, reason, *("" for _ in header[2:])])
+            continue
         differences = [difference(rows.get(arm.short), why.get(arm.label, "")) for arm in compared[1:]]
         bounds = [f"{value:.3f}" if isfinite(value) else "" for value in (base.score, base.null, base.ceiling)]
         body.append([cell.found.cell.title, *bounds, *differences])
@@ -225,5 +247,7 @@ def difference(row: Row | None, missing: str) -> str:
     if isnan(row.difference):
         return row.verdict
     half = (row.high - row.low) / 2
+    if isnan(half):
+        return f"{row.difference:+.3f} ({row.verdict})"
     mark = {"shown": " *", "depends on the rate": " (flips)"}.get(row.verdict, "")
-    return f"{row.difference:+.3f}" + ("" if isnan(half) else f" ± {half:.3f}") + mark
+    return f"{row.difference:+.3f} ± {half:.3f}{mark}"

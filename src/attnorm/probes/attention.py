@@ -109,7 +109,8 @@ def joined(alone: Sequence[Normalizer], joint: Normalizer) -> Normalizer:
 def are_heads(one: Normalizer, two: Normalizer, width: int) -> bool:
     """Whether the normalizer for two heads is that for one head twice: it sees only scores, with numbers per head.
 
-    Constants that differ between heads are no numbers of the state, so the weights are compared as well.
+    Constants that differ between heads are no numbers of the state, and an own class may couple heads without saying
+    so. The weights of two different heads are therefore compared as well.
     """
     if one.needs_states != "none" or one.couples_heads:
         return False
@@ -118,8 +119,9 @@ def are_heads(one: Normalizer, two: Normalizer, width: int) -> bool:
         return False
     allowed, scale = torch.ones(5, 5, dtype=torch.bool).tril() if one.needs_causal else None, width**-0.5
 
-    def weights(normalizer: Normalizer, heads: int) -> Tensor:
-        q = torch.randn(1, 1, 5, width, generator=torch.Generator().manual_seed(0)).expand(1, heads, 5, width)
+    def weights(normalizer: Normalizer, q: Tensor) -> Tensor:
         return normalizer(dot_scores(q, q, scale), allowed, keys=q, scale=scale, **normalizer.declared(q, None))
 
-    return torch.allclose(weights(joined([one, one], two), 2), weights(one, 1), atol=1e-6)
+    q = torch.randn(1, 2, 5, width, generator=torch.Generator().manual_seed(0))
+    alone = torch.cat([weights(one, q[:, :1]), weights(one, q[:, 1:])], 1)
+    return torch.allclose(weights(joined([one, one], two), q), alone, atol=1e-6)

@@ -66,7 +66,7 @@ class Probe:
         """The model of an ensemble: called with a batch (E, B, ...), it returns the outputs (E, B, N, ...)."""
         sample = self.batch(1, self.size, torch.Generator().manual_seed(0))
         widths = (sample.queries.shape[-1], sample.keys.shape[-1], sample.values.shape[-1])
-        return OneStep(arm, seeds, *widths, outputs=LABELS)
+        return OneStep(arm, seeds, *widths, outputs=LABELS, causal=self.site == "causal")
 
     def loss(self, outputs: Tensor, batch: Any) -> Tensor:
         """The mean loss of each member, (E,)."""
@@ -77,7 +77,7 @@ class Probe:
         return (outputs.argmax(-1) == batch.targets).float().flatten(2).mean(2)
 
     def ceiling(self, batch: Any) -> Tensor | None:
-        """The score (B,) of an exact solver of the examples, if there is one."""
+        """The score (B,) of a solver of the examples, if there is one."""
         return None
 
 

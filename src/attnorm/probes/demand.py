@@ -57,6 +57,7 @@ class Share(Demand):
         return permutations(count, size, generator)[:, torch.arange(size) % among]
 
     def ceiling(self, batch: Batch) -> Tensor:
+        """The nearest key. A model that uses the other queries, which often want the same one, can do better."""
         return nearest(batch)
 
 
@@ -75,4 +76,5 @@ class Skew(Demand):
         return other.masked_fill(torch.rand(count, size, generator=generator) < self.hot, 0)
 
     def ceiling(self, batch: Batch) -> Tensor:
+        """The nearest key. A model that uses the other queries, which often want the same one, can do better."""
         return nearest(batch)

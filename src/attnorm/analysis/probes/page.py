@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 DOSED = ("demand", "share", "hub")  # probes whose doses are numbers
 AXES = {"demand": "queries for 16 keys", "share": "wanted keys of 16", "hub": "common shift of the queries"}
 COLOURS = ("#333333", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#a6761d")  # Okabe and Ito
+LINES = ("solid", "dashed", "dotted", "dashdot")
 
 
 @dataclass(frozen=True)
@@ -180,12 +181,13 @@ def draw_doses(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | N
     figure, panels = figure_of(len(dosed))
     for axes, (name, of) in zip(panels, dosed.items(), strict=True):
         axes.axhline(0, color=COLOURS[0], linewidth=1, label=arms[0].short)
-        for colour, arm in zip(colours(len(arms) - 1), arms[1:], strict=True):
+        for style, arm in zip(styles(len(arms))[1:], arms[1:], strict=True):
             rows = [row for cell in of for row in cell.rows if row.arm == arm.short and row.trained]
             rows = sorted((row for row in rows if not isnan(row.difference)), key=lambda row: float(row.dose))
             x = [float(row.dose) for row in rows]
-            axes.plot(x, [row.difference for row in rows], color=colour, marker="o", markersize=4, label=arm.short)
-            axes.fill_between(x, [row.low for row in rows], [row.high for row in rows], color=colour, alpha=0.2)
+            axes.plot(x, [row.difference for row in rows], **style, marker="o", markersize=4, label=arm.short)
+            low, high = [row.low for row in rows], [row.high for row in rows]
+            axes.fill_between(x, low, high, color=style["color"], alpha=0.2)
         axes.set(xlabel=AXES[name], ylabel=f"{of[0].rows[0].metric}, difference to {arms[0].short}", title=name)
         axes.set_xticks([float(cell.found.cell.dose) for cell in of])
     panels[0].legend(frameon=False, fontsize=9)
@@ -199,9 +201,9 @@ def draw_rates(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | N
         return None
     figure, panels = figure_of(len(tuned))
     for axes, cell in zip(panels, tuned, strict=True):
-        for colour, arm in zip((COLOURS[0], *colours(len(arms) - 1)), arms, strict=True):
+        for style, arm in zip(styles(len(arms)), arms, strict=True):
             curve: Mapping[float, float] = cell.curves.get(arm.label, {})
-            axes.plot([*curve], [*curve.values()], color=colour, marker="o", markersize=4, label=arm.short)
+            axes.plot([*curve], [*curve.values()], **style, marker="o", markersize=4, label=arm.short)
         rates = sorted({rate for curve in cell.curves.values() for rate in curve})
         axes.set(xscale="log", xlabel="learning rate", title=cell.found.cell.title)
         axes.set_xticks(rates, [f"{rate:g}" for rate in rates], minor=False)
@@ -217,11 +219,11 @@ def draw_training(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure 
         return None
     figure, panels = figure_of(len(trained))
     for axes, cell in zip(panels, trained, strict=True):
-        for colour, arm in zip((COLOURS[0], *colours(len(arms) - 1)), arms, strict=True):
+        for style, arm in zip(styles(len(arms)), arms, strict=True):
             if (result := cell.found.tests.get(arm.label)) is not None:
                 points = result.curve.shape[1]
                 shares = [100 * (point + 1) / points for point in range(points)]
-                axes.plot(shares, result.curve.mean(0), color=colour, label=arm.short)
+                axes.plot(shares, result.curve.mean(0), **style, label=arm.short)
         axes.set(xlabel="% of the training", title=cell.found.cell.title)
     panels[0].legend(frameon=False, fontsize=9)
     return figure
@@ -276,9 +278,10 @@ def figure_of(panels: int) -> tuple["Figure", list[Any]]:
     return figure, grid[:panels]
 
 
-def colours(count: int) -> list[str]:
-    """Colours of the arms other than the baseline; they repeat after seven."""
-    return [COLOURS[1 + number % (len(COLOURS) - 1)] for number in range(count)]
+def styles(count: int) -> list[dict[str, str]]:
+    """The colour and the line of each arm, the baseline first. After all colours, the next kind of line begins."""
+    every = [{"color": colour, "linestyle": line} for line in LINES for colour in COLOURS]
+    return [every[number % len(every)] for number in range(count)]
 
 
 def svg_of(figure: "Figure | None") -> str:

@@ -193,7 +193,7 @@ def flipping_rates(found: Found, difference: float, arm: str, baseline: str) -> 
 
 
 def ceiling_of(found: Found, size: int) -> float:
-    """The mean score of the exact solver on the test examples; NaN without one."""
+    """The mean score of the solver on the test examples; NaN without one."""
     probe = found.cell.probe()
     batch = probe.batch(TEST, size, generator(type(probe).__qualname__, "test", size))
     ceiling = probe.ceiling(batch)
@@ -222,16 +222,16 @@ def with_discoveries(cells: Sequence[CellResults]) -> list[CellResults]:
     ]
 
 
-def write_csv(cells: Sequence[CellResults], path: Path) -> None:
-    """Writes one line per arm, cell and size."""
+def write_csv(cells: Sequence[CellResults], path: Path, **same: str) -> None:
+    """Writes one line per arm, cell and size. same: further columns, the same in all lines."""
     import csv
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, [it.name for it in fields(Row)])
+        writer = csv.DictWriter(file, [*same, *(it.name for it in fields(Row))])
         writer.writeheader()
         for row in all_rows(cells):
-            writer.writerow({name: shown(value) for name, value in asdict(row).items()})
+            writer.writerow(same | {name: shown(value) for name, value in asdict(row).items()})
 
 
 def all_rows(cells: Sequence[CellResults]) -> Iterator[Row]:

@@ -51,14 +51,21 @@ def problems_before_training(tables: AttentionTables) -> Iterator[Problem]:
         heads = heads if type(heads) is int else 2  # any number will do if the model does not say it
         normalizer = build_part("normalizer", name, attention, heads=heads, width=WIDTH, state_width=WIDTH, place=place)
         key = f"attention.{site}" if site in attention else "attention._default_"
-        try:
-            failure = first_failure(normalizer, heads, sites[site], bool(attention["prior"].get(site)))
-        except Exception as error:
-            raised = f"{type(error).__name__}: {error}"
-            log.warning("%s=%s: not checked before training, because it raised %s", key, name, raised)
-            continue
-        if failure:
-            yield Problem(key, f"{in_words(failure)}. All properties: {command(name, attention)}", name)
+        prior = bool(attention["prior"].get(site))
+        if failure := failure_of(normalizer, f"{key}={name}", heads=heads, causal=sites[site], prior=prior):
+            yield Problem(key, f"{failure}. All properties: {command(name, attention)}", name)
+
+
+def failure_of(normalizer: Normalizer, name: str, **use: Any) -> str | None:
+    """The first of the cheapest properties that a normalizer lacks, in words. If it raises an error, a warning is
+    logged. name: in the warning. use: as in `first_failure`."""
+    try:
+        failure = first_failure(normalizer, **use)
+    except Exception as error:
+        raised = f"{type(error).__name__}: {error}"
+        log.warning("%s: not checked before training, because it raised %s", name, raised)
+        return None
+    return in_words(failure) if failure else None
 
 
 def is_of_attnorm(normalizer: Normalizer) -> bool:
