@@ -503,8 +503,12 @@ def test_an_arm_with_few_seeds_does_not_reduce_those_of_the_others(tmp_path):
     found = compare("softmax", tmp_path)
     assert {it.label: it.difference.seeds for it in found.verdicts} == {"dnas": 4, "hnas": 1}
     make_runs(tmp_path, {"sinkhorn": 0.0}, seeds=(7, 8, 9))
+    with_it = compare("softmax", tmp_path)
+    assert [it.sentence() for it in with_it.verdicts] == [it.sentence() for it in found.verdicts]
+    assert [it.label for it in with_it.scores] == ["softmax", "dnas", "hnas"]
+    assert "sinkhorn is not compared: sinkhorn and softmax have no seed in common" in with_it.notes[-1]
     with pytest.raises(RunError, match="sinkhorn and softmax have no seed in common"):
-        compare("softmax", tmp_path)
+        compare("softmax", [*tmp_path.glob("s*")])
 
 
 @pytest.mark.slow

@@ -162,11 +162,31 @@ def test_validation_curves_are_drawn_against_the_cost(report):
     assert "CPU seconds" in cost.about and all("val" in it.title for it in cost.figures)
 
 
+def test_an_arm_that_failed_at_every_value_is_named_and_counts_in_the_budget(tmp_path, better):
+    content = read_json(better / "sweep.json")
+    hnas = content["tuning"]["arms"][1]
+    names = {job: f"dnas {job}" for jobs in hnas["tune"].values() for job in jobs}
+    tune = {value: [names[job] for job in jobs] for value, jobs in hnas["tune"].items()}
+    failed = {**hnas, "arm": "attention=dnas", "best": None, "tune": tune, "compare": []}
+    tuning = {**content["tuning"], "arms": [*content["tuning"]["arms"], failed]}
+    jobs = [{**it, "name": names[it["name"]], "state": "failed"} for it in content["jobs"] if it["name"] in names]
+    folder = sweep_copied(tmp_path / "sweep", better, tuning=tuning, jobs=[*content["jobs"], *jobs])
+    [found] = tunings_of("t", arms_of(find_runs([folder])))
+    assert found.notes[1:] == ["attention=dnas is not compared, because runs failed at every value."]
+    assert "Budget: 18 runs" in found.about
+
+
+def not_compared(content):
+    """The arms of a sweep that is tuning again: nothing is compared yet."""
+    return [{**it, "best": None, "compare": []} for it in content["tuning"]["arms"]]
+
+
 @pytest.mark.parametrize(
     ("broken", "left"),
     [
         (lambda content: {"tuning": {**content["tuning"], "values": ["0.001", "inf"]}}, (0, 1)),
         (lambda content: {"tuning": {**content["tuning"], "arms": "x"}}, (0, 1)),
+        (lambda content: {"tuning": {**content["tuning"], "arms": not_compared(content)}}, (0, 1)),
         (lambda content: {"tuning": [], "cost": {"arms": [{}]}}, (0, 0)),
         (lambda content: {"jobs": 3}, (0, 0)),
     ],

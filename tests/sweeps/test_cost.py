@@ -7,7 +7,11 @@ from marks import slow
 from sweeping import events, report, sweep
 
 from attnorm.analysis.arms import run_folders, waiting_jobs
-from attnorm.sweeps.cost import ArmCost, equalized
+from attnorm.cli.sweep_jobs import refuse_other_budget
+from attnorm.errors import RunError
+from attnorm.sweeps.cost import ArmCost, check_machines, equalized
+from attnorm.sweeps.jobs import Job
+from attnorm.sweeps.state import Journal
 
 ARMS = ("attention=dnas,softmax,hnas", "price=0.2", "steps=1", "seed=1,2", "dir=s")
 
@@ -67,6 +71,29 @@ def test_a_repeated_command_measures_nothing_again(tmp_path):
 
 
 @pytest.mark.slow
+def test_another_budget_needs_another_folder(tmp_path):
+    """softmax, which sets the budget, comes later: the runs of dnas and hnas would be arms at two budgets."""
+    others, cheaper = ARMS[0].replace("softmax,", ""), "price=0.1,0.2"
+    sweep(tmp_path, others, *ARMS[1:], "cost=time")
+    sweep(tmp_path, *ARMS, "cost=time")  # softmax at the same price: the same budget
+    assert len(run_folders(tmp_path / "s")) == 3 * 2
+    said = sweep(tmp_path, ARMS[0], cheaper, *ARMS[2:], "cost=time", code=2)
+    assert "pays for trainer.max_steps=500 now, and " in said and "choose another dir" in said
+    assert len(run_folders(tmp_path / "s")) == 3 * 2
+
+
+@pytest.mark.slow
+def test_jobs_of_another_budget_that_have_not_started_are_set_aside(tmp_path):
+    journal = Journal(tmp_path)
+    journal.add("job", "a", key="a", label="a", overrides=["attention=dnas", "seed=1", "++trainer.max_steps=9"])
+    refuse_other_budget(tmp_path, journal, [("attention=dnas", "seed=1", "++trainer.max_steps=9")])
+    refuse_other_budget(tmp_path, journal, [("attention=dnas", "seed=2", "++trainer.max_steps=8")])
+    assert [job.name for job in journal.jobs()] == ["a"]
+    refuse_other_budget(tmp_path, journal, [("attention=dnas", "seed=1", "++trainer.max_steps=8")])
+    assert not journal.jobs()
+
+
+@pytest.mark.slow
 def test_runs_that_measure_are_no_runs_of_arms(tmp_path):
     sweep(tmp_path, *ARMS, "cost=time")
     folder = tmp_path / "s"
@@ -79,6 +106,23 @@ def test_an_arm_that_cannot_be_measured_ends_the_sweep_with_the_reason(tmp_path)
     said = sweep(tmp_path, *ARMS, "cost=time", "code=1", "retries=0", code=2)
     assert "error: cost=time: the run that measures attention=dnas has no result: error: this job cannot be run" in said
     assert not run_folders(tmp_path / "s")
+    started = len(events(tmp_path / "s", "start"))
+    again = sweep(tmp_path, *ARMS, "cost=time", "code=1", "retries=0", code=2)
+    assert len(events(tmp_path / "s", "start")) == 2 * started, "each one is tried again"
+    assert "has no result: error: this job cannot be run" in again
+
+
+def test_times_of_different_machines_are_not_compared(tmp_path):
+    jobs = [Job(it, it, it, (), tmp_path / "cost" / it, arm=it) for it in ("softmax", "dnas", "hnas")]
+    machines = [("cpu", 2, []), ("cpu", 2, []), ("cpu", 64, [])]
+    for job, (device, cores, gpus) in zip(jobs, machines, strict=True):
+        job.folder.mkdir(parents=True)
+        (job.folder / "cost.json").write_text(json.dumps({"device": device}))
+        (job.folder / "environment.json").write_text(json.dumps({"cpu_cores": cores, "gpus": gpus}))
+    check_machines(jobs[:2], "time")
+    check_machines(jobs, "flops")
+    with pytest.raises(RunError, match=f"softmax on 2 CPU cores and hnas on 64 CPU cores.*Delete {tmp_path / 'cost'}"):
+        check_machines(jobs, "time")
 
 
 @pytest.mark.slow

@@ -266,6 +266,8 @@ WRONG = {
     "cost=time search=random trials=2 seed=1,2": "cost=time: has no effect with search=random",
     "cost=time seed=1,2": "cost=time: has no effect with a single arm",
     "cost=flops attention=softmax,dnas trainer.max_steps=3,4": "cost=flops: sets trainer.max_steps for each arm",
+    "cost=flops attention=softmax,dnas tune=trainer.max_steps=3,4 tune_seeds=1 seed=2": "max_steps may",
+    "cost=time attention=softmax,dnas tune=model.d_model=8,16 tune_seeds=1 seed=2": "model.d_model may change its cost",
     "cost=hours attention=softmax,dnas": "cost=hours: allowed: updates, time, flops",
 }
 

@@ -1,6 +1,6 @@
 """Is the difference between two arms real? Pairs their runs by seed and their scores by example."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -94,7 +94,8 @@ def compare(
         grouped: whether examples of one group, such as the chapters of a book, may depend on each other. False: they
             are taken as independent, and the intervals are for new examples of the same groups only.
 
-    Raises RunError for folders without runs and runs that cannot be compared, and ConfigError for other arguments.
+    An arm that cannot be compared with the baseline is left out if others can, and `Comparison.notes` says why. Raises
+    RunError for folders without runs and if no arm can be compared, and ConfigError for other arguments.
     """
     # the baseline is given by its label: it is neither a path nor a pattern
     is_label = isinstance(baseline, str) and not Path(baseline).exists() and not set("*?[/") & set(baseline)
@@ -115,7 +116,31 @@ def compare(
     others = [arm for arm in arms if arm is not chosen]
     if not others:
         raise ConfigError([Problem("against", f"there is nothing to compare with the baseline, {chosen.label}")])
-    return compare_arms(chosen, others, metric, split=split, level=level, grouped=grouped, pending=waiting_jobs(paths))
+
+    def with_chosen(these: Sequence[Arm]) -> Comparison:
+        pending = waiting_jobs(paths)
+        return compare_arms(chosen, these, metric, split=split, level=level, grouped=grouped, pending=pending)
+
+    try:
+        return with_chosen(others)
+    except RunError:  # because of some arms, perhaps
+        kept, left_out = comparable(others, lambda arm: with_chosen([arm]))
+        if not kept or not left_out:
+            raise
+    found = with_chosen(kept)
+    return replace(found, notes=[*found.notes, *left_out])
+
+
+def comparable(arms: Sequence[Arm], compare: Callable[[Arm], object]) -> tuple[list[Arm], list[str]]:
+    """The arms that can be compared with the baseline, and why the others cannot."""
+    kept, left_out = [], []
+    for arm in arms:
+        try:
+            compare(arm)
+            kept.append(arm)
+        except RunError as error:
+            left_out.append(f"{arm.label} is not compared: {str(error).rstrip('.')}.")
+    return kept, left_out
 
 
 def compare_arms(

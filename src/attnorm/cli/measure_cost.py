@@ -8,11 +8,11 @@ from pathlib import Path
 from attnorm.cli.check_jobs import Checked, Checker
 from attnorm.cli.read_sweep import SweepCommand
 from attnorm.cli.sweep_jobs import Overrides, grid_jobs, problems_of
-from attnorm.errors import ConfigError, Interrupted
+from attnorm.errors import ConfigError, Interrupted, RunError
 from attnorm.progress import console
 from attnorm.run.config_file import COST
 from attnorm.run.state import RunState, state_of
-from attnorm.sweeps.cost import MEASURING, ArmCost, cost_of, equalized
+from attnorm.sweeps.cost import MEASURING, ArmCost, check_machines, cost_of, equalized
 from attnorm.sweeps.jobs import key_of
 from attnorm.sweeps.launchers.base import Launcher
 from attnorm.sweeps.scheduler import Grid, Scheduler
@@ -34,7 +34,8 @@ def measure(
 
     arms: the checked facts of each arm. launcher: starts one run at a time.
 
-    Raises RunError if an arm cannot be measured, and Interrupted if a signal stops the sweep.
+    Raises RunError if an arm cannot be measured or if others were measured on another machine, and Interrupted if a
+    signal stops the sweep.
     """
     kind, ours = command.settings.cost, {key_of(it) for it in MEASURING}
     runs = [(*(it for it in arm if key_of(it) not in ours), *MEASURING) for arm in arms]
@@ -52,9 +53,14 @@ def measure(
         stopped_by = Scheduler(plan, launcher, journal, retries, view.show, view.said, view.stops).run()
     if stopped_by:
         raise Interrupted(stopped_by, signal.Signals(stopped_by).name)
+    try:
+        check_machines(jobs, kind)
+        priced = [cost_of(job, kind) for job in jobs]
+    except RunError:
+        journal.add("close", code=2)  # the repeated command tries again
+        raise
     costs = []
-    for job, checked in zip(jobs, arms.values(), strict=True):
-        value, unit = cost_of(job, kind)
+    for job, checked, (value, unit) in zip(jobs, arms.values(), priced, strict=True):
         assert checked.max_steps is not None  # otherwise `problems_of` has refused the command
         costs.append(ArmCost(job.arm, checked.task, checked.attention == "softmax", checked.max_steps, value, unit))
     return dict(zip(arms, equalized(costs), strict=True))

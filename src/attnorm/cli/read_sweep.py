@@ -19,6 +19,7 @@ from attnorm.sweeps.settings import SweepSettings
 from attnorm.sweeps.tuning import Tuning
 
 EXPECTED = "expected <key>=<value>,<value>,..."  # of tune
+COSTLY = ("attention", "data", "decoding", "model", "task", "tokenizer", "trainer")  # their keys may change the cost
 OWN = tuple(field.name for field in fields(SweepSettings))
 REFUSED = {  # keys of a single run
     "resume": "a sweep resumes its runs by itself; repeat its command",
@@ -108,6 +109,9 @@ def problems_of(settings: SweepSettings, overrides: Sequence[Override]) -> Itera
             yield Problem("cost", message, settings.cost)
         if not any(it.is_sweep_override() and plain_key(it) != "seed" for it in overrides):
             yield Problem("cost", "has no effect with a single arm; give a key several values", settings.cost)
+        if settings.tune and (key := settings.tune.partition("=")[0].lstrip("+")).partition(".")[0] in COSTLY:
+            message = f"an update of each arm is measured once, and {key} may change its cost or the number of updates"
+            yield Problem("tune", f"{message}; with cost={settings.cost}, tune a key of the optimizer", settings.tune)
 
 
 def plain_key(override: Override) -> str:

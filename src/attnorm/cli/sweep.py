@@ -23,6 +23,7 @@ from attnorm.cli.sweep_jobs import (
     grid_jobs,
     job_of,
     problems_of,
+    refuse_other_budget,
     sample_jobs,
     tuned,
     with_updates,
@@ -82,6 +83,7 @@ def sweep(command: SweepCommand) -> int:
         else:
             if costs:
                 samples = [with_updates(job, updates_of(command, costs, job)) for job in samples]
+                refuse_other_budget(folder, journal, samples)
                 facts = checker.check(samples)
             jobs = list({job.key: job for job in grid_jobs(command, folder, journal, samples, facts)}.values())
             same = f"; {len(samples) - len(jobs)} of them equal another one" if len(jobs) < len(samples) else ""

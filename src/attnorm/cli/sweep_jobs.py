@@ -1,6 +1,6 @@
 """The jobs of a sweep: which are checked beforehand, what is wrong with them, and their folders."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from attnorm.cli.check_jobs import Checked
@@ -39,6 +39,28 @@ def with_updates(overrides: Overrides, updates: int | None) -> Overrides:
     """The overrides of a job with its number of updates, or as they are."""
     others = tuple(it for it in overrides if key_of(it) != "trainer.max_steps")
     return overrides if updates is None else (*others, f"++trainer.max_steps={updates}")
+
+
+def refuse_other_budget(folder: Path, journal: Journal, jobs: Iterable[Overrides]) -> None:
+    """Makes sure that no arm is compared at two budgets: the sweep has no run that is one of these jobs with another
+    number of updates. Such jobs that have not started are set aside.
+
+    Raises ConfigError for one that has started.
+    """
+
+    def split(overrides: Overrides) -> tuple[Overrides, str]:
+        updates = [it.lstrip("+") for it in overrides if key_of(it) == "trainer.max_steps"]
+        return tuple(it for it in overrides if key_of(it) != "trainer.max_steps"), "".join(updates)
+
+    planned = dict(map(split, jobs))
+    for job in journal.jobs():
+        plain, updates = split(job.overrides)
+        if job.purpose or planned.get(plain, updates) == updates:
+            continue
+        if job.folder.exists():
+            now = f"{planned[plain]} now, and {job.name} has {updates or 'another number of updates'}"
+            raise ConfigError([Problem("cost", f"pays for {now}; choose another dir, or remove the runs", folder)])
+        journal.add("aside", job.name)
 
 
 def arm_of(command: SweepCommand, overrides: Overrides) -> Overrides:

@@ -68,6 +68,24 @@ def cost_of(job: Job, kind: str) -> tuple[float, str]:
     return float(value), "FLOPs" if kind == "flops" else f"{'GPU' if content.get('device') == 'gpu' else 'CPU'} seconds"
 
 
+def check_machines(jobs: Sequence[Job], kind: str) -> None:
+    """Raises RunError if the times of these jobs were measured on machines that differ in their devices or cores."""
+    machines: dict[str, str] = {}
+    for job in jobs if kind == "time" else ():
+        environment, device = (
+            read_json(job.folder / "environment.json"),
+            read_json(job.folder / COST_FILE).get("device"),
+        )
+        used = environment.get("gpus") if device == "gpu" else f"{environment.get('cpu_cores')} CPU cores"
+        machines.setdefault(str(used), job.arm)
+    if len(machines) > 1:
+        measured = " and ".join(f"{arm} on {machine}" for machine, arm in machines.items())
+        raise RunError(
+            f"cost=time: {measured} were measured, which cannot be compared. Delete {jobs[0].folder.parent} to measure "
+            "all arms here, or continue where the sweep began"
+        )
+
+
 def record_of(kind: str, costs: Sequence[ArmCost]) -> dict[str, Any]:
     """The costs as they are recorded in sweep.json."""
     return {"kind": kind, "arms": [{**asdict(cost), "total": cost.updates * cost.per_update} for cost in costs]}

@@ -42,7 +42,7 @@ class Tuning:
     key:    the setting that is tuned. values: those that were tried. mode: "min" if a lower metric is better, or "max".
     trials: by arm and value, one for each tuning seed. keys: the settings that the sweep chose.
     about:  the metric, the seeds and the budget in words. table: the mean of the metric at every value.
-    notes:  why the grid was not extended further.
+    notes:  why the grid was not extended further, and the arms that failed at every value.
     """
 
     key: str
@@ -118,9 +118,11 @@ def tuning_of(name: str, content: dict[str, Any], labels: dict[str, str], order:
         label: {value: [trial_of(jobs[job]) for job in its["tune"][value]] for value in values}
         for label, its in tuned.items()
     }
-    first = next(iter(tuned.values()))
+    first, *_ = tuned.values()
     metric, mode, seeds = str(first["monitor"]), str(first["mode"]), ", ".join(map(str, tuning["seeds"]))
-    names = {job for its in tuned.values() for value in values for job in its["tune"][value]}
+    names = {job for its in tuning["arms"] for value in values for job in its["tune"][value]}
+    lost = [str(its["arm"]) for its in tuning["arms"] if its["best"] is None]
+    notes = [*map(str, tuning["notes"]), *(f"{it} is not compared, because runs failed at every value." for it in lost)]
     seconds = sum(as_number(jobs[job]["seconds"]) or 0 for job in names)
     updates = sum(as_number(jobs[job]["steps"]) or 0 for job in names)
     rows = []
@@ -152,7 +154,7 @@ def tuning_of(name: str, content: dict[str, Any], labels: dict[str, str], order:
         f"{updates:,.0f} updates, {seconds / 3600:.2f} hours. Bands reach from the smallest to the largest seed."
     )
     table = Table(f"{name}-table", f"Mean of {metric} over the tuning seeds", columns, rows, can_copy=True)
-    return Tuning(key, values, mode, trials, about, figure, table, [str(it) for it in tuning["notes"]], (key,))
+    return Tuning(key, values, mode, trials, about, figure, table, notes, (key,))
 
 
 def positive(value: object) -> float:
