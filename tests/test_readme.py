@@ -69,7 +69,7 @@ VERB = (
     rf"|(?:srun(?: --\S+)+ )?attnorm (?P<verb>(?:{'|'.join(main.VERBS)})(?!=)))"
 )
 COMMAND = re.compile(rf"(?:[A-Z_]+=\S+ )*{VERB}\b[^`\n]*")
-TOOLS = ("source .venv/bin/activate", "docker build ", "docker run ", "pip install ", "pre-commit ")
+TOOLS = ("source .venv/bin/activate", "docker build ", "docker run ", "pip install ", "pre-commit ", "tar ")
 REAL = (  # those that are run, tiny
     "python train.py attention=hnas task=gigaword",
     slow("attnorm train -m attention=softmax,dnas,hnas seed=1,2,3"),  # a process for each of its jobs

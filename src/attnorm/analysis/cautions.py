@@ -15,6 +15,7 @@ import numpy as np
 
 from attnorm.analysis.arms import TrainedRun, as_number
 from attnorm.analysis.scores import ExampleTable
+from attnorm.analysis.seeds import SharedSeeds
 from attnorm.analysis.statistics.shape import distances, outlying_seeds, skewed_examples
 from attnorm.analysis.verdict import listed_seeds
 from attnorm.tasks.results import LOWER_IS_BETTER, NAMES
@@ -123,6 +124,21 @@ def seeds_of(seeds: Sequence[int], total: int) -> str:
     if len(seeds) == total > 1:
         return f"all {total} seeds"
     return listed_seeds(seeds) + (f" (of {total})" if len(seeds) < total else "")
+
+
+def failures(shared: SharedSeeds, metric: str, ids: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """What shows, in the outputs and scores, that models have not learned the task, as clauses.
+
+    Returns those that concern the verdict on each arm, by its label, and all of them, each once.
+    """
+    baseline, *others = shared.arms
+    same_output = {arm.label: collapsed(arm.label, shared.tables(arm), ids) for arm in shared.arms}
+    same_scores = {arm.label: identical((arm.label, baseline.label), shared.pairs(arm), metric, ids) for arm in others}
+    by_arm = {
+        label: [clause for clause in (same_output[baseline.label], same_output[label], equal) if clause]
+        for label, equal in same_scores.items()
+    }
+    return by_arm, [clause for clause in (*same_output.values(), *same_scores.values()) if clause]
 
 
 # ------------------------------------------------------------------------------------------------------------- warnings

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from attnorm.analysis.arms import Arm, arms_of, find_runs, is_of_normalizer, varying, waiting_jobs
-from attnorm.analysis.cautions import cautions_of, collapsed, identical, numbers_of, simple_methods, unbeaten
+from attnorm.analysis.cautions import cautions_of, failures, numbers_of, simple_methods, unbeaten
 from attnorm.analysis.provenance import check_inputs, doubts_of
 from attnorm.analysis.scores import (
     ExampleTable,
@@ -232,21 +232,6 @@ def verdict_of(
         left_out=shared.left_out(arm),
         cautions=cautions_of(rows, list(pairs), groups, both),
     )
-
-
-def failures(shared: SharedSeeds, metric: str, ids: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """What shows, in the outputs and scores, that models have not learned the task, as clauses.
-
-    Returns those that concern the verdict on each arm, by its label, and all of them, each once.
-    """
-    baseline, *others = shared.arms
-    same_output = {arm.label: collapsed(arm.label, shared.tables(arm), ids) for arm in shared.arms}
-    same_scores = {arm.label: identical((arm.label, baseline.label), shared.pairs(arm), metric, ids) for arm in others}
-    by_arm = {
-        label: [clause for clause in (same_output[baseline.label], same_output[label], equal) if clause]
-        for label, equal in same_scores.items()
-    }
-    return by_arm, [clause for clause in (*same_output.values(), *same_scores.values()) if clause]
 
 
 def silenced(verdict: Verdict, reason: str) -> Verdict:
