@@ -4,12 +4,14 @@ import json
 import shutil
 
 import pytest
+import runs
 from made_up_runs import make_run, without_charts
 
 from attnorm.analysis.arms import arms_of, find_runs
 from attnorm.analysis.report.content import collect
 from attnorm.analysis.report.page import html_of
 from attnorm.analysis.report.tuning import costs_of, dependence, tunings_of
+from attnorm.cli.compare import run_compare
 from attnorm.run.state import read_json
 
 RATES = ("0.001", "0.002", "0.004")
@@ -136,6 +138,16 @@ def test_a_verdict_that_depends_on_the_rate_is_said(tmp_path, report, scores, sa
     line = dependence(tuning, verdict)
     assert line is None if said is None else line.startswith("The verdict on hnas depends on optimizer.lr: ")
     assert said is None or said in line
+
+
+@pytest.mark.parametrize("depends", [False, True])
+def test_compare_says_what_the_report_says_of_the_sweep(capsys, tmp_path, better, depends):
+    scores = {"softmax": SOFTMAX, "hnas": at((1, 1), (25, 25), (24, 24.5))}
+    folder = tuned_sweep(tmp_path, {"softmax": 0, "hnas": 9}, scores) if depends else better
+    run_compare([f"against={folder}"], runs.ROOT / "src/attnorm/conf")
+    said = " ".join("".join(capsys.readouterr()).split())
+    assert "hnas minus softmax" in said and "differ in more than their attention" not in said
+    assert ("The verdict on hnas depends on optimizer.lr: " in said) == depends
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """Is the difference between two arms real? Pairs their runs by seed and their scores by example."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,10 +20,9 @@ from attnorm.analysis.scores import (
     primary_metric,
     shared_examples,
 )
-from attnorm.analysis.seeds import SharedSeeds, shared_seeds
+from attnorm.analysis.seeds import NoSharedSeed, SharedSeeds, shared_seeds
 from attnorm.analysis.statistics.crossed import paired_difference, without_claims
-from attnorm.analysis.statistics.multiple import holm
-from attnorm.analysis.verdict import ArmScores, Verdict
+from attnorm.analysis.verdict import ArmScores, Verdict, adjusted
 from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.imports import nearest
 from attnorm.run.state import RunState
@@ -42,9 +41,9 @@ DEFAULT_BASELINE = "softmax"
 class Comparison:
     """Arms compared with a baseline on one metric.
 
-    metric: its name. is_primary: whether the task declares it as its primary metric. source: the examples, as a key of
-    SOURCES. examples: their number. scores: of all arms, the baseline first, over the seeds that count, see
-    `shared_seeds`. verdicts: of the other arms.
+    arms: the baseline first. metric: its name. is_primary: whether the task declares it as its primary metric.
+    source: the examples, as a key of SOURCES. examples: their number.
+    scores: of all arms, the baseline first, over the seeds that count, see `shared_seeds`. verdicts: of the other arms.
     simple: the metric of each simple method, such as lead-8, on the whole split; empty if they do not have it.
     withheld: why some or all verdicts are withheld, as clauses, see `analysis.cautions`; to be shown above everything.
     differing: the settings besides the attention in which the arms differ. notes: what a reader has to know.
@@ -52,7 +51,7 @@ class Comparison:
     pending: the runs that are not finished yet; there are no verdicts as long as there are any.
     """
 
-    task: str
+    arms: list[Arm]
     metric: str
     is_primary: bool
     source: Source
@@ -65,6 +64,11 @@ class Comparison:
     notes: list[str]
     doubts: list[str]
     pending: list[str]
+
+    @property
+    def task(self) -> str:
+        """The name of the task."""
+        return self.arms[0].task
 
     @property
     def baseline(self) -> str:
@@ -94,8 +98,8 @@ def compare(
         grouped: whether examples of one group, such as the chapters of a book, may depend on each other. False: they
             are taken as independent, and the intervals are for new examples of the same groups only.
 
-    An arm that cannot be compared with the baseline is left out if others can, and `Comparison.notes` says why. Raises
-    RunError for folders without runs and if no arm can be compared, and ConfigError for other arguments.
+    An arm that shares no scored seed with the baseline is left out if others do, and `Comparison.notes` says so. Raises
+    RunError for folders without runs and runs that cannot be compared, and ConfigError for other arguments.
     """
     # the baseline is given by its label: it is neither a path nor a pattern
     is_label = isinstance(baseline, str) and not Path(baseline).exists() and not set("*?[/") & set(baseline)
@@ -121,26 +125,17 @@ def compare(
         pending = waiting_jobs(paths)
         return compare_arms(chosen, these, metric, split=split, level=level, grouped=grouped, pending=pending)
 
-    try:
-        return with_chosen(others)
-    except RunError:  # because of some arms, perhaps
-        kept, left_out = comparable(others, lambda arm: with_chosen([arm]))
-        if not kept or not left_out:
-            raise
-    found = with_chosen(kept)
-    return replace(found, notes=[*found.notes, *left_out])
-
-
-def comparable(arms: Sequence[Arm], compare: Callable[[Arm], object]) -> tuple[list[Arm], list[str]]:
-    """The arms that can be compared with the baseline, and why the others cannot."""
-    kept, left_out = [], []
-    for arm in arms:
+    left_out: list[str] = []
+    while True:
         try:
-            compare(arm)
-            kept.append(arm)
-        except RunError as error:
-            left_out.append(f"{arm.label} is not compared: {str(error).rstrip('.')}.")
-    return kept, left_out
+            found = with_chosen(others)
+        except NoSharedSeed as error:
+            others = [arm for arm in others if arm.label != error.label]
+            left_out.append(f"{error.label} is not compared: {error}.")
+            if not others:
+                raise
+        else:
+            return replace(found, notes=[*found.notes, *left_out])
 
 
 def compare_arms(
@@ -197,7 +192,7 @@ def compare_arms(
             silenced(verdict, why[0]) if why else verdict for verdict, why in zip(verdicts, reasons, strict=True)
         ]
     return Comparison(
-        task=baseline.task,
+        arms=arms,
         metric=metric,
         is_primary=metric == primary,
         source=source,
@@ -237,12 +232,6 @@ def verdict_of(
 def silenced(verdict: Verdict, reason: str) -> Verdict:
     """The verdict without any claim."""
     return replace(verdict, difference=without_claims(verdict.difference), no_verdict=reason, is_silent=True)
-
-
-def adjusted(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts with p-values that are adjusted for all of them together."""
-    p_values = [verdict.difference.p_value if verdict.no_verdict is None else float("nan") for verdict in verdicts]
-    return [replace(verdict, adjusted=p) for verdict, p in zip(verdicts, holm(p_values), strict=True)]
 
 
 def common_source(tables: Mapping[str, ExampleTable]) -> Source:

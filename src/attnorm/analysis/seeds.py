@@ -87,13 +87,22 @@ class SharedSeeds:
         return f"{arm.label} {STATES.get(run.state, f'has not been scored on the {self.split} split')}"
 
 
+class NoSharedSeed(RunError):
+    """An arm that shares no scored seed with the baseline. label: of the arm."""
+
+    def __init__(self, label: str, baseline: str):
+        super().__init__(f"{label} and {baseline} have no seed in common that both were scored on")
+        self.label = label
+
+
 def shared_seeds(arms: Sequence[Arm], scored: Mapping[Path, ExampleTable], split: SplitName) -> SharedSeeds:
     """The seeds that count: those that all arms have scores for.
 
     An arm that shares fewer than MIN_SEEDS seeds with the baseline gets no verdict anyway. It does not reduce the seeds
     of the other arms, unless none has more.
 
-    Raises RunError if no run was scored, for an arm that shares no seed with the baseline, and if no seed is left.
+    Raises NoSharedSeed for an arm that shares no seed with the baseline, and another RunError if no run was scored or no
+    seed is left.
     """
     if not scored:
         raise RunError("none of the runs has finished with scores of single examples, so there is nothing to compare")
@@ -101,7 +110,7 @@ def shared_seeds(arms: Sequence[Arm], scored: Mapping[Path, ExampleTable], split
     baseline, *others = own
     shared = {label: own[label] & own[baseline] for label in others}
     for label in (label for label, its in shared.items() if not its):
-        raise RunError(f"{label} and {baseline} have no seed in common that both were scored on")
+        raise NoSharedSeed(label, baseline)
     enough = [its for its in shared.values() if len(its) >= MIN_SEEDS] or list(shared.values())
     common = own[baseline].intersection(*enough)
     if not common:

@@ -2,13 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isnan
 
 import numpy as np
 
 from attnorm.analysis.arms import TrainedRun, as_number
 from attnorm.analysis.statistics.crossed import Difference
+from attnorm.analysis.statistics.multiple import holm
 from attnorm.tasks.results import LOWER_IS_BETTER, NAMES, NATS_OR_BITS
 from attnorm.wording import counted
 
@@ -163,3 +164,9 @@ def listed_seeds(seeds: Sequence[int]) -> str:
     """Seeds in words: "seed 1", "seeds 1, 2 and 5"."""
     *most, last = map(str, seeds)
     return f"seeds {', '.join(most)} and {last}" if most else f"seed {last}"
+
+
+def adjusted(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts with p-values that are adjusted for all of them together."""
+    p_values = [verdict.difference.p_value if verdict.no_verdict is None else float("nan") for verdict in verdicts]
+    return [replace(verdict, adjusted=p) for verdict, p in zip(verdicts, holm(p_values), strict=True)]

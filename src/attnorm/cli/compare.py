@@ -15,6 +15,7 @@ from attnorm.analysis.verdict import COSTS, ArmScores, Verdict, decimals
 from attnorm.config.command import read
 from attnorm.errors import RunError
 from attnorm.progress import console
+from attnorm.run.config_file import EVENTS
 from attnorm.schema import Positive, Text
 from attnorm.tasks.results import NAMES
 from attnorm.training.console import print_table, show_lines, show_warnings
@@ -66,8 +67,20 @@ def show_arms(comparison: Comparison) -> None:
     title = f"{comparison.task}: {name} on {scored}"
     print_table(title, [list(column) for column in zip(*rows, strict=True)])
     show_lines(*(f"left out: {line}" for it in comparison.scores for line in it.left_out))
-    differing = f"The arms differ in more than their attention: {', '.join(comparison.differing)}."
-    show_warnings([*comparison.notes, *comparison.doubts, *([differing] if comparison.differing else [])])
+    chosen, depending = chosen_by_sweeps(comparison)
+    differing = [key for key in comparison.differing if key not in chosen]
+    more = [f"The arms differ in more than their attention: {', '.join(differing)}."] if differing else []
+    show_warnings([*comparison.notes, *comparison.doubts, *more, *depending])
+
+
+def chosen_by_sweeps(comparison: Comparison) -> tuple[list[str], list[str]]:
+    """The settings that a sweep chose for all arms, and the verdicts that depend on a tuned one, as sentences."""
+    if not any((run.folder.parent / EVENTS).is_file() for arm in comparison.arms for run in arm.runs):
+        return [], []
+    from attnorm.analysis.report.tuning import chosen_by, costs_of, depending, tunings_of
+
+    tunings, costs = tunings_of("", comparison.arms), costs_of("", comparison.arms)
+    return chosen_by([*tunings, *costs], comparison.arms), depending(tunings, comparison.verdicts)
 
 
 def cells(scores: ArmScores, digits: int) -> list[str]:

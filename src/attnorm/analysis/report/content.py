@@ -36,7 +36,7 @@ from attnorm.analysis.report.runs import (
     troubles_of,
 )
 from attnorm.analysis.report.tables import Table
-from attnorm.analysis.report.tuning import EqualCost, Tuning, costs_of, dependence, tunings_of, without_chosen
+from attnorm.analysis.report.tuning import EqualCost, Tuning, costs_of, depending, tunings_of, without_chosen
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.verdict import Verdict
 from attnorm.run.state import RunState
@@ -179,7 +179,7 @@ def task_page(anchor: str, arms: Sequence[Arm], baseline: Arm, results: Results,
         withheld=withheld_lines(main.withheld) if main else [],
         headline=headline(main) if main else "There is nothing to compare yet.",
         setup=setup,
-        warnings=[*warnings_of(setup, main, metric), *depending(tunings, main)],
+        warnings=[*warnings_of(setup, main, metric), *depending(tunings, main.verdicts if main else [])],
         verdicts=[verdict for verdict in main.verdicts if not (main.withheld and verdict.is_silent)] if main else [],
         notes=[*results.left_out, *(main.notes if main else []), *left_out_of(main)],
         doubts=main.doubts if main else doubts_of(arms),
@@ -223,12 +223,6 @@ def warnings_of(setup: Setup, main: Comparison | None, metric: str | None) -> li
             "these verdicts are exploratory, and their p-values are adjusted for this task only."
         )
     return warnings
-
-
-def depending(tunings: Sequence[Tuning], main: Comparison | None) -> list[str]:
-    """The verdicts that depend on the value that was tuned, as sentences."""
-    verdicts = main.verdicts if main else []
-    return [line for tuning in tunings for verdict in verdicts if (line := dependence(tuning, verdict))]
 
 
 def left_out_of(main: Comparison | None) -> list[str]:

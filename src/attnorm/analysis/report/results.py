@@ -1,12 +1,12 @@
 """The final scores of the arms of a task: comparisons on all metrics, the verdicts in one sentence, and tables."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
 
 from attnorm.analysis.arms import Arm
 from attnorm.analysis.cautions import numbers_of, simple_label
-from attnorm.analysis.comparison import SOURCES, Comparison, all_verdicts, comparable, compare_arms
+from attnorm.analysis.comparison import SOURCES, Comparison, all_verdicts, compare_arms
 from attnorm.analysis.report.tables import NOTHING, Cell, Column, Table, interval, number, written
 from attnorm.analysis.scores import SplitName, common_split, evaluation_of, example_table, primary_metric
 from attnorm.analysis.verdict import COSTS, ArmScores, Verdict, decimals, mean_costs, p_text
@@ -67,6 +67,18 @@ def results_of(
     except RunError as error:
         return Results([], [sentence(str(error))], reported_scores([baseline, *others]))
     return Results([main, *more], left_out, {})
+
+
+def comparable(arms: Sequence[Arm], compare: Callable[[Arm], object]) -> tuple[list[Arm], list[str]]:
+    """The arms that can be compared with the baseline, and why the others cannot."""
+    kept, left_out = [], []
+    for arm in arms:
+        try:
+            compare(arm)
+            kept.append(arm)
+        except RunError as error:
+            left_out.append(f"{arm.label} is not compared: {str(error).rstrip('.')}.")
+    return kept, left_out
 
 
 def metrics_of(arms: Sequence[Arm], split: SplitName) -> list[str]:

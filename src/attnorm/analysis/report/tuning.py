@@ -177,6 +177,11 @@ def mean_of(trials: Sequence[Trial]) -> float | None:
     return sum(values) / len(values) if values and len(values) == len(trials) else None
 
 
+def depending(tunings: Sequence[Tuning], verdicts: Sequence[Verdict]) -> list[str]:
+    """The verdicts that depend on the value that was tuned, as sentences."""
+    return [line for tuning in tunings for verdict in verdicts if (line := dependence(tuning, verdict))]
+
+
 def dependence(tuning: Tuning, verdict: Verdict) -> str | None:
     """Says if a difference that is shown reverses or disappears when both arms use the same value; None otherwise.
 
@@ -262,6 +267,11 @@ def cost_of(name: str, content: dict[str, Any], labels: dict[str, str], arms: Se
 
 def without_chosen(setup: Setup, parts: Sequence[Tuning | EqualCost], arms: Sequence[Arm]) -> Setup:
     """The setup without the confounds that one sweep chose for all arms by the same rule."""
-    labels = {arm.label for arm in arms}
-    chosen = [key for part in parts if labels <= part.labels for key in part.keys if key in setup.confounds]
+    chosen = [key for key in chosen_by(parts, arms) if key in setup.confounds]
     return replace(setup, confounds=[key for key in setup.confounds if key not in chosen], chosen=chosen)
+
+
+def chosen_by(parts: Sequence[Tuning | EqualCost], arms: Sequence[Arm]) -> list[str]:
+    """The settings that one sweep chose for all arms by the same rule."""
+    labels = {arm.label for arm in arms}
+    return [key for part in parts if labels <= part.labels for key in part.keys]
