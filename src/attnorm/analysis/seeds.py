@@ -101,8 +101,8 @@ def shared_seeds(arms: Sequence[Arm], scored: Mapping[Path, ExampleTable], split
     An arm that shares fewer than MIN_SEEDS seeds with the baseline gets no verdict anyway. It does not reduce the seeds
     of the other arms, unless none has more.
 
-    Raises NoSharedSeed for an arm that shares no seed with the baseline, and another RunError if no run was scored or no
-    seed is left.
+    Raises NoSharedSeed for an arm that shares no seed with the baseline, and another RunError if no run was scored or
+    no seed is left.
     """
     if not scored:
         raise RunError("none of the runs has finished with scores of single examples, so there is nothing to compare")
