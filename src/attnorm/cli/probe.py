@@ -129,7 +129,7 @@ def problems_of(settings: ProbeSettings) -> list[Problem]:
         if len(reasons) == len(sites):
             problems.append(Problem("normalizers", f"not defined in any of these probes: {reasons[0]}", arm.label))
         elif not is_of_attnorm(own := arm.normalizer(2, WIDTH)):
-            use = {"heads": 2, "causal": "causal" in sites, "prior": arm.has_prior}
+            use = {"heads": 2, "causal": "causal" in sites, "prior": arm.has_prior, "padded": False}
             if failure := failure_of(own, f"normalizers={arm.label}", **use):
                 problems.append(Problem("normalizers", failure, arm.label))
     return problems

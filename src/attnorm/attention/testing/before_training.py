@@ -76,19 +76,20 @@ def is_of_attnorm(normalizer: Normalizer) -> bool:
     return True
 
 
-def first_failure(normalizer: Normalizer, heads: int, causal: bool, prior: bool) -> Result | None:
+def first_failure(normalizer: Normalizer, heads: int, causal: bool, prior: bool, padded: bool = True) -> Result | None:
     """The first of the cheapest properties that a normalizer lacks, tried in eval mode on a few inputs; None if it has
     all of them.
 
     heads:  the number of heads of the inputs.
     causal: whether it is used at an autoregressive site. prior: whether it is used with a prior.
+    padded: whether it is used with inputs of several lengths.
 
     Raises what the normalizer raises.
     """
     priors = (PRIORS[0], PRIORS[-1]) if prior else PRIORS[:1]
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         subject = Subject(lambda: normalizer, 0, "cpu", heads, (), only=FEW_MASKS, priors=priors, training=False)
-        for name in (*CHEAPEST, CAUSAL) if causal else CHEAPEST:
+        for name in (*(CHEAPEST if padded else ()), *([CAUSAL] if causal else [])):
             try:
                 PROPERTIES[name](subject)
             except Failure as failure:
