@@ -208,6 +208,7 @@ def test_own_parts_of_the_working_directory_are_compared(monkeypatch, run, tmp_p
     assert "preview: " in printed and "FirstHalf" in printed and "+0.000" in printed
     with open(tmp_path / "logs/probe/probe.csv", newline="") as file:
         rows = [*csv.DictReader(file)]
+    assert {row["preset"] for row in rows} == {"quick"}
     assert [(row["arm"], row["size"]) for row in rows] == [
         (arm, size) for size in ("4", "6") for arm in ("softmax", "Mine", "uniform")
     ]

@@ -82,7 +82,6 @@ def test_another_budget_needs_another_folder(tmp_path):
     assert len(run_folders(tmp_path / "s")) == 3 * 2
 
 
-@pytest.mark.slow
 def test_jobs_of_another_budget_that_have_not_started_are_set_aside(tmp_path):
     journal = Journal(tmp_path)
     journal.add("job", "a", key="a", label="a", overrides=["attention=dnas", "seed=1", "++trainer.max_steps=9"])

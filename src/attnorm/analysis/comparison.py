@@ -120,22 +120,16 @@ def compare(
     others = [arm for arm in arms if arm is not chosen]
     if not others:
         raise ConfigError([Problem("against", f"there is nothing to compare with the baseline, {chosen.label}")])
-
-    def with_chosen(these: Sequence[Arm]) -> Comparison:
-        pending = waiting_jobs(paths)
-        return compare_arms(chosen, these, metric, split=split, level=level, grouped=grouped, pending=pending)
-
-    left_out: list[str] = []
+    pending, left_out = waiting_jobs(paths), list[str]()
     while True:
         try:
-            found = with_chosen(others)
+            found = compare_arms(chosen, others, metric, split=split, level=level, grouped=grouped, pending=pending)
+            return replace(found, notes=[*found.notes, *left_out])
         except NoSharedSeed as error:
             others = [arm for arm in others if arm.label != error.label]
             left_out.append(f"{error.label} is not compared: {error}.")
             if not others:
                 raise
-        else:
-            return replace(found, notes=[*found.notes, *left_out])
 
 
 def compare_arms(

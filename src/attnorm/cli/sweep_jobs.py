@@ -59,7 +59,7 @@ def refuse_other_budget(folder: Path, journal: Journal, jobs: Iterable[Overrides
             continue
         if job.folder.exists():
             now = f"{planned[plain]} now, and {job.name} has {updates or 'another number of updates'}"
-            raise ConfigError([Problem("cost", f"pays for {now}; choose another dir, or remove the runs", folder)])
+            raise ConfigError([Problem("dir", f"cost pays for {now}; choose another dir, or remove the runs", folder)])
         journal.add("aside", job.name)
 
 

@@ -72,17 +72,15 @@ def check_machines(jobs: Sequence[Job], kind: str) -> None:
     """Raises RunError if the times of these jobs were measured on machines that differ in their devices or cores."""
     machines: dict[str, str] = {}
     for job in jobs if kind == "time" else ():
-        environment, device = (
-            read_json(job.folder / "environment.json"),
-            read_json(job.folder / COST_FILE).get("device"),
-        )
-        used = environment.get("gpus") if device == "gpu" else f"{environment.get('cpu_cores')} CPU cores"
+        cost, environment = (read_json(job.folder / name) for name in (COST_FILE, "environment.json"))
+        on_gpu = cost.get("device") == "gpu"
+        used = environment.get("gpus") if on_gpu else f"{environment.get('cpu_cores')} CPU cores"
         machines.setdefault(str(used), job.arm)
     if len(machines) > 1:
         measured = " and ".join(f"{arm} on {machine}" for machine, arm in machines.items())
         raise RunError(
-            f"cost=time: {measured} were measured, which cannot be compared. Delete {jobs[0].folder.parent} to measure "
-            "all arms here, or continue where the sweep began"
+            f"cost=time: times of different machines cannot be compared ({measured}). "
+            f"Delete {jobs[0].folder.parent} to measure all arms here, or continue where the sweep began"
         )
 
 
