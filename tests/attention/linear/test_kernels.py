@@ -187,6 +187,14 @@ def test_a_sound_kernel_passes_well_below_the_tolerance(dtype, width, monkeypatc
             assert self_check.disagreement(kernel, CPU, dtype, width, causal) is None
 
 
+def test_the_error_of_a_row_does_not_depend_on_how_much_is_masked():
+    wanted, mistake = randn(2, 3, 1, 40), 1e-3 * randn(2, 3, 1, 40, seed=1)
+    zeros = torch.zeros(2, 3, 1, 80)
+    alone = self_check.relative_error(wanted + mistake, wanted)
+    among = self_check.relative_error(torch.cat((wanted + mistake, zeros), -1), torch.cat((wanted, zeros), -1))
+    assert among == pytest.approx(alone, rel=1e-12)
+
+
 class SeesAll(Emulated):
     """A kernel for which causal has no effect."""
 

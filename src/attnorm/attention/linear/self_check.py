@@ -106,7 +106,8 @@ def relative_error(found: Tensor | None, wanted: Tensor) -> float:
     """The largest error of a row, where `wanted` is finite: |difference| / (|row of wanted| + mean |row of wanted|).
 
     Unlike the error of the whole tensor, it does not hide one wrong row among many. `found` must be finite everywhere.
-    A logsumexp, or a gradient of the bias, has one row per element.
+    A logsumexp, or a gradient of the bias, has one row per element. Rows of zeros, those of masked keys and of queries
+    without keys, are left out of the mean, which would otherwise depend on how much is masked.
     """
     if found is None or not found.isfinite().all():
         return math.inf
@@ -116,4 +117,4 @@ def relative_error(found: Tensor | None, wanted: Tensor) -> float:
     if wanted.dim() == 3 or wanted.shape[-2] == 1:
         difference, wanted = difference.unsqueeze(-1), wanted.unsqueeze(-1)
     norms = wanted.norm(dim=-1)
-    return (difference.norm(dim=-1) / (norms + norms.mean())).max().item()
+    return (difference.norm(dim=-1) / (norms + norms[norms > 0].mean())).max().item()
