@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 
-from attnorm.analysis.probes.page import draw_map, write_page
+from attnorm.analysis.probes.figures import draw_map
+from attnorm.analysis.probes.page import write_page
 from attnorm.analysis.probes.verdicts import results_of_cell, with_discoveries, write_csv
 from attnorm.probes.arm import NULLS, Arm, every_arm
 from attnorm.probes.experiment import Failure, Found, Plan, compare

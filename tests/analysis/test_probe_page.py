@@ -6,7 +6,8 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from attnorm.analysis.probes.page import colour_of, draw_map, entry_of, sentences, write_page
+from attnorm.analysis.probes.figures import draw_doses, draw_map, draw_rates, draw_training
+from attnorm.analysis.probes.page import at_an_edge, colour_of, entry_of, sentences, write_page
 from attnorm.analysis.probes.verdicts import NOT_FINITE, CellResults, Row, results_of_cell, write_csv
 from attnorm.probes.arm import Arm
 from attnorm.probes.ensemble import batches
@@ -188,6 +189,47 @@ def test_a_sentence_per_arm_says_where_it_wins_and_loses():
         "sparsemax: below softmax at match (-0.050).",
         "entmax: not compared.",
     ]
+
+
+def test_best_rates_at_the_edge_of_the_grid_are_named_if_the_next_one_is_worse():
+    hub, match = Cell("hub", "0.9"), Cell("match")
+    curves = {
+        "largest": {0.01: 0.3, 0.03: 0.45, 0.09: 0.5},
+        "smallest": {0.01: 0.5, 0.03: 0.45, 0.09: 0.3},
+        "inside": {0.01: 0.3, 0.03: 0.5, 0.09: 0.49},
+        "equal": {0.01: 0.5, 0.03: 0.5, 0.09: 0.2},
+        "two": {0.01: 0.1, 0.03: 0.5},
+        "overflowed": {0.01: float("-inf"), 0.03: float("-inf"), 0.09: float("-inf")},
+    }
+    rates = {arm: max(curve, key=curve.get) for arm, curve in curves.items()}
+    cells = [CellResults(Found(cell, rate=rates), [], curves, {}) for cell in (hub, match)]
+    assert at_an_edge(cells) == [
+        "largest at hub 0.9 (0.09, +0.050), match (0.09, +0.050)",
+        "smallest at hub 0.9 (0.01, +0.050), match (0.01, +0.050)",
+    ]
+
+
+def test_the_page_names_best_rates_at_the_edge(tmp_path):
+    [cell] = [results(Cell("hub", "0.9"))]
+    cell.found.rate["dnas"] = 0.09
+    cell.curves["dnas"][0.09] = 0.6
+    text = Page(write_page([cell], ARMS, tmp_path / "probe.html").read_text()).text
+    assert "smallest or the largest of those tried" in text and "dnas at hub 0.9 (0.09, +0.200)" in text
+
+
+def test_a_legend_names_each_line_once_and_hides_none(cells):
+    """sink has failed at the hub, the only probe with several doses here; Scaled has been run."""
+    for draw, expected in (
+        (draw_doses, ["softmax", "dnas", "Scaled"]),
+        (draw_rates, ["softmax", "dnas", "Scaled", "sink"]),
+        (draw_training, ["softmax", "dnas", "Scaled", "sink"]),
+    ):
+        figure = draw(cells, ARMS[:-1])
+        figure.draw_without_rendering()
+        [legend] = figure.legends
+        assert [text.get_text() for text in legend.get_texts()] == expected
+        of_legend = legend.get_window_extent()
+        assert not any(of_legend.overlaps(axes.get_tightbbox()) for axes in figure.axes if axes.get_visible())
 
 
 def test_numbers_of_the_map_are_black_where_they_are_discoveries():

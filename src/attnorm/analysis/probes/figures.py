@@ -1,0 +1,147 @@
+"""The figures of a comparison on probes."""
+
+import io
+from collections.abc import Mapping, Sequence
+from math import isnan, nan
+from typing import TYPE_CHECKING, Any
+
+from attnorm.analysis.probes.verdicts import LEVEL, CellResults
+from attnorm.probes.arm import Arm
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DOSED = ("demand", "share", "hub")  # probes whose doses are numbers
+AXES = {"demand": "queries for 16 keys", "share": "wanted keys of 16", "hub": "common shift of the queries"}
+COLOURS = ("#333333", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#a6761d")  # Okabe and Ito
+LINES = ("solid", "dashed", "dotted", "dashdot")
+
+
+def draw_doses(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | None":
+    """The difference to the baseline against the dose, with bands of the intervals, one panel per probe with doses."""
+    dosed = {name: [cell for cell in cells if cell.found.cell.name == name and cell.rows] for name in DOSED}
+    dosed = {name: of for name, of in dosed.items() if len(of) > 1}
+    if not dosed or len(arms) < 2:
+        return None
+    figure, panels = figure_of(len(dosed))
+    for axes, (name, of) in zip(panels, dosed.items(), strict=True):
+        axes.axhline(0, color=COLOURS[0], linewidth=1, label=arms[0].short)
+        for style, arm in zip(styles(len(arms))[1:], arms[1:], strict=True):
+            rows = [row for cell in of for row in cell.rows if row.arm == arm.short and row.trained]
+            rows = sorted((row for row in rows if not isnan(row.difference)), key=lambda row: float(row.dose))
+            x = [float(row.dose) for row in rows]
+            axes.plot(x, [row.difference for row in rows], **style, marker="o", markersize=4, label=arm.short)
+            low, high = [row.low for row in rows], [row.high for row in rows]
+            axes.fill_between(x, low, high, color=style["color"], alpha=0.2)
+        axes.set(xlabel=AXES[name], ylabel=f"{of[0].rows[0].metric}, difference to {arms[0].short}", title=name)
+        axes.set_xticks([float(cell.found.cell.dose) for cell in of])
+    add_legend(figure, panels)
+    return figure
+
+
+def draw_rates(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | None":
+    """The mean score of the tuning seeds on the selection data against the learning rate, one panel per cell."""
+    tuned = [cell for cell in cells if any(cell.curves.values())]
+    if not tuned:
+        return None
+    figure, panels = figure_of(len(tuned))
+    for axes, cell in zip(panels, tuned, strict=True):
+        for style, arm in zip(styles(len(arms)), arms, strict=True):
+            curve: Mapping[float, float] = cell.curves.get(arm.label, {})
+            axes.plot([*curve], [*curve.values()], **style, marker="o", markersize=4, label=arm.short)
+        rates = sorted({rate for curve in cell.curves.values() for rate in curve})
+        axes.set(xscale="log", xlabel="learning rate", title=cell.found.cell.title)
+        axes.set_xticks(rates, [f"{rate:g}" for rate in rates], rotation=45, ha="right", rotation_mode="anchor")
+        axes.minorticks_off()
+    add_legend(figure, panels)
+    return figure
+
+
+def draw_training(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | None":
+    """The mean score on the selection data in the course of training at the chosen rate, one panel per cell."""
+    trained = [cell for cell in cells if cell.found.cell.probe().updates and cell.found.tests]
+    if not trained:
+        return None
+    figure, panels = figure_of(len(trained))
+    for axes, cell in zip(panels, trained, strict=True):
+        for style, arm in zip(styles(len(arms)), arms, strict=True):
+            if (result := cell.found.tests.get(arm.label)) is not None:
+                points = result.curve.shape[1]
+                shares = [100 * (point + 1) / points for point in range(points)]
+                axes.plot(shares, result.curve.mean(0), **style, label=arm.short)
+        axes.set(xlabel="% of the training", title=cell.found.cell.title)
+    add_legend(figure, panels)
+    return figure
+
+
+def draw_map(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure":
+    """The differences to the baseline in points at the size of training, one row per cell and one column per arm.
+
+    The number in a field is gray unless it is a discovery (`Row.discovery`) that does not flip. A field without a
+    difference is empty.
+    """
+    from matplotlib.figure import Figure
+
+    compared, titles = arms[1:], [cell.found.cell.title for cell in cells]
+    rows = [
+        [next((row for row in cell.rows if row.arm == arm.short and row.trained), None) for arm in compared]
+        for cell in cells
+    ]
+    values = [[nan if row is None else 100 * row.difference for row in line] for line in rows]
+    figure = Figure(figsize=(2.6 + 0.55 * len(compared), 1.4 + 0.28 * len(cells)), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(values, cmap="PuOr", vmin=-40, vmax=40, aspect="auto")
+    for y, line in enumerate(rows):
+        for x, row in enumerate(line):
+            if row is not None and not isnan(row.difference):
+                points = round(100 * row.difference)
+                on_field = "white" if abs(points) > 25 else "black"
+                colour = on_field if row.discovery < 1 - LEVEL and not row.flips else "#888888"
+                text = f"{points:+}" if points else "0"
+                axes.text(x, y, text, ha="center", va="center", fontsize=8, color=colour)
+    axes.set_xticks(range(len(compared)), [arm.short for arm in compared], rotation=60, ha="left", fontsize=9)
+    axes.xaxis.tick_top()
+    axes.set_yticks(range(len(titles)), titles, fontsize=9)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    figure.colorbar(image, label=f"difference to {arms[0].short} in points", shrink=0.5)
+    return figure
+
+
+def figure_of(panels: int) -> tuple["Figure", list[Any]]:
+    """A figure with panels in rows of at most three."""
+    from matplotlib.figure import Figure
+
+    columns = min(panels, 3)
+    rows = -(-panels // columns)
+    figure = Figure(figsize=(4 * columns, 3.2 * rows), layout="constrained")
+    grid = [*figure.subplots(rows, columns, squeeze=False).flat]
+    for axes in grid:
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in grid[panels:]:
+        axes.set_visible(False)
+    return figure, grid[:panels]
+
+
+def add_legend(figure: "Figure", panels: Sequence[Any]) -> None:
+    """Names the lines of all panels once, above them, where the figure grows by the height of the legend."""
+    lines = {line.get_label(): line for axes in panels for line in axes.get_lines() if len(line.get_xdata())}
+    width, height = figure.get_size_inches()
+    columns = int(width // 1.6)
+    figure.set_size_inches(width, height + 0.22 * -(-len(lines) // columns) + 0.1)
+    figure.legend(lines.values(), lines.keys(), loc="outside upper left", ncols=columns, frameon=False, fontsize=9)
+
+
+def styles(count: int) -> list[dict[str, str]]:
+    """The colour and the line of each arm, the baseline first. After all colours, the next kind of line begins."""
+    every = [{"color": colour, "linestyle": line} for line in LINES for colour in COLOURS]
+    return [every[number % len(every)] for number in range(count)]
+
+
+def svg_of(figure: "Figure | None") -> str:
+    """The figure as an element of a page."""
+    if figure is None:
+        return ""
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue().partition("<svg")[1] + text.getvalue().partition("<svg")[2]
