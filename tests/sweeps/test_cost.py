@@ -101,6 +101,19 @@ def test_runs_that_measure_are_no_runs_of_arms(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_run_that_measures_has_as_many_cores_as_a_job_and_no_neighbour(tmp_path):
+    sweep(tmp_path, *ARMS, "cost=time", "jobs=2")
+    folder = tmp_path / "s"
+    measured, jobs = (
+        [json.loads((run / "attempts.txt").read_text()) for run in runs]
+        for runs in ((folder / "cost").iterdir(), run_folders(folder))
+    )
+    threads = {it["threads"] for it in jobs}
+    assert {it["threads"] for it in measured} == threads
+    assert len({tuple(it["cores"]) for it in measured}) == 1 and measured[0]["cores"] in [it["cores"] for it in jobs]
+
+
+@pytest.mark.slow
 def test_an_arm_that_cannot_be_measured_ends_the_sweep_with_the_reason(tmp_path):
     said = sweep(tmp_path, *ARMS, "cost=time", "code=1", "retries=0", code=2)
     assert "error: cost=time: the run that measures attention=dnas has no result: error: this job cannot be run" in said
@@ -113,15 +126,22 @@ def test_an_arm_that_cannot_be_measured_ends_the_sweep_with_the_reason(tmp_path)
 
 def test_times_of_different_machines_are_not_compared(tmp_path):
     jobs = [Job(it, it, it, (), tmp_path / "cost" / it, arm=it) for it in ("softmax", "dnas", "hnas")]
-    machines = [("cpu", 2, []), ("cpu", 2, []), ("cpu", 64, [])]
-    for job, (device, cores, gpus) in zip(jobs, machines, strict=True):
+    for job, cores in zip(jobs, (2, 2, 64), strict=True):
         job.folder.mkdir(parents=True)
-        (job.folder / "cost.json").write_text(json.dumps({"device": device}))
-        (job.folder / "environment.json").write_text(json.dumps({"cpu_cores": cores, "gpus": gpus}))
+        write_machine(job, cores, threads=2)
     check_machines(jobs[:2], "time")
     check_machines(jobs, "flops")
-    with pytest.raises(RunError, match=f"softmax on 2 CPU cores and hnas on 64 CPU cores.*Delete {tmp_path / 'cost'}"):
-        check_machines(jobs, "time")
+    for cores, threads in ((64, 2), (2, 1)):
+        write_machine(jobs[2], cores, threads)
+        measured = f"softmax on 2 CPU cores with 2 threads and hnas on {cores} CPU cores with {threads} threads"
+        with pytest.raises(RunError, match=f"{measured}.*Delete {tmp_path / 'cost'}"):
+            check_machines(jobs, "time")
+
+
+def write_machine(job, cores, threads):
+    (job.folder / "cost.json").write_text(json.dumps({"device": "cpu"}))
+    environment = {"cpu_cores": cores, "cpu_threads": threads, "gpus": []}
+    (job.folder / "environment.json").write_text(json.dumps(environment))
 
 
 @pytest.mark.slow

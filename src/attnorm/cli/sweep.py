@@ -6,7 +6,6 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -203,8 +202,7 @@ def arm_costs(
     if command.settings.cost == "updates":
         return {}
     arms = {arm_of(command, job): checked for job, checked in zip(samples, facts, strict=True)}
-    one = replace(command, settings=replace(command.settings, jobs=1))
-    launcher = make_launcher(one, folder, facts)
+    launcher = make_launcher(command, folder, facts, alone=True)
     try:
         costs = measure(command, folder, journal, checker, arms, launcher)
     finally:
@@ -253,23 +251,24 @@ def tuning_plan(
     return Tuned(tuning, labelled, journal, make_jobs)
 
 
-def make_launcher(command: SweepCommand, folder: Path, facts: Sequence[Checked]) -> Launcher:
-    """The launcher that the settings ask for."""
+def make_launcher(command: SweepCommand, folder: Path, facts: Sequence[Checked], alone: bool = False) -> Launcher:
+    """The launcher that the settings ask for. alone: one job at a time, on as many cores as it has among others."""
     settings = command.settings
     if settings.launcher == "submitit":
         from attnorm.sweeps.launchers.submitit import SubmititLauncher
 
-        return SubmititLauncher(folder, settings.submitit, settings.jobs, TRAIN)
+        return SubmititLauncher(folder, settings.submitit, 1 if alone else settings.jobs, TRAIN)
     if settings.launcher == "ray":
         from attnorm.sweeps.launchers.ray import RayLauncher
 
-        return RayLauncher(settings.ray, settings.jobs, TRAIN)
+        return RayLauncher(settings.ray, 1 if alone else settings.jobs, TRAIN)
     from attnorm.sweeps.launchers.local import LocalLauncher, Places
 
     gpus = next((checked.gpus for checked in facts if checked.uses_gpu), [])
     most = max((count_devices(checked) for checked in facts if checked.uses_gpu), default=1)
     jobs = settings.jobs or max(1, len(gpus) // most)
-    return LocalLauncher(Places(jobs, list(os.sched_getaffinity(0)), gpus), TRAIN)
+    places = Places(jobs, list(os.sched_getaffinity(0)), gpus)
+    return LocalLauncher(Places(1, places.cores_of(0), gpus) if alone else places, TRAIN)
 
 
 def close(folder: Path, record: SweepRecord, stopped_by: int) -> int:

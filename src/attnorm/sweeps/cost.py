@@ -69,18 +69,19 @@ def cost_of(job: Job, kind: str) -> tuple[float, str]:
 
 
 def check_machines(jobs: Sequence[Job], kind: str) -> None:
-    """Raises RunError if the times of these jobs were measured on machines that differ in their devices or cores."""
+    """Raises RunError if the times of these jobs were measured on different GPUs, or with other cores or threads."""
     machines: dict[str, str] = {}
     for job in jobs if kind == "time" else ():
         cost, environment = (read_json(job.folder / name) for name in (COST_FILE, "environment.json"))
         on_gpu = cost.get("device") == "gpu"
-        used = environment.get("gpus") if on_gpu else f"{environment.get('cpu_cores')} CPU cores"
+        cores, threads = environment.get("cpu_cores"), environment.get("cpu_threads")
+        used = environment.get("gpus") if on_gpu else f"{cores} CPU cores with {threads} threads"
         machines.setdefault(str(used), job.arm)
     if len(machines) > 1:
         measured = " and ".join(f"{arm} on {machine}" for machine, arm in machines.items())
         raise RunError(
-            f"cost=time: times of different machines cannot be compared ({measured}). "
-            f"Delete {jobs[0].folder.parent} to measure all arms here, or continue where the sweep began"
+            f"cost=time: times of different machines or numbers of threads cannot be compared ({measured}). "
+            f"Delete {jobs[0].folder.parent} to measure all arms again, or continue there, with the same jobs="
         )
 
 
