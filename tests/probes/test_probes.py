@@ -7,8 +7,10 @@ import subprocess
 import sys
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import multivariate_normal
 from torch.nn import functional as F
 
 from attnorm.probes import PROBES, Probe, base, coverage, slots, trigger
@@ -388,6 +390,26 @@ def test_the_adjusted_rand_index_is_that_of_scikit_learn():
     for b in range(10):
         expected = metrics.adjusted_rand_score(batch.targets[0, b].numpy(), outputs[0, b].argmax(-1).numpy())
         assert found[b].item() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("dose", ["exchangeable", "distinct"])
+def test_the_ceiling_of_slots_is_that_of_the_mixture_they_are_drawn_from(dose):
+    """With the densities of scipy, cluster by cluster; points that lie apart are all found."""
+    metrics = pytest.importorskip("sklearn.metrics")
+    probe, batch = Cell("slots", dose).probe(), drawn(Cell("slots", dose), 20, 64)
+    ceiling = probe.ceiling(batch)
+    for b, (points, clusters) in enumerate(zip(batch.points.numpy(), batch.targets.numpy(), strict=True)):
+        density = np.stack([
+            (clusters == k).mean() * multivariate_normal(points[clusters == k].mean(0), 0.4**2).pdf(points)
+            for k in range(slots.SLOTS)
+        ])  # fmt: skip
+        taken = density.argmax(0)
+        overlap = [(taken[clusters == 3] == k).sum() / ((taken == k) | (clusters == 3)).sum() for k in range(4)]
+        wanted = metrics.adjusted_rand_score(clusters, taken) if dose == "distinct" else float(max(overlap) > 0.5)
+        assert ceiling[b].item() == pytest.approx(wanted, abs=1e-6)
+    assert 0 < ceiling.mean() < 1
+    apart = batch._replace(points=batch.points + 20 * batch.targets.unsqueeze(-1))
+    assert (probe.ceiling(apart) == 1).all()
 
 
 def test_the_loss_of_slots_is_the_likelihood_of_their_mixture():

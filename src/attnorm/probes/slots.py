@@ -16,6 +16,7 @@ from attnorm.probes.model import MLP, WIDTH, Linear, normal
 SLOTS, STEPS = 4, 3
 SHARES = (0.6, 0.25, 0.09, 0.06)
 SPREAD = 0.1  # the standard deviation of a cluster; centers are uniform in the unit square
+SCALE = 4  # points are this many times as far apart, around 0
 
 
 class Points(NamedTuple):
@@ -92,7 +93,7 @@ class Slots(Probe):
         cluster = torch.repeat_interleave(torch.arange(SLOTS), torch.tensor([size - sum(sizes), *sizes]))
         points = centers[:, cluster] + SPREAD * torch.randn(count, size, 2, generator=generator)
         starts = torch.randn(count, SLOTS, WIDTH, generator=generator)
-        return Points(4 * points - 2, cluster.expand(count, -1), starts)
+        return Points(SCALE * points - 2, cluster.expand(count, -1), starts)
 
     def model(self, arm: Arm, seeds: Sequence[int]) -> SlotModel:
         return SlotModel(arm, seeds, self.distinct)
@@ -109,6 +110,14 @@ class Slots(Probe):
         smallest = table[..., -1, :]  # the points of the smallest cluster in each slot
         union = true[..., -1].sum(-1, keepdim=True) + found.sum(-2) - smallest
         return (smallest > union / 2).any(-1).float()
+
+    def ceiling(self, batch: Points) -> Tensor:
+        """The most likely cluster of each point if the size and the mean of every cluster are known."""
+        true = F.one_hot(batch.targets, SLOTS).float()
+        sizes = true.sum(1)
+        means = true.transpose(-1, -2) @ batch.points / sizes.unsqueeze(-1)
+        fit = sizes.log().unsqueeze(-2) - torch.cdist(batch.points, means).square() / (2 * (SCALE * SPREAD) ** 2)
+        return self.score(fit.unsqueeze(0), batch._replace(targets=batch.targets.unsqueeze(0)))[0]
 
 
 def adjusted_rand_index(table: Tensor) -> Tensor:
