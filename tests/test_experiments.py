@@ -749,6 +749,10 @@ def test_novels_are_screened_and_five_arms_compared_at_their_best_rates(tmp_path
     assert claims["forgetting, loss_8x - loss_1x"] == "shown" and claims["stick_breaking, perplexity"] == "not compared"
     rows = cells(capsys.readouterr().out)
     assert rows["softmax"][0] == "-" and rows["stick_breaking"][-1] == "no" and rows["hnas_prefix"][-1] == "yes"
+    ran.clear()
+    monkeypatch.setattr(sys, "argv", ["run", *arguments, "--screen", str(tmp_path / "screen.csv")])
+    script.main()
+    assert ran == compared, "the comparison of an earlier screen is the same, without training it again"
 
 
 def made_up_tables(arms, metrics, split):

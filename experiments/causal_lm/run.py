@@ -1,12 +1,14 @@
 """Language modelling of novels: a screen of normalizers, and a comparison of those that it chooses with softmax.
 
     python experiments/causal_lm/run.py --texts <folder of novels>
+    python experiments/causal_lm/run.py --texts <folder> --screen experiments/causal_lm/screen.csv
     python experiments/causal_lm/run.py --texts <folder> --seeds 110 111 112 --folder t --out t.csv -- task.max_steps=9
 
 Repeat the command to continue where it stopped. Overrides after `--` apply to all runs.
 """
 
 import argparse
+import csv
 import math
 import shlex
 import statistics
@@ -52,12 +54,14 @@ CLAIMS = [
     *(claim("P6", arm, BASELINE, "loss", (-LOSS_3, LOSS_3)) for arm in ("sink", "sigmoid", "softpick")),
 ]
 
+Row = dict[str, str]  # of the screen: an arm, a rate and validation scores; the simple method has no rate
 Curves = dict[str, dict[float, float]]  # arm -> rate -> validation perplexity; without the rates at which a run failed
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--texts", type=Path, required=True, help="folder of novels")
+    parser.add_argument("--screen", type=Path, help="CSV file of an earlier screen, instead of a new one")
     parser.add_argument("--rates", type=float, nargs="+", default=list(RATES), help="learning rates, for every arm")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), help="of the comparison")
     parser.add_argument("--folder", type=Path, default=ROOT / "logs" / "causal_lm_novels", help="of the sweeps")
@@ -65,15 +69,10 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", help="behind --: for every run, and keys of the sweep such as jobs=2")
     args = parser.parse_args()
     shared = [*RECIPE, f"data.folder={args.texts.resolve()}", *args.overrides]
-    rates = sorted(args.rates)
-
-    print("the screen:")
-    print_cost(SECONDS, len(rates), UPDATES, OTHERS)
-    runs = screen(args.folder / "screen", shared, ARMS, rates)
-    curves, simple = curves_of(runs), runs[0].baselines[SIMPLE][SCORE]
-    for rate in beyond(curves, rates):
-        for arm, found in curves_of(screen(args.folder / "screen_beyond", shared, CANDIDATES, [rate])).items():
-            curves.setdefault(arm, {}).update(found)
+    table_of_screen = args.screen or args.out.with_name("screen.csv")
+    if args.screen is None:
+        write_screen(table_of_screen, screen(args.folder, shared, sorted(args.rates)))
+    curves, simple = read_screen(table_of_screen)
     if BASELINE not in curves:
         sys.exit(f"{BASELINE} has failed at all rates: there is nothing to compare with")
     arms = [BASELINE, *chosen(curves, simple)]
@@ -105,22 +104,52 @@ def attention(*arms: str) -> list[str]:
     )
 
 
-def screen(folder: Path, shared: Sequence[str], arms: Sequence[str], rates: Sequence[float]) -> list[Run]:
+def screen(folder: Path, shared: Sequence[str], rates: Sequence[float]) -> list[Row]:
+    """The rows of all arms at all rates, and of those that may be compared at the rates beyond an edge."""
+    print("the screen:")
+    print_cost(SECONDS, len(rates), UPDATES, OTHERS)
+    runs = train(folder / "screen", shared, ARMS, rates)
+    rows = [{"arm": SIMPLE, "rate": "", SCORE: str(runs[0].baselines[SIMPLE][SCORE])}, *map(row_of, runs)]
+    for rate in beyond(curves_of(rows), rates):
+        rows += map(row_of, train(folder / "screen_beyond", shared, CANDIDATES, [rate]))
+    return rows
+
+
+def train(folder: Path, shared: Sequence[str], arms: Sequence[str], rates: Sequence[float]) -> list[Run]:
     """One run per arm and rate. Runs that fail are left out."""
     settings = [*shared, f"optimizer.lr={several(rates)}", f"seed={SCREEN_SEED}"]
     plain = [arm for arm in arms if arm != GATED]
     runs = sweep(folder / "normalizers", *settings, *attention(*plain), failures=True)
-    if GATED in arms:
-        runs += sweep(folder / "gate", *settings, *attention(GATED), failures=True)
-    return runs
+    return runs + sweep(folder / "gate", *settings, *attention(GATED), failures=True)
 
 
-def curves_of(runs: Iterable[Run]) -> Curves:
+def row_of(run: Run) -> Row:
+    """The row of a run of the screen."""
+    arm = GATED if "attention.gate.decoder" in run.settings else run.settings["attention"]
+    scores = {name: str(run.metrics[name]) for name in (SCORE, *BANDS) if name in run.metrics}
+    return {"arm": arm, "rate": f"{float(run.settings['optimizer.lr']):g}", **scores}
+
+
+def write_screen(path: Path, rows: Iterable[Row]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, ("arm", "rate", SCORE, *BANDS), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def read_screen(path: Path) -> tuple[Curves, float]:
+    """The curves of a screen, and the perplexity of the simple method."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return curves_of(rows), next(float(row[SCORE]) for row in rows if row["arm"] == SIMPLE)
+
+
+def curves_of(rows: Iterable[Row]) -> Curves:
     """The validation perplexity of every arm by its rate."""
     curves: Curves = {}
-    for run in runs:
-        arm = GATED if "attention.gate.decoder" in run.settings else run.settings["attention"]
-        curves.setdefault(arm, {})[float(run.settings["optimizer.lr"])] = run.metrics[SCORE]
+    for row in rows:
+        if row["arm"] != SIMPLE:
+            curves.setdefault(row["arm"], {})[float(row["rate"])] = float(row[SCORE])
     return curves
 
 
