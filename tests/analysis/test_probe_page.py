@@ -232,6 +232,12 @@ def test_a_legend_names_each_line_once_and_hides_none(cells):
         assert not any(of_legend.overlaps(axes.get_tightbbox()) for axes in figure.axes if axes.get_visible())
 
 
+def test_a_page_without_any_normalizer_says_why(tmp_path):
+    failed = dict.fromkeys(LABELS[:-1], "it failed")
+    text = write_page([results(Cell("hub", "0.9"), failed=failed)], ARMS, tmp_path / "probe.html").read_text()
+    assert "softmax at hub 0.9: it failed" in Page(text).text
+
+
 def test_numbers_of_the_map_are_black_where_they_are_discoveries():
     hub = Cell("hub", "0.9")
     rows = [

@@ -126,6 +126,8 @@ def figure_of(panels: int) -> tuple["Figure", list[Any]]:
 def add_legend(figure: "Figure", panels: Sequence[Any]) -> None:
     """Names the lines of all panels once, above them, where the figure grows by the height of the legend."""
     lines = {str(line.get_label()): line for axes in panels for line in axes.get_lines() if len(line.get_xdata())}
+    if not lines:
+        return
     width, height = figure.get_size_inches()
     columns = int(width / (0.65 + 0.075 * max(len(name) for name in lines)))
     figure.set_size_inches(width, height + 0.22 * -(-len(lines) // columns) + 0.1)
