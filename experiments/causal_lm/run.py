@@ -61,8 +61,9 @@ Curves = dict[str, dict[float, float]]  # arm -> rate -> validation perplexity; 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--texts", type=Path, required=True, help="folder of novels")
-    parser.add_argument("--screen", type=Path, help="CSV file of an earlier screen, instead of a new one")
-    parser.add_argument("--rates", type=float, nargs="+", default=list(RATES), help="learning rates, for every arm")
+    screened = parser.add_mutually_exclusive_group()
+    screened.add_argument("--screen", type=Path, help="CSV file of an earlier screen, instead of a new one")
+    screened.add_argument("--rates", type=float, nargs="+", default=list(RATES), help="learning rates, for every arm")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), help="of the comparison")
     parser.add_argument("--folder", type=Path, default=ROOT / "logs" / "causal_lm_novels", help="of the sweeps")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("verdicts.csv"), help="the CSV file")

@@ -133,7 +133,7 @@ def sentences(cells: Sequence[CellResults], arms: Sequence[Arm]) -> list[str]:
 def at_an_edge(cells: Sequence[CellResults]) -> list[str]:
     """One text per arm, "arm at cell (rate, +gain), ...": where its best rate is the smallest or the largest of all.
 
-    gain: over the rate next to it. Where there is none, or no third rate, the edge says nothing about the grid.
+    gain: how much the score is above that of the next rate. Without a gain, or with only two rates, nothing is said.
     """
     found: dict[str, list[str]] = {}
     for cell in cells:
