@@ -69,6 +69,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("verdicts.csv"), help="the CSV file")
     parser.add_argument("overrides", nargs="*", help="behind --: for every run, and keys of the sweep such as jobs=2")
     args = parser.parse_args()
+    if args.screen and not args.screen.is_file():
+        parser.error(f"--screen {args.screen}: no such file")
     shared = [*RECIPE, f"data.folder={args.texts.resolve()}", *args.overrides]
     table_of_screen = args.screen or args.out.with_name("screen.csv")
     if args.screen is None:
