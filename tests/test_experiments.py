@@ -753,6 +753,18 @@ def test_novels_are_screened_and_five_arms_compared_at_their_best_rates(tmp_path
     monkeypatch.setattr(sys, "argv", ["run", *arguments, "--screen", str(tmp_path / "screen.csv")])
     script.main()
     assert ran == compared, "the comparison of an earlier screen is the same, without training it again"
+    ran.clear()
+    named = ["--screen", str(tmp_path / "screen.csv"), "--arms", "forgetting", "dnas_prefix"]
+    monkeypatch.setattr(sys, "argv", ["run", *arguments, *named])
+    script.main()
+    arms = ["softmax_0.002", "forgetting_0.002", "dnas_prefix_0.002"]
+    assert [folder for folder, *_ in ran] == [("arms", arm) for arm in arms], "arms that the rule leaves out"
+    assert ran[0] == compared[0], "the runs of softmax are shared"
+    screen = (tmp_path / "screen.csv").read_text().splitlines()
+    (tmp_path / "lost.csv").write_text("\n".join(row for row in screen if not row.startswith("dnas_prefix")))
+    monkeypatch.setattr(sys, "argv", ["run", *arguments, "--screen", str(tmp_path / "lost.csv"), *named[2:]])
+    with pytest.raises(SystemExit, match=r"dnas_prefix: failed at all rates"):
+        script.main()
 
 
 def made_up_tables(arms, metrics, split):

@@ -2,6 +2,7 @@
 
     python experiments/causal_lm/run.py --texts <folder of novels>
     python experiments/causal_lm/run.py --texts <folder> --screen experiments/causal_lm/screen.csv
+    python experiments/causal_lm/run.py --texts <folder> --screen ... --arms dnas_prefix forgetting ... --out second.csv
     python experiments/causal_lm/run.py --texts <folder> --seeds 110 111 112 --folder t --out t.csv -- task.max_steps=9
 
 Repeat the command to continue where it stopped. Overrides after `--` apply to all runs.
@@ -17,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
-from bounds import ABOVE, BELOW, claim, decide, tables_of, write_claims
+from bounds import ABOVE, BELOW, Claim, claim, decide, tables_of, write_claims
 from sweeps import NOTHING, ROOT, Run, on_test, print_cost, report, several, sweep, table
 from verdicts import write_verdicts
 
@@ -52,6 +53,11 @@ CLAIMS = [
     claim("P5", "dnas_prefix", BASELINE, SCORE, ABOVE),
     claim("P5", "hnas_prefix", BASELINE, "loss", (-LOSS_2, LOSS_2)),
     *(claim("P6", arm, BASELINE, "loss", (-LOSS_3, LOSS_3)) for arm in ("sink", "sigmoid", "softpick")),
+    claim("P8", "dnas_prefix", BASELINE, GROWTH, BELOW),
+    Claim("P9", ("dnas_prefix", BANDS[-1]), ("dnas_prefix", BANDS[0]), (-0.05, 0.05)),
+    claim("P10", "dnas_prefix", BASELINE, BANDS[-1], BELOW),
+    claim("P10", "forgetting", BASELINE, BANDS[-1], BELOW),
+    claim("P11", "sigmoid", BASELINE, GROWTH, ABOVE),
 ]
 
 Row = dict[str, str]  # of the screen: an arm, a rate and validation scores; the simple method has no rate
@@ -64,6 +70,7 @@ def main() -> None:
     screened = parser.add_mutually_exclusive_group()
     screened.add_argument("--screen", type=Path, help="CSV file of an earlier screen, instead of a new one")
     screened.add_argument("--rates", type=float, nargs="+", default=list(RATES), help="learning rates, for every arm")
+    parser.add_argument("--arms", nargs="+", choices=CANDIDATES[1:], help="to compare, instead of those of the rule")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), help="of the comparison")
     parser.add_argument("--folder", type=Path, default=ROOT / "logs" / "causal_lm_novels", help="of the sweeps")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("verdicts.csv"), help="the CSV file")
@@ -76,9 +83,9 @@ def main() -> None:
     if args.screen is None:
         write_screen(table_of_screen, screen(args.folder, shared, sorted(args.rates)))
     curves, simple = read_screen(table_of_screen)
-    if BASELINE not in curves:
-        sys.exit(f"{BASELINE} has failed at all rates: there is nothing to compare with")
-    arms = [BASELINE, *chosen(curves, simple)]
+    arms = [BASELINE, *(args.arms or chosen(curves, simple))]
+    if failed := [arm for arm in arms if arm not in curves]:
+        sys.exit(f"{', '.join(failed)}: failed at all rates, so there is nothing to compare")
     print(f"\n{curve_table(curves, arms, simple)}\n\nthe comparison:")
     print_cost({arm: SECONDS[arm] for arm in arms}, len(args.seeds), UPDATES, OTHERS)
     compared = {}
