@@ -85,7 +85,7 @@ def rows_of(found: Comparison) -> Iterator[dict[str, str]]:
             both, seeds = it.new_seeds_and_examples, it.new_seeds
             numbers |= {"difference": it.estimate, "low": both.low, "high": both.high}
             numbers |= {"low_new_seeds": seeds.low, "high_new_seeds": seeds.high}
-            numbers |= {"adjusted_p": verdict.adjusted, "detectable": it.detectable}
+            numbers |= {"adjusted_p": verdict.adjusted, "detectable": verdict.detectable}
             word = "no verdict" if verdict.no_verdict else "shown" if verdict.is_shown else "not shown"
         yield {
             "task": found.task,

@@ -16,6 +16,8 @@ import runs
 from made_up_runs import make_run, make_runs
 
 from attnorm.analysis import compare
+from attnorm.analysis.statistics.crossed import paired_difference
+from attnorm.analysis.statistics.power import detectable
 from attnorm.attention import check_attention
 from attnorm.run.scalars import read_csv
 
@@ -548,6 +550,11 @@ def test_alignments_has_no_verdict_if_softmax_does_not_beat_the_diagonal(alignme
         assert rows["softmax"]["verdict"] == "baseline" and rows["dnas_prefix"]["verdict"] == "shown"
         assert float(rows["dnas_prefix"]["difference"]) == pytest.approx(-20, abs=2)
         assert rows["dnas_prefix"]["primary"] == primary and "adjusted_p" not in rows["diagonal"]
+    alone = paired_difference(values["dnas_prefix", "reads"] - values["softmax", "reads"], chapters)
+    assert float(rows["dnas_prefix"]["detectable"]) == pytest.approx(detectable(alone.variances), rel=1e-4)
+    assert "detectable" not in rows["diagonal"]
+    values |= {("diagonal", "reads"): values["dnas_prefix", "reads"] - 1}  # it is below softmax in one view only
+    assert script.beats_gate(values, chapters, "predicts") and not script.beats_gate(values, chapters, "reads")
     rows = {row["arm"]: row for row in script.verdicts(results, values, chapters, "predicts", beats=False)}
     assert rows["dnas_prefix"]["verdict"] == "no verdict" and "adjusted_p" not in rows["dnas_prefix"]
 

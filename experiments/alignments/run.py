@@ -29,6 +29,7 @@ from attnorm.analysis.alignment_error import AlignmentErrorRate, AlignmentScores
 from attnorm.analysis.statistics.corpus import pseudo_values
 from attnorm.analysis.statistics.crossed import Difference, paired_difference
 from attnorm.analysis.statistics.multiple import holm
+from attnorm.analysis.statistics.power import detectable
 
 GATE = "diagonal"  # there is no verdict if the baseline does not beat it
 ARMS = (BASELINE, "dnas_prefix", "hnas_prefix", "dnas_slack_prefix", "ot", "fertility_softmax")
@@ -72,18 +73,16 @@ def main() -> None:
     command = shlex.join(["python", "experiments/alignments/run.py", *sys.argv[1:]])
     out = args.out or Path(__file__).parent / f"verdicts_{args.model}.csv"
     values = pseudo_values_of(results)
-    gate = paired_difference(values[GATE, PREDICTS] - values[BASELINE, PREDICTS], chapters)
-    beats = gate.new_seeds_and_examples.low > 0
-    if not beats:
-        print(f"\n{BASELINE} does not beat {GATE}: there are no verdicts")
-    rows = []
+    rows, beats = [], {view: beats_gate(values, chapters, view) for view in VIEWS}
     for view in VIEWS:
         of_view = {name: by_view[view] for name, by_view in results.items()}
-        rows += (found := verdicts(of_view, values, chapters, view, beats))
+        rows += (found := verdicts(of_view, values, chapters, view, beats[view]))
         print(f"\nAER in percent ({view})\n\n{table(HEADER, map(shown, found))}")
         print(f"\n{detail_table(of_view)}")
+        if not beats[view]:
+            print(f"\n{BASELINE} does not beat {GATE}: there are no verdicts")
     write(out, [{**row, "command": command} for row in rows])
-    if beats and set(args.arms) == set(ARMS):
+    if beats[PREDICTS] and set(args.arms) == set(ARMS):
         write_claims(out.with_name(f"{out.stem}_hypotheses.csv"), decide(CLAIMS, values, chapters))
 
 
@@ -141,6 +140,12 @@ def pseudo_values_of(results: Results) -> Tables:
     }
 
 
+def beats_gate(values: Tables, chapters: Sequence[str], view: str) -> bool:
+    """Whether the whole interval of the gate minus the baseline is above zero in one view."""
+    gate = paired_difference(values[GATE, view] - values[BASELINE, view], chapters)
+    return gate.new_seeds_and_examples.low > 0
+
+
 def verdicts(
     results: Mapping[str, Sequence[AlignmentScores]],
     values: Tables,
@@ -150,8 +155,8 @@ def verdicts(
 ) -> list[dict[str, str]]:
     """A row of the CSV file per arm in one view: differences of its AER to the baseline, with chapters as groups.
 
-    The p-values of all arms but the references are adjusted together. beats: whether the baseline beats the gate: if
-    not, there is no verdict on any arm.
+    The p-values of all arms but the references are adjusted together. beats: whether the baseline beats the gate in
+    this view: if not, there is no verdict on any arm.
     """
     differences = {
         name: paired_difference(values[name, view] - values[BASELINE, view], chapters)
@@ -167,7 +172,11 @@ def verdicts(
         row = {"task": "translation", "metric": metric, "primary": str(view == PREDICTS).lower(), "arm": name}
         row |= {"examples": str(len(chapters)), "seeds": str(len(scores)), "verdict": "baseline"}
         if name != BASELINE:
-            numbers |= numbers_of(differences[name]) | ({"adjusted_p": adjusted[name]} if name in adjusted else {})
+            numbers |= numbers_of(differences[name])
+            if name in adjusted:
+                level = 1 - 0.05 / len(arms)  # as in Verdict.detectable
+                found = detectable(differences[name].variances, level=level)
+                numbers |= {"adjusted_p": adjusted[name], "detectable": found}
             row["verdict"] = "reference" if name in REFERENCES else verdict(adjusted.get(name, math.nan))
         rows.append(row | {key: f"{value:.5g}" for key, value in numbers.items() if np.isfinite(value)})
     return rows
@@ -189,7 +198,7 @@ def numbers_of(found: Difference) -> dict[str, float]:
     """The columns of a difference."""
     both, seeds = found.new_seeds_and_examples, found.new_seeds
     ends = {"low": both.low, "high": both.high, "low_new_seeds": seeds.low, "high_new_seeds": seeds.high}
-    return {"difference": found.estimate, **ends, "detectable": found.detectable}
+    return {"difference": found.estimate, **ends}
 
 
 def detail_table(results: Mapping[str, Sequence[AlignmentScores]]) -> str:

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shutil
 from dataclasses import replace
 
@@ -19,6 +20,10 @@ from attnorm.analysis import compare
 from attnorm.analysis.arms import arms_of, find_runs, varying, waiting_jobs
 from attnorm.analysis.cautions import unbeaten
 from attnorm.analysis.comparison import all_verdicts, baseline_of
+from attnorm.analysis.statistics.crossed import paired_difference
+from attnorm.analysis.statistics.power import plan
+from attnorm.analysis.statistics.variances import Variances
+from attnorm.analysis.verdict import Verdict, adjusted
 from attnorm.errors import ConfigError, RunError
 from attnorm.run.state import locked
 from attnorm.sweeps.state import Journal
@@ -314,7 +319,7 @@ def test_a_large_difference_is_shown_and_none_is_not(tmp_path):
     low, high = dnas.difference.new_seeds_and_examples.low, dnas.difference.new_seeds_and_examples.high
     assert dnas.sentence().startswith(f"dnas minus softmax: {dnas.difference.estimate:+.2f} ROUGE-L F1, 95 % interval ")
     assert f"{low:.2f} to {high:.2f} for new seeds and new examples (5 seeds, 200 examples)" in dnas.sentence()
-    assert f"Detectable with 80 % power: {dnas.difference.detectable:.2f}." in dnas.sentence()
+    assert f"Detectable with 80 % power: {dnas.detectable:.2f}." in dnas.sentence()
     assert ": shown, adjusted p < 0.001. " in replace(dnas, adjusted=1e-9).sentence()
     assert ": shown, adjusted p = 0.012. " in replace(dnas, adjusted=0.012).sentence()
     assert "For new seeds on these examples only" in dnas.claim_for_this_test_set()
@@ -330,6 +335,28 @@ def test_p_values_are_adjusted_for_all_arms(tmp_path):
     )
     both = list(all_verdicts([found, compare("softmax", tmp_path), compare("softmax", tmp_path, "rouge1")]))
     assert len(both) == 4 and min(it.adjusted for it in both) == pytest.approx(4 * single[0])
+
+
+def test_what_is_detectable_allows_for_the_other_arms():
+    """The difference of one of three arms that is detectable, in experiments in which only the seeds vary."""
+    random, (seeds, examples), noise = np.random.default_rng(0), (5, 20), 0.1
+
+    def verdict(difference):
+        of_seeds = random.standard_normal((seeds, 1))
+        table = difference + of_seeds + noise * random.standard_normal((seeds, examples))
+        return Verdict("arm", "softmax", "rougeL", paired_difference(table), math.nan, {}, None)
+
+    variances = Variances(examples + noise**2, noise**2, noise**2, seeds, examples, examples, float(examples))
+    known = replace(verdict(0), difference=replace(verdict(0).difference, variances=variances), family=3)
+    level = 1 - 0.05 / 3
+    by_hand = stats.nct(seeds - 1, known.detectable * math.sqrt(seeds)).sf(stats.t(seeds - 1).isf((1 - level) / 2))
+    assert by_hand == pytest.approx(0.8, abs=1e-3)
+    found = [adjusted([verdict(known.detectable), verdict(0), verdict(0)])[0] for _ in range(500)]
+    shown = [it.is_shown for it in found]
+    assert {it.family for it in found} == {3}
+    assert np.mean(shown) == pytest.approx(0.8, abs=5 * math.sqrt(0.8 * 0.2 / len(shown)))
+    assert known.detectable > 1.3 * replace(known, family=1).detectable
+    assert math.isnan(replace(known, no_verdict="why").detectable)
 
 
 def test_two_seeds_give_no_verdict(tmp_path):
@@ -361,11 +388,11 @@ def test_arms_that_do_not_beat_a_simple_method_get_no_verdict(monkeypatch, tmp_p
         [clause], [verdict] = found.withheld, found.verdicts
         assert "no arm beats the simple baseline lead-8; the best one, dnas" in clause and "against 60.00" in clause
         assert verdict.no_verdict == clause and math.isnan(verdict.adjusted) and not verdict.is_shown
-        assert math.isnan(verdict.difference.detectable) and math.isnan(verdict.difference.new_seeds.low)
+        assert math.isnan(verdict.detectable) and math.isnan(verdict.difference.new_seeds.low)
         assert "Detectable" not in verdict.sentence() and verdict.claim_for_this_test_set() is None
         assert found.simple == ({"lead-8": 60.0} if metric is None else {})
-    for plan in ([], ["plan=1"]):
-        assert runs.call(monkeypatch, "compare", f"against={tmp_path}", *plan) == 0
+    for planned in ([], ["plan=1"]):
+        assert runs.call(monkeypatch, "compare", f"against={tmp_path}", *planned) == 0
         said = " ".join(capsys.readouterr().out.split())
         assert said.startswith("No verdict: no arm beats the simple baseline lead-8")
         assert "60.00" in said and "Detectable" not in said and "seeds per arm" not in said
@@ -678,6 +705,9 @@ def test_the_command_prints_scores_verdicts_and_plans(monkeypatch, tmp_path, cap
     assert runs.call(monkeypatch, "compare", str(tmp_path), "plan=1") == 0
     said = capsys.readouterr().out
     assert "to detect 1 ROUGE-L F1 with 80 % power" in said and "seeds per arm" in said
+    for verdict in compare("softmax", tmp_path).verdicts:  # two arms
+        for row in plan(verdict.difference.variances, 1, level=0.975):
+            assert re.search(rf"{row.examples:,} .*{row.seeds or 'no number is enough'} .*{row.detectable:.2f}", said)
 
 
 @pytest.mark.parametrize(

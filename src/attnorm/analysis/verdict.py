@@ -3,13 +3,14 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from math import isnan
+from math import isnan, nan
 
 import numpy as np
 
 from attnorm.analysis.arms import TrainedRun, as_number
 from attnorm.analysis.statistics.crossed import Difference
 from attnorm.analysis.statistics.multiple import holm
+from attnorm.analysis.statistics.power import detectable
 from attnorm.tasks.results import LOWER_IS_BETTER, NAMES, NATS_OR_BITS
 from attnorm.wording import counted
 
@@ -84,6 +85,7 @@ class Verdict:
 
     difference: the arm minus the baseline, over the seeds that count. adjusted: its p-value for new seeds and new
                 examples, adjusted for all arms that were compared (Holm 1979); NaN without a verdict.
+    family:     the number of verdicts that are adjusted together.
     by_seed:    the difference of each seed. no_verdict: the reason if there is no verdict.
     is_silent:  whether no claim is made at all, not even the estimate, because planned runs are unfinished or because
                 the models have not learned the task (`analysis.cautions`).
@@ -101,6 +103,17 @@ class Verdict:
     is_silent: bool = False
     left_out: str = ""
     cautions: tuple[str, ...] = ()
+    family: int = 1
+
+    @property
+    def strict_level(self) -> float:
+        """The level of an interval that excludes zero only if the difference is shown, whatever the other arms are."""
+        return 1 - (1 - self.difference.level) / self.family
+
+    @property
+    def detectable(self) -> float:
+        """The smallest true difference that at least 80 % of such experiments show; NaN without a verdict."""
+        return nan if self.no_verdict else detectable(self.difference.variances, level=self.strict_level)
 
     @property
     def is_shown(self) -> bool:
@@ -131,7 +144,7 @@ class Verdict:
         better = " (lower is better)" if self.metric in LOWER_IS_BETTER else ""
         return (
             f"{start}{better}, {interval} for new seeds and new examples ({sizes}): {self.word}, {adjusted}. "
-            f"Detectable with 80 % power: {difference.detectable:.{digits}f}.{more}"
+            f"Detectable with 80 % power: {self.detectable:.{digits}f}.{more}"
         )
 
     def claim_for_this_test_set(self) -> str | None:
@@ -169,4 +182,5 @@ def listed_seeds(seeds: Sequence[int]) -> str:
 def adjusted(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """The verdicts with p-values that are adjusted for all of them together."""
     p_values = [verdict.difference.p_value if verdict.no_verdict is None else float("nan") for verdict in verdicts]
-    return [replace(verdict, adjusted=p) for verdict, p in zip(verdicts, holm(p_values), strict=True)]
+    family = len(verdicts)
+    return [replace(verdict, adjusted=p, family=family) for verdict, p in zip(verdicts, holm(p_values), strict=True)]

@@ -103,9 +103,9 @@ def show_plan(found: Comparison, verdict: Verdict, difference: float) -> None:
     Raises RunError if the runs are too few to plan with.
     """
     hours = [it.costs["hours"] for it in found.scores if it.label in (verdict.label, verdict.baseline) if it.costs]
-    level, per_run = verdict.difference.level, sum(hours) / len(hours) if hours else None
+    per_run = sum(hours) / len(hours) if hours else None
     try:
-        rows = plan(verdict.difference.variances, difference, level=level, hours_per_run=per_run)
+        rows = plan(verdict.difference.variances, difference, level=verdict.strict_level, hours_per_run=per_run)
     except ValueError as error:
         raise RunError(f"{verdict.label} and {verdict.baseline}: {error}") from error
     digits = decimals(found.metric)

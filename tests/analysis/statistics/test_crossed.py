@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 from attnorm.analysis.statistics.crossed import Interval, paired_difference
+from attnorm.analysis.statistics.power import detectable
 from attnorm.analysis.statistics.variances import effective_number, variances_of
 
 UNEQUAL = ["a"] * 5 + ["b"] * 2 + ["c"] + ["d"] * 4  # clusters of 12 examples
@@ -93,7 +94,7 @@ def test_swapping_the_arms_swaps_the_signs_and_units_do_not_matter():
     assert swapped.estimate == -found.estimate
     assert ends(swapped.new_seeds_and_examples) == pytest.approx([-x for x in ends(found.new_seeds_and_examples)[::-1]])
     assert ends(scaled.new_seeds_and_examples) == pytest.approx([100 * x for x in ends(found.new_seeds_and_examples)])
-    assert scaled.detectable == pytest.approx(100 * found.detectable)
+    assert detectable(scaled.variances) == pytest.approx(100 * detectable(found.variances))
     assert found.p_value == pytest.approx(swapped.p_value) == pytest.approx(scaled.p_value)
 
 
@@ -118,7 +119,9 @@ def test_groups_of_one_example_are_no_groups():
     plain, grouped = paired_difference(table()), paired_difference(table(), [f"q{n}" for n in range(30)])
     assert astuple(plain)[:6] == pytest.approx(astuple(grouped)[:6])
     assert ends(plain.new_seeds_and_examples) == pytest.approx(ends(grouped.new_seeds_and_examples))
-    assert (plain.p_value, plain.detectable) == pytest.approx((grouped.p_value, grouped.detectable))
+    assert [plain.p_value, detectable(plain.variances)] == pytest.approx(
+        [grouped.p_value, detectable(grouped.variances)]
+    )
 
 
 def test_groups_of_equal_size_count_by_their_means():
@@ -128,7 +131,9 @@ def test_groups_of_equal_size_count_by_their_means():
     means = paired_difference(d.reshape(4, 20, 3).mean(-1))
     assert (grouped.examples, grouped.clusters, means.clusters) == (60, 20, 20)
     assert ends(grouped.new_seeds_and_examples) == pytest.approx(ends(means.new_seeds_and_examples))
-    assert (grouped.p_value, grouped.detectable) == pytest.approx((means.p_value, means.detectable))
+    assert [grouped.p_value, detectable(grouped.variances)] == pytest.approx(
+        [means.p_value, detectable(means.variances)]
+    )
 
 
 def test_groups_of_unequal_size_are_left_out_one_by_one():
@@ -185,7 +190,7 @@ def test_why_there_is_no_verdict(differences, groups, reason):
     found = paired_difference(differences, groups)
     assert found.no_verdict == reason
     assert found.estimate == pytest.approx(np.mean(differences))
-    assert np.isnan([found.p_value, found.detectable, *ends(found.new_seeds_and_examples)]).all()
+    assert np.isnan([found.p_value, *ends(found.new_seeds_and_examples)]).all()
     of_seeds = [found.p_value_new_seeds, *ends(found.new_seeds)]
     assert np.isnan(of_seeds).all() == (len(differences) < 3 or reason.split()[0] in ("all", "the"))
 

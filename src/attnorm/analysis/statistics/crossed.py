@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize, stats
 
-from attnorm.analysis.statistics.power import detectable
 from attnorm.analysis.statistics.variances import Variances, cluster_means, student, variances_of
 
 MIN_SEEDS = 3
@@ -42,12 +41,10 @@ class Difference:
     p_value: two-sided, of no difference for new seeds and new examples. It is the level at which that interval would
         end at zero: p_value < 1 - level exactly if the interval does not contain zero.
     p_value_new_seeds: the same for new seeds on this test set.
-    detectable: the smallest true difference that the second interval excludes zero for in 80 % of such experiments. It
-        depends on the variances found, not on the estimate.
-    no_verdict: why there is no verdict, as a sentence; None if there is one. Without a verdict, `p_value`, `detectable`
-        and `new_seeds_and_examples` are NaN. `new_seeds` and `p_value_new_seeds` are NaN too, unless it is the test
-        set that is too small.
-    variances: the mean squares, from which `power.plan` plans further experiments.
+    no_verdict: why there is no verdict, as a sentence; None if there is one. Without a verdict, `p_value` and
+        `new_seeds_and_examples` are NaN. `new_seeds` and `p_value_new_seeds` are NaN too, unless it is the test set
+        that is too small.
+    variances: the mean squares, from which `power.detectable` and `power.plan` judge this and further experiments.
     """
 
     estimate: float
@@ -60,7 +57,6 @@ class Difference:
     new_seeds_and_examples: Interval
     p_value: float
     p_value_new_seeds: float
-    detectable: float
     no_verdict: str | None
     variances: Variances
 
@@ -105,7 +101,6 @@ def paired_difference(
         new_seeds_and_examples=around(estimate, float(wide) if verdict else nan),
         p_value=p_value(estimate, variances) if verdict else nan,
         p_value_new_seeds=nan if seeds_fail else p_value_of_seeds(estimate, variances),
-        detectable=detectable(variances, level=level) if verdict else nan,
         no_verdict=seeds_fail or examples_fail,
         variances=variances,
     )
@@ -119,7 +114,6 @@ def without_claims(difference: Difference) -> Difference:
         new_seeds_and_examples=Interval(nan, nan),
         p_value=nan,
         p_value_new_seeds=nan,
-        detectable=nan,
     )
 
 
