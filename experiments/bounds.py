@@ -38,7 +38,8 @@ def decide(claims: Sequence[Claim], tables: Tables, groups: Sequence[Hashable] |
     """A row per claim: its bounds, the difference, its 95 % interval for new seeds and new examples, and the verdict.
 
     A claim is shown if the interval is within its bounds, refuted if it is outside of them, and open otherwise. It is
-    not compared if an arm has no scores. groups: the cluster of each example, if there are clusters.
+    not compared if an arm has no scores, and there is no verdict if there is no interval. groups: the cluster of each
+    example, if there are clusters.
     """
     rows = []
     for it in claims:
@@ -48,7 +49,9 @@ def decide(claims: Sequence[Claim], tables: Tables, groups: Sequence[Hashable] |
         if it.first in tables and it.second in tables:
             found = paired_difference(tables[it.first] - tables[it.second], groups)
             interval, verdict = found.new_seeds_and_examples, "open"
-            if least <= interval.low and interval.high <= most:
+            if found.no_verdict:
+                verdict = "no verdict"
+            elif least <= interval.low and interval.high <= most:
                 verdict = "shown"
             elif interval.high < least or interval.low > most:
                 verdict = "refuted"
@@ -68,9 +71,9 @@ def tables_of(arms: Mapping[str, Sequence[Run]], metrics: Sequence[str], split: 
         by_seed = {run.seed: example for run in trained if (example := example_table(run, split)) is not None}
         if len(by_seed) >= MIN_SEEDS:
             found[arm] = by_seed
-    if not found:
-        return {}
-    seeds = sorted(set.intersection(*map(set, found.values())))
+    seeds = sorted(set.intersection(*map(set, found.values()))) if found else []
+    if len(seeds) < MIN_SEEDS:
+        return {}  # there is no interval
     tables = {}
     for metric in metrics:
         ids, _ = shared_examples([by_seed[seed] for by_seed in found.values() for seed in seeds], metric)

@@ -121,6 +121,21 @@ class Unsolved(Tiny):
         return torch.linalg.inv(torch.zeros(batch.keys.shape[1] - 4, 2, 2)).sum((1, 2))
 
 
+class UnsolvedInTraining(Tiny):
+    """A solver that fails at a size of the training."""
+
+    train_sizes = (4, 5)
+
+    def ceiling(self, batch):
+        return torch.linalg.inv(torch.ones(1, 1, 1) * (batch.keys.shape[1] != 5)).sum((1, 2))
+
+
+class Elsewhere(Tiny):
+    """A site that does not exist."""
+
+    site = "self"
+
+
 class Scaled(Normalizer):
     """softmax(factor s), for a factor that has to be given."""
 

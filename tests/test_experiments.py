@@ -536,6 +536,14 @@ def test_alignments_compares_nothing_while_an_arm_is_best_at_an_edge(alignments)
     alignments.start("--rates", 1e-3, 2e-3, 4e-3, 8e-3, best={"ot": 1e-3})  # each edge is extended once
 
 
+def test_alignments_needs_softmax_and_a_rate_at_which_an_arm_can_be_trained(alignments, capsys):
+    with pytest.raises(SystemExit):
+        alignments.start("--arms", "ot")
+    assert "--arms ot: must contain softmax" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match=r"^ot: failed at all rates"):
+        alignments.start("--rates", 4e-3, failed=("ot", 4e-3))
+
+
 def references(hits):
     return {name: [aligned(hits, 9)] for name in ("diagonal", "uniform", "IBM model 1")}
 
@@ -600,11 +608,16 @@ def test_scores_of_arms_are_paired_by_seed_and_example(tmp_path):
     arms = {arm: [sweeps.Run({}, folder, {}, {}) for folder in folders] for arm, folders in made.items()}
     tables = bounds.tables_of(arms, ["rougeL", "loss"], "validation")
     assert {arm for arm, _ in tables} == {"softmax", "dnas", "hnas"}
+    few = arms | {"softmax": arms["softmax"][:3]}  # all arms share seeds 1 and 2 only
+    assert bounds.tables_of(few, ["rougeL"], "validation") == {}
     assert {table.shape for table in tables.values()} == {(3, 100)}  # the half that has not selected the checkpoint
     for row, seed in enumerate((1, 2, 4)):
         rows = pd.read_parquet(tmp_path / f"dnas_{seed}/predictions/validation.parquet").query("not selecting")
         assert tables["dnas", "rougeL"][row] == pytest.approx(rows["rougeL"].to_numpy())
-    rows = bounds.decide([bounds.claim("P", "dnas", "softmax", "rougeL", bounds.ABOVE)], tables)
+    equal = dict.fromkeys(tables, tables["softmax", "rougeL"])
+    claims = [bounds.claim("P", "dnas", "softmax", "rougeL", bounds.ABOVE)]
+    assert bounds.decide(claims, equal)[0]["verdict"] == "no verdict"
+    rows = bounds.decide(claims, tables)
     assert float(rows[0]["difference"]) == pytest.approx(
         (tables["dnas", "rougeL"] - tables["softmax", "rougeL"]).mean(), rel=1e-4
     )
@@ -660,7 +673,8 @@ def test_captions_are_tuned_on_held_out_pairs_and_compared_on_others(tmp_path, m
     source.mkdir()
     for language in ("de", "en"):
         for split, size in (("train", 29000), ("val", 3)):
-            (source / f"{split}.{language}").write_text("".join(f"{split} {n} {language}\n" for n in range(size)))
+            text = "\n".join(f"{split} {n} {language}" for n in range(size))
+            (source / f"{split}.{language}").write_text(text + "\n" * (language == "en"))  # or no end of the last line
     start(
         monkeypatch, "multi30k", "--data", source, "--folder", folder, "--out", tmp_path / "v.csv", script="run_power"
     )

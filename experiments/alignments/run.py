@@ -55,12 +55,16 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="of the sweeps; default logs/alignments/<model>")
     parser.add_argument("--out", type=Path, help="the CSV file; default verdicts_<model>.csv beside this script")
     args = parser.parse_args()
+    if BASELINE not in args.arms:
+        parser.error(f"--arms {' '.join(args.arms)}: must contain {BASELINE}")
     folder = args.folder or ROOT / "logs" / "alignments" / args.model
     shared = [*RECIPE, *MODELS[args.model], *args.overrides]
 
     curves = tune(folder / "tuning", shared, args.arms, args.rates, args.tuning_seeds)
     print(f"\nvalidation loss by learning rate, means over seeds {several(args.tuning_seeds)}\n")
     print(curve_table(curves, args.rates))
+    if arms := several(arm for arm, losses in curves.items() if min(losses.values()) == math.inf):
+        sys.exit(f"{arms}: failed at all rates")
     if arms := arms_at_an_edge(curves):
         sys.exit(f"{arms}: best at an edge of the rates. Repeat the command with one rate beyond this edge in --rates")
     runs = {}

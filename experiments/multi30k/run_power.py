@@ -65,12 +65,12 @@ def hold_out(source: Path, folder: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     for language in LANGUAGES:
-        lines = (source / f"train.{language}").read_text().split("\n")
+        lines = (source / f"train.{language}").read_text().removesuffix("\n").split("\n")
         parts: dict[str, list[str]] = {"train": [], "held_out": []}
-        for number, line in enumerate(lines[:-1]):
+        for number, line in enumerate(lines):
             is_held_out = (number + 1) * HELD_OUT // PAIRS > number * HELD_OUT // PAIRS
             parts["held_out" if is_held_out else "train"].append(line)
-        parts["val"] = (source / f"val.{language}").read_text().split("\n")[:-1]
+        parts["val"] = (source / f"val.{language}").read_text().removesuffix("\n").split("\n")
         for name, its in parts.items():
             path, text = folder / f"{name}.{language}", "".join(f"{line}\n" for line in its)
             if not path.is_file() or path.read_text() != text:  # runs may be reading it

@@ -48,6 +48,7 @@ def run(monkeypatch, tmp_path, capsys):
     [
         ("normalizers=softmax,hnsa", "normalizers.*'hnsa' is unknown; allowed: softmax, .*Did you mean 'hnas'"),
         ("normalizers=softmax,dnas+learned", "normalizers.*dnas.learned.*allowed: content"),
+        ("normalizers=softmax+", r"normalizers: softmax\+: '' is no preference.*allowed: content"),
         ("normalizers=softmax,no_such.Mine", "normalizers.*'no_such.Mine': cannot import no_such"),
         ("normalizers=softmax,dnas,softmax", "normalizers=softmax: named twice"),
         ("normalizers=uniform,softmax", "normalizers=uniform: .*baseline.*null arm"),
@@ -60,6 +61,7 @@ def run(monkeypatch, tmp_path, capsys):
         ("probes=match:4", "probes.*match has no dose '4'"),
         ("probes=no_such.Mine:4", "probes.*'no_such.Mine': cannot import no_such"),
         ("probes=attnorm.probes.arm.Arm", "probes.*must be a subclass of attnorm.probes.base.Probe"),
+        ("probes=hub,probe_parts.Elsewhere", "probes.*Elsewhere.site='self': allowed: cross, bidirectional"),
         ("probes=[]", r"probes=\[\]: needs at least one"),
         ("sedes=3", "sedes=3: .*no such option.*Did you mean 'seeds'"),
         ("preset=quik", "preset=quik: allowed: quick, atlas"),
@@ -70,7 +72,8 @@ def run(monkeypatch, tmp_path, capsys):
         ("rates=0.1,0.01,0.1", "rates=0.1,0.01,0.1: has a value twice"),
         ("options.hnas={strt:1}", ".*'hnas': strt=1: no such option; allowed: start, .*Did you mean 'start'"),
         ("options.hnas=3", "options.hnas=3: expected options"),
-        ("options.sink={start:1}", "options.sink: has no effect; the normalizers are softmax, dnas, hnas"),
+        ("options.sink={start:1}", r"options.sink=\{.*: has no effect; the normalizers are softmax, dnas, hnas"),
+        ("options.hnas.start=0.2", r"options.hnas.start=0.2: has no effect.*; type options.hnas=\{start:0.2\}"),
         ("out=", "out: must be given"),
         ("hub", "hub: expected key=value; the keys are normalizers, preset, probes"),
     ],
@@ -234,9 +237,10 @@ def test_a_normalizer_that_fails_is_named_and_the_others_are_shown(run, tmp_path
         assert {row["arm"] for row in csv.DictReader(file)} == {"softmax", "dnas", "uniform"}
 
 
-def test_an_error_of_an_own_probe_comes_before_training(run, tmp_path):
+@pytest.mark.parametrize("name", ["Unsolved", "UnsolvedInTraining"])
+def test_an_error_of_an_own_probe_comes_before_training(run, tmp_path, name):
     with pytest.raises(torch.linalg.LinAlgError):
-        run("probes=probe_parts.Tiny,probe_parts.Unsolved", "seeds=3", "rates=0.01", "out=here")
+        run(f"probes=probe_parts.Tiny,probe_parts.{name}", "seeds=3", "rates=0.01", "out=here")
     assert not (tmp_path / "here").exists()
 
 

@@ -230,8 +230,11 @@ def test_the_keys_of_a_command_have_the_types_of_its_dataclass(typed, settings):
         ("run=a ray=3 level.x=1", ["ray=3: expected ray.<name>=<value>", "level.x=1: expected a single value"]),
         ("run=a split=tset", ["split=tset: allowed: validation, test"]),
         ("run= text=", ["run: must be given, as in run=<value>"]),
-        ("run=[a] text=[a]", [r"run=\[a\]: expected a single value"]),
-        ("run={a:1} split=[test]", ["run={a:1}: expected a single value", r"split=\[test\]: expected a single value"]),
+        ("run=[a] text=[a]", [r"run=\[a\]: expected a single value, without brackets"]),
+        (
+            "run={a:1} split=[test]",
+            ["run={a:1}: expected a single value, without brackets", r"split=\[test\]: expected a single value"],
+        ),
         ("run=a heads=first", ["heads=first: allowed: whole numbers from 0"]),
         ("run=a heads=[0,x,-1]", [f"heads={it}: allowed: whole numbers from 0" for it in ("x", "-1")]),
         ("run=a data.dir=x", ["data.dir=x: attnorm x has no such option; it has .*"]),

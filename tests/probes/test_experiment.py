@@ -2,6 +2,7 @@
 
 import importlib
 import itertools
+import subprocess
 import sys
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from attnorm.probes import PROBES, ensemble, experiment, jobs
-from attnorm.probes.experiment import Plan, compare
+from attnorm.probes.experiment import Plan, compare, in_processes
 from attnorm.probes.jobs import Cell, Job, Result, load, save
 from attnorm.probes.presets import PRESETS, comparison_seeds, tuning_seeds
 
@@ -259,6 +260,8 @@ def test_an_own_class_is_known_by_the_source_of_all_that_it_inherits(monkeypatch
     monkeypatch.syspath_prepend(tmp_path)
     sources = Job(Cell("own_probe.Same"), "own_map.Same", (1,), (0.1,), True, {}, 4).identity()["sources"]
     assert sources.keys() == {"own_base.Same", "own_probe.Same", "own_map.Same"} and len({*sources.values()}) == 3
+    members = {"members": ["softmax", "own_map.Same"]}
+    assert Job(Cell("match"), "mix", (1,), (0.1,), True, members, 4).identity()["sources"].keys() == {"own_map.Same"}
 
 
 def test_comparisons_with_other_grids_seeds_or_lengths_keep_their_results_in_one_folder(monkeypatch, tmp_path):
@@ -313,6 +316,16 @@ def test_a_write_that_is_killed_leaves_nothing_that_is_read(monkeypatch, ran, tm
     ran.clear()
     [found] = compare(PLAN, tmp_path)
     assert len(ran) == 6 and not found.failed and found.tests.keys() == {*PLAN.arms}
+
+
+@pytest.mark.parametrize("size", [0, 100])
+def test_a_job_whose_result_is_damaged_is_run_again(ran, tmp_path, size):
+    [before] = compare(PLAN, tmp_path)
+    file = max(tmp_path.rglob("*.npz"))
+    file.write_bytes(file.read_bytes()[:size])
+    ran.clear()
+    [after] = compare(PLAN, tmp_path)
+    assert len(ran) == 1 and after.tests.keys() == before.tests.keys()
 
 
 # ----------------------------------------------------------------------------------------------------------- failures
@@ -395,7 +408,35 @@ def test_a_process_that_dies_or_an_error_that_cannot_be_sent_does_not_end_the_co
     assert found.failed == {"probe_parts.Unsendable": "TwoParts: one and two"}
     assert found.tests.keys() == {"softmax", "uniform"}
     [found] = compare(replace(plan, arms=["softmax", "probe_parts.Killed"]), tmp_path / "killed", workers=2)
-    assert "a process was killed" in found.failed["probe_parts.Killed"]
+    assert "a process was killed" in found.failed.pop("probe_parts.Killed")
+    assert not found.failed and found.tests.keys() == {"softmax"}
+
+
+@pytest.mark.slow
+def test_after_an_interruption_no_job_is_started(tmp_path):
+    jobs = [PLAN.test(TINY, "softmax", rate / 1000) for rate in range(1, 40)]
+    with pytest.raises(KeyboardInterrupt):
+        for _ in in_processes(jobs, tmp_path, 2):
+            raise KeyboardInterrupt
+    assert len([*tmp_path.rglob("*.npz")]) < 39
+
+
+@pytest.mark.slow
+def test_processes_end_with_the_one_that_started_them():
+    code = """
+import multiprocessing, os, time
+from concurrent.futures import ProcessPoolExecutor
+from attnorm.probes.experiment import start_worker
+
+if __name__ == "__main__":
+    pool = ProcessPoolExecutor(2, multiprocessing.get_context("spawn"), initializer=start_worker)
+    print(pool.submit(os.getpid).result(), flush=True)
+    time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
+        assert int(parent.stdout.readline()) != parent.pid
+        parent.kill()
+        parent.communicate(timeout=60)  # until all processes that have inherited the pipe have ended
 
 
 @pytest.mark.slow

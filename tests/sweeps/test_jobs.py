@@ -97,6 +97,7 @@ WRONG = {
     "optimizer.lr=interval(1e-4,1e-2)": "an interval is for search=random",
     "submitit.timeout_min=3": "submitit: has no effect with launcher=local",
     "task=null,gigaword": "task=null: allowed: captioning",
+    "attention=softmax, seed=1": "attention=softmax,: cannot be read; check its commas, brackets and quotes",
     "jobs=1,2": "jobs=1,2: expected a single value",
     "submitit=3": "submitit=3: expected submitit.<name>=<value>",
 }

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 from driver import PROGRAM
@@ -12,7 +13,7 @@ from sweeping import assert_each_once, attempts, begin, end, events, kill, repor
 
 from attnorm.config.arguments import readable
 from attnorm.run.state import FolderLock
-from attnorm.sweeps.jobs import Job, expand, parse
+from attnorm.sweeps.jobs import Job, expand, job_folder, parse
 from attnorm.sweeps.process import Remote, command_of, names_code, start_process
 from attnorm.sweeps.state import JOB_LOCK
 
@@ -72,6 +73,15 @@ def test_a_run_does_not_take_part_in_the_slurm_job_of_the_sweep(tmp_path, monkey
     assert process.wait() == 0
     said = (tmp_path / "console.log").read_text().splitlines()
     assert "A=b" in said and "SLURM_JOB_NAME=bash" in said and not any(it.startswith("SLURM_JOB_ID") for it in said)
+
+
+@pytest.mark.parametrize("purpose", ["", "compare", "tune", "cost"])
+def test_all_runs_of_a_sweep_are_one_group_in_wandb(tmp_path, purpose):
+    folder = job_folder(tmp_path / "my_sweep", "a", purpose)
+    folder.mkdir(parents=True)
+    one, lock = replace(job(folder), purpose=purpose), FolderLock(folder, JOB_LOCK)
+    assert lock.acquire() and start_process(one, ["env"], lock, {}).wait() == 0
+    assert "WANDB_RUN_GROUP=my_sweep" in (folder / "console.log").read_text().splitlines()
 
 
 @pytest.mark.slow

@@ -248,6 +248,7 @@ def test_a_value_that_a_job_refuses_is_named(tmp_path):
 
 WRONG = {
     "tune=optimizer.lr=1e-3,2e-3 seed=1,2": "tune_seeds: must be given with tune, as in tune_seeds=100,101",
+    "tune=optimizer.lr=1e-3,2e-3 tune_seeds=[100,101] seed=1": "tune_seeds=[100,101]: expected a single value, without",
     "tune_seeds=100 seed=1": "tune_seeds=100: has no effect without tune=<key>=<values>",
     "tune=optimizer.lr=1e-3,2e-3 tune_seeds=100": "seed: must be given with tune",
     "tune=optimizer.lr=1e-3,2e-3 tune_seeds=1,5 seed=1,2": "tune_seeds=1,5: must differ from the seeds that compare; "

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -63,6 +63,10 @@ def explain(error: Exception, conf: Path) -> int:
     if isinstance(error, ConfigError):
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
+        return 2
+    if isinstance(error, OverrideParseException) and "=" in error.override:
+        key, _, value = error.override.lstrip("+").partition("=")
+        print(f"error: {Problem(key, 'cannot be read; check its commas, brackets and quotes', value)}", file=sys.stderr)
         return 2
     if isinstance(error, (HydraException, OmegaConfBaseException)):
         print(f"error: {explain_hydra_error(str(error), conf)}", file=sys.stderr)

@@ -112,11 +112,15 @@ def problems_of(settings: ProbeSettings) -> list[Problem]:
     if names and names[0] in NULLS:
         problems.append(Problem("normalizers", "the first one is the baseline, which cannot be a null arm", names[0]))
     for name in sorted(settings.options.keys() - {*names, *map(plain, names)}):
-        problems.append(Problem(f"options.{name}", f"has no effect; the normalizers are {', '.join(names)}"))
+        path, _, option = name.rpartition(".")  # as in attention.options.hnas.start=0.2 of training
+        typed = f"; type options.{path}={{{option}:{settings.options[name]}}}" if path in names else ""
+        message = f"has no effect; the normalizers are {', '.join(names)}{typed}"
+        problems.append(Problem(f"options.{name}", message, settings.options[name]))
     wrong = []
     for name in texts(settings.probes or ()):
         try:
-            cells_of_settings(replace(settings, probes=name))
+            for cell in cells_of_settings(replace(settings, probes=name)):
+                cell.probe()
         except ValueError as error:
             wrong.append(Problem("probes", str(error)))
     if wrong or settings.probes == ():
@@ -140,7 +144,7 @@ def try_probes(cells: Sequence[Cell]) -> None:
     command before anything is trained."""
     for cell in cells:
         probe = cell.probe()
-        for size in probe.test_sizes:
+        for size in {*probe.test_sizes, *probe.train_sizes}:
             probe.ceiling(probe.batch(2, size, torch.Generator().manual_seed(0)))
 
 

@@ -21,6 +21,7 @@ from attnorm.sweeps.tuning import Tuning
 EXPECTED = "expected <key>=<value>,<value>,..."  # of tune
 COSTLY = ("attention", "data", "decoding", "model", "task", "tokenizer", "trainer")  # their keys may change the cost
 OWN = tuple(field.name for field in fields(SweepSettings))
+TUNING = frozenset(("tune", "tune_seeds"))
 REFUSED = {  # keys of a single run
     "resume": "a sweep resumes its runs by itself; repeat its command",
     "ckpt_path": "a sweep resumes its runs by itself; repeat its command",
@@ -84,7 +85,8 @@ def read_sweep(conf: Path, arguments: Sequence[str]) -> SweepCommand:
             yield from command.settings.problems(command.typed)
         if not problems:  # otherwise, Hydra may not be able to read them
             overrides.extend(parse_overrides(folders, theirs))
-            yield from problems_of(command.settings, overrides)
+            unread = TUNING if command.wrong & TUNING else frozenset()  # they have their defaults, which say nothing
+            yield from (it for it in problems_of(command.settings, overrides) if it.key not in unread)
 
     settings = read(own, SweepSettings, "attnorm sweep", known=problems, check=check).settings
     tuning, tuned, _ = read_tuning(settings, overrides)

@@ -6,6 +6,7 @@ from pathlib import Path
 from attnorm.cli.check_jobs import Checked
 from attnorm.cli.read_sweep import SweepCommand
 from attnorm.errors import ConfigError, Problem
+from attnorm.run.key import NOT_PART
 from attnorm.sweeps.jobs import Job, expand, job_folder, key_of, label_of, name_of
 from attnorm.sweeps.state import Journal
 
@@ -48,9 +49,10 @@ def refuse_other_budget(folder: Path, journal: Journal, jobs: Iterable[Overrides
     Raises ConfigError for one that has started.
     """
 
-    def split(overrides: Overrides) -> tuple[Overrides, str]:
+    def split(overrides: Overrides) -> tuple[frozenset[str], str]:
         updates = [it.lstrip("+") for it in overrides if key_of(it) == "trainer.max_steps"]
-        return tuple(it for it in overrides if key_of(it) != "trainer.max_steps"), "".join(updates)
+        others = [it for it in overrides if key_of(it).partition(".")[0] not in NOT_PART]
+        return frozenset(it for it in others if key_of(it) != "trainer.max_steps"), "".join(updates)
 
     planned = dict(map(split, jobs))
     for job in journal.jobs():
@@ -109,7 +111,7 @@ def without_updates(checked: Checked, cost: str) -> list[tuple[str, str]]:
     if cost == "updates" or checked.max_steps is not None:
         return []
     message = "needs a number of updates, task.max_steps or trainer.max_steps, without max_epochs and fast_dev_run"
-    return [("cost", f"cost={cost}: {message} and trainer.fast_dev_run")]
+    return [("cost", f"cost={cost}: {message}")]
 
 
 def device_problems(checked: Checked, local: bool) -> list[tuple[str, str]]:

@@ -71,7 +71,7 @@ def read(
         key = key.lstrip("+")
         if key in own and is_text(own[key]):
             if text[:1] + text[-1:] in ("[]", "{}") and value_problems(key, "", own[key]):  # a name, not any text
-                problems.append(Problem(key, "expected a single value", text))
+                problems.append(Problem(key, "expected a single value, without brackets", text))
             values[key] = unquoted(text)
             typed.add(key)
             continue

@@ -24,8 +24,8 @@ class Arm:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _, _, prior = self.spelled.partition("+")
-        if prior not in ("", CONTENT):
+        _, plus, prior = self.spelled.partition("+")
+        if plus and prior != CONTENT:
             raise ValueError(f"{self.label}: {prior!r} is no preference over keys here; allowed: {CONTENT}")
         self.normalizer(1, 1)
 

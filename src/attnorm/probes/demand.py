@@ -43,7 +43,7 @@ class Demand(Probe):
 
 
 class Share(Demand):
-    """As many queries as keys, of which only `wanted` of 16 are wanted: query i wants key p(i mod K)."""
+    """As many queries as keys, of which only `kept` of 16 are wanted: query i wants key p(i mod K)."""
 
     doses: ClassVar[Mapping[str, Mapping[str, Any]]] = {str(n): {"kept": n} for n in (8, 4, 1)}
     prediction = "dnas below softmax, and the more so the fewer keys are wanted; hnas and dnas_slack not below"

@@ -39,11 +39,6 @@ class Trained:
     def attentions(self) -> list[Attention]:
         return [part for part in self.model.modules() if isinstance(part, Attention)]
 
-    @property
-    def together(self) -> bool:
-        """Whether the members are heads of one normalizer."""
-        return all(attention.together for attention in self.attentions())
-
     def learned_scalars(self) -> dict[str, Tensor]:
         """The learned scalars of the first attention, (E,) each."""
         return self.attentions()[0].learned_scalars()
@@ -56,8 +51,8 @@ class AdamW:
     of `torch.optim.AdamW`.
     """
 
-    def __init__(self, model: nn.Module, rates: Sequence[float], betas: tuple[float, float] = (0.9, 0.999)):
-        self.betas, self.count = betas, 0
+    def __init__(self, model: nn.Module, rates: Sequence[float]):
+        self.count = 0
         fast = {id(p) for part in model.modules() if isinstance(part, TrainingHooks) for p in part.fast_parameters()}
         alone = members_of(model)
         self.state = []
@@ -74,7 +69,7 @@ class AdamW:
     def step(self, factor: float) -> None:
         """One update with the learning rates times `factor`; clears the gradients."""
         self.count += 1
-        (a, b), eps = self.betas, 1e-8
+        a, b, eps = 0.9, 0.999, 1e-8
         scale, root = 1 - a**self.count, math.sqrt(1 - b**self.count)
         for parameter, rate, decay, mean, square in self.state:
             if (gradient := parameter.grad) is None:

@@ -1,12 +1,15 @@
 """A comparison of arms on probes: tunes every arm alike, and trains each at its best rate with other seeds."""
 
+import os
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -170,16 +173,48 @@ def results_of(
             report(job, result)
             yield found, job, result
         return
-    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        futures = {pool.submit(try_run, job, folder): (found, job) for found, job in missing}
-        for future in as_completed(futures):
-            found, job = futures[future]
-            try:
+    for index, result in in_processes([job for _, job in missing], folder, workers):
+        found, job = missing[index]
+        report(job, result)
+        yield found, job, result
+
+
+def in_processes(jobs: Sequence[Job], folder: Path, workers: int) -> Iterator[tuple[int, Result | Failure]]:
+    """The results of jobs that run in several processes, with their positions, in the order in which they end.
+
+    If a process is killed, all jobs without a result are run again, each alone; one whose process is killed again has
+    failed.
+    """
+    lost = dict(enumerate(jobs))
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=start_worker)
+    try:
+        with suppress(BrokenProcessPool):
+            futures = {pool.submit(try_run, job, folder): index for index, job in enumerate(jobs)}
+            for future in as_completed(futures):
                 result = future.result()
-            except BrokenProcessPool:
-                result = Failure("a process was killed, perhaps because the memory was full; try fewer jobs")
-            report(job, result)
-            yield found, job, result
+                del lost[futures[future]]
+                yield futures[future], result
+    finally:
+        pool.shutdown(cancel_futures=True)  # after Ctrl-C, jobs that have not started do not start
+    for index, job in lost.items():
+        if len(jobs) == 1:
+            yield index, Failure("a process was killed, perhaps because the memory was full; try fewer jobs")
+        else:
+            for _, result in in_processes([job], folder, 1):
+                yield index, result
+
+
+def start_worker() -> None:
+    """Prepares a process: one thread, and an end when the process that started it has been killed."""
+    torch.set_num_threads(1)
+    parent = parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    Thread(target=follow, daemon=True).start()
 
 
 def try_run(job: Job, folder: Path) -> Result | Failure:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from attnorm.probes.arm import Arm
 from attnorm.probes.base import SITES, Probe
 from attnorm.probes.ensemble import Trained, batches, evaluate, train
 
-MEASURED = 100  # test examples on which the attention weights are measured
+MEASURED = 100  # examples at the size of training on which the attention weights are measured
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,10 @@ class Job:
     def identity(self) -> dict[str, Any]:
         """What the result depends on. Own classes, and those that they inherit from, are known by their source."""
         cls = find("probe", self.cell.name, PROBES, Probe)
-        normalizer = type(Arm(self.arm, self.options).normalizer(1, 1))
-        own = [it for it in (*cls.__mro__, *normalizer.__mro__) if it.__module__.split(".")[0] not in LIBRARIES]
-        sources = {f"{it.__module__}.{it.__qualname__}": digest(source_of(it), 16) for it in own}
+        parts = {type(it) for it in Arm(self.arm, self.options).normalizer(1, 1).modules()}  # such as members of mix
+        classes = [base for it in (cls, *parts) for base in it.__mro__]
+        own = [it for it in classes if it.__module__.split(".")[0] not in LIBRARIES]
+        sources = dict(sorted((f"{it.__module__}.{it.__qualname__}", digest(source_of(it), 16)) for it in own))
         fields = json.loads(json.dumps(asdict(self)))
         return {**fields, "sources": sources, "attnorm": version("attnorm")}
 
@@ -150,7 +152,8 @@ def run(job: Job) -> Result:
 
 @torch.no_grad()
 def measure(probe: Probe, trained: Trained, members: int) -> dict[str, np.ndarray]:
-    """Entropy and column mass of the weights on some test examples, and the mean weight on wanted keys, (E,) each."""
+    """Entropy and column mass of the weights on other examples than those of the test, and the mean weight on wanted
+    keys, (E,) each."""
     model: Any = trained.model
     if not hasattr(model, "weights"):
         return {}
@@ -188,15 +191,16 @@ def save(job: Job, result: Result, folder: Path) -> None:
 
 
 def load(job: Job, folder: Path) -> Result | None:
-    """The result of a job, if the folder has it: one of the same seeds, rates, options, updates and sources."""
-    path = folder / f"{job.stem}.npz"
-    if not path.exists():
+    """The result of a job, if the folder has it: one of the same seeds, rates, options, updates and sources. A damaged
+    file is as good as none."""
+    groups: dict[str, Any] = {"scores": {}, "scalars": {}, "measures": {}}
+    try:
+        with np.load(folder / f"{job.stem}.npz") as file:
+            about = json.loads(str(file["about"]))
+            for name in file.files:
+                group, _, key = name.partition("/")
+                if key:
+                    groups[group][int(key) if group == "scores" else key] = file[name]
+            return Result(file["curve"], **groups, diverged=about["diverged"], seconds=about["seconds"])
+    except (OSError, EOFError, KeyError, ValueError, BadZipFile):
         return None
-    with np.load(path) as file:
-        about = json.loads(str(file["about"]))
-        groups: dict[str, Any] = {"scores": {}, "scalars": {}, "measures": {}}
-        for name in file.files:
-            group, _, key = name.partition("/")
-            if key:
-                groups[group][int(key) if group == "scores" else key] = file[name]
-        return Result(file["curve"], **groups, diverged=about["diverged"], seconds=about["seconds"])

@@ -42,15 +42,13 @@ class Linear(nn.Module):
 class MLP(nn.Module):
     """Two linear layers for each member. `states` are those between them."""
 
-    def __init__(self, seeds: Sequence[int], name: str, inputs: int, outputs: int = WIDTH, hidden: int = WIDTH):
+    def __init__(self, seeds: Sequence[int], name: str, inputs: int, outputs: int = WIDTH):
         super().__init__()
-        self.first, self.second = (
-            Linear(seeds, f"{name}.0", inputs, hidden),
-            Linear(seeds, f"{name}.1", hidden, outputs),
-        )
+        self.first = Linear(seeds, f"{name}.0", inputs, WIDTH)
+        self.second = Linear(seeds, f"{name}.1", WIDTH, outputs)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The outputs and the states, (E, ..., outputs) and (E, ..., hidden)."""
+        """The outputs and the states, (E, ..., outputs) and (E, ..., WIDTH)."""
         states = F.relu(self.first(x))
         return self.second(states), states
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnorm.config.arguments import as_typed, quoted
+from attnorm.run.config_file import COST, TUNE
 from attnorm.run.state import FolderLock, RunState, state_of
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.state import CONSOLE, JOB_LOCK
@@ -60,7 +61,8 @@ def start_process(
     config = job.folder / "config.yaml"
     if config.is_file() and not config.stat().st_size:
         config.unlink()  # killed between creating and writing it; an existing file would claim the folder
-    group = {"WANDB_RUN_GROUP": job.folder.resolve().parent.name}  # read by wandb: the runs of a sweep are one group
+    sweep = job.folder.resolve().parents[1 if job.purpose in (TUNE, COST) else 0]
+    group = {"WANDB_RUN_GROUP": sweep.name}  # read by wandb: the runs of a sweep are one group
     changes = {**group, **(HIDDEN_FROM_JOBS if "SLURM_JOB_ID" in os.environ else {}), **env}
     with open(job.folder / CONSOLE, "ab") as console:
         process = subprocess.Popen(

@@ -1,7 +1,7 @@
 """What is known about the jobs of a sweep.
 
 There are two sources, and they never say the same thing twice. The run folder of a job tells how far the run came
-(`config.run_state`). The file jobs.jsonl in the sweep folder tells what the sweep did: a line per event, only appended.
+(`run.state`). The file jobs.jsonl in the sweep folder tells what the sweep did: a line per event, only appended.
 """
 
 import json
@@ -41,9 +41,9 @@ class Journal:
 
     | event | meaning | further values |
     |---|---|---|
-    | open | a process took over the sweep | pid, host, command |
+    | open | a process took over the sweep | command |
     | job | a job was added | key, label, overrides, trial in a search, and purpose if it has one |
-    | aside | it is no longer part of the sweep, because other values or seeds are tuned, or another one is best | |
+    | aside | it is no longer part of the sweep: other values or seeds are tuned, another is best, or another budget | |
     | tuned | the best values were chosen | worst (names of failed jobs that count as the worst) |
     | start | a process of the job is about to be started | attempt |
     | place | it was started | what the launcher needs to find it again |

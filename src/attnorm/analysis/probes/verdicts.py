@@ -1,7 +1,7 @@
 """Scores of probes as rows: means, differences to the baseline with intervals, and what they depend on."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from math import isfinite, isnan, nan
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ class Row:
     flips:      the rates at which the tuning seeds show the opposite difference. Such a difference is not shown. Only
                 the size at which rates are chosen can be checked.
     wanted:     the mean weight on the key that a query asks for.
+    mass_on_wanted, share_wanted: the weight on all keys that some query asks for, per query, and their share of the
+                keys: with equal column masses they are the same.
     """
 
     probe: str
@@ -74,7 +76,6 @@ class CellResults:
     rows: list[Row]
     curves: Mapping[str, Mapping[float, float]]
     left_out: Mapping[str, str]
-    differences: Mapping[tuple[str, int], Difference] = field(default_factory=dict)
 
 
 def results_of_cell(found: Found, arms: Sequence[Arm], rates: Sequence[float]) -> CellResults:
@@ -88,7 +89,6 @@ def results_of_cell(found: Found, arms: Sequence[Arm], rates: Sequence[float]) -
     probe = found.cell.probe()
     baseline = arms[0].label
     rows: list[Row] = []
-    differences = {}
     for size in probe.test_sizes:
         ceiling = ceiling_of(found, size)
         null = null_of(found, size, probe.chance)
@@ -96,18 +96,18 @@ def results_of_cell(found: Found, arms: Sequence[Arm], rates: Sequence[float]) -
             if arm.label not in found.tests:
                 continue
             scores = found.tests[arm.label].scores[size]
-            verdict = ""
+            difference, verdict = None, ""
             if arm.label != baseline and arm.label not in NULLS and baseline in found.tests:
                 base = found.tests[baseline].scores[size]
                 if np.isfinite(scores).all() and np.isfinite(base).all():
-                    differences[arm.label, size] = paired_difference(scores.astype(float) - base, level=LEVEL)
+                    difference = paired_difference(scores.astype(float) - base, level=LEVEL)
                 else:
                     verdict = NOT_FINITE
-            row = row_of(found, arm, size, null, ceiling, differences.get((arm.label, size)))
+            row = row_of(found, arm, size, null, ceiling, difference)
             rows.append(replace(row, verdict=verdict) if verdict else row)
     unfit = {arm.label: reason for arm in arms if (reason := arm.unfit(probe.site))}
     curves = {arm: {rate: float(s.mean()) for rate, s in sorted(of.items())} for arm, of in found.tuning.items()}
-    return CellResults(found, judged(rows, found, arms, rates), curves, {**unfit, **found.failed}, differences)
+    return CellResults(found, judged(rows, found, arms, rates), curves, {**unfit, **found.failed})
 
 
 def row_of(found: Found, arm: Arm, size: int, null: float, ceiling: float, difference: Difference | None) -> Row:
