@@ -11,6 +11,7 @@ from attnorm.run.opened_folder import is_name, opened
 
 FILE = "config.yaml"
 EVENTS = "jobs.jsonl"  # of a sweep folder
+COST_FILE = "cost.json"  # of a run that measures the cost of an update
 TUNE, COST = "tune", "cost"  # folders in a sweep folder, whose runs tune or measure: they are no runs of arms
 MOST_BYTES, MOST_DEPTH, LARGEST = 1 << 20, 20, 1 << 53  # a real one has 3 kB and 4 levels
 GROUPS = ("task", "model", "attention", "data", "tokenizer", "optimizer", "scheduler", "trainer", "paths")

@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from attnorm.errors import RunError
+from attnorm.run.config_file import COST_FILE
 from attnorm.run.state import read_json
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.results import why_ended
 
-COST_FILE = "cost.json"  # of `attnorm.training.callbacks.update_cost`
 WARMUP, MEASURED = 5, 20  # updates that are not counted, and updates that are
 KINDS = {"time": "seconds", "flops": "flops"}  # entries of COST_FILE
 MEASURING = (  # overrides of a run that measures

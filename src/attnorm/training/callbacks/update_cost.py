@@ -8,13 +8,12 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
+from attnorm.run.config_file import COST_FILE
 from attnorm.schema import WholeNumber
 from attnorm.training.callbacks.throughput import loader_of
 from attnorm.training.environment import is_first_rank, write_json
 from attnorm.training.flops import flops_per_token
 from attnorm.training.module import TrainingModule
-
-COST_FILE = "cost.json"
 
 
 class UpdateCost(pl.Callback):
