@@ -417,6 +417,17 @@ def test_a_trained_power_has_finite_gradients_under_masks():
         assert (weights[~mask] == 0).all() and power.p.grad.abs() > 0
 
 
+@pytest.mark.slow
+def test_a_power_per_head_with_a_fast_path_passes_the_check():
+    """docs/add_your_own.md: `attend` agrees with `forward`."""
+    from attnorm.attention.testing import check_normalizer
+
+    names: dict = {}
+    [code] = [code for code in blocks(runs.ROOT / "docs/add_your_own.md", "python") if "HeadPower" in code]
+    exec(code, names)
+    check_normalizer(names["HeadPower"])
+
+
 def test_the_page_on_own_parts_shows_every_file_of_the_laboratory():
     """docs/extend.md: whoever copies its blocks into files has the package of `attnorm new`, with which
     tests/test_lab.py trains."""

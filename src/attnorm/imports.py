@@ -3,9 +3,10 @@
 import difflib
 import importlib
 import inspect
+import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -33,6 +34,7 @@ LABORATORY = {  # the modules of the packages of the extra `train` in pyproject.
     "yaml",
 }
 PATH = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*)[.:]([^\W\d]\w*)")  # only what matches is ever imported
+TRUST = "ATTNORM_TRUST"  # environment variable: top-level packages that may be imported, separated by commas
 _ABSENT = object()
 _own_folders: list[str] = []  # of modules that are not installed
 
@@ -56,6 +58,29 @@ def laboratory_is_missing(error: ModuleNotFoundError) -> str:
     if error.name not in LABORATORY:
         return ""
     return f'needs the package {error.name}; install it with: pip install "attnorm[train]"'
+
+
+def trusted_packages() -> set[str]:
+    """The packages whose code files of others may name: this one, and those of the environment variable TRUST."""
+    listed = os.environ.get(TRUST, "").split(",")
+    return {"attnorm", *filter(None, map(str.strip, listed))}
+
+
+def package_of(path: str) -> str:
+    """The top-level package of "package.module.Class" or "package:Class"."""
+    return re.split("[.:]", path)[0]
+
+
+def texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Every text inside a value, with its key."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from texts(inner, f"{key}.{name}" if key else name)
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from texts(inner, f"{key}[{number}]")
 
 
 def look_last_in(folder: str) -> None:

@@ -91,6 +91,27 @@ def sweep_copied(folder, better, **content):
     return folder
 
 
+def test_what_the_sweep_chose_stands_beside_the_verdict(better, report, monkeypatch, capsys):
+    [page] = report.tasks
+    tuned, cost, *_ = page.notes
+    assert tuned == "Each arm has its best optimizer.lr: softmax 0.002, hnas 0.002."
+    assert cost == (
+        "All arms spend the same CPU seconds, with different numbers of updates: softmax 3,000, hnas 750. A time "
+        "depends on the implementation as well as on the normalizer."
+    )
+    assert runs.call(monkeypatch, "compare", f"against={better}", "baseline=softmax") == 0
+    said = " ".join("".join(capsys.readouterr()).split())
+    assert tuned in said and cost in said
+
+
+def test_counted_costs_depend_on_the_formula_alone(better, tmp_path):
+    cost = read_json(better / "sweep.json")["cost"]
+    counted = {**cost, "arms": [{**arm, "unit": "FLOPs"} for arm in cost["arms"]]}
+    folder = sweep_copied(tmp_path / "flops", better, cost=counted)
+    [found] = costs_of("t", arms_of(find_runs([folder])))
+    assert found.choice == "All arms spend the same FLOPs, with different numbers of updates: hnas 750, softmax 3,000."
+
+
 @pytest.mark.slow
 def test_the_whole_curve_and_the_budget_are_shown(report):
     [page] = report.tasks

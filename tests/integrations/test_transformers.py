@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -14,6 +15,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 from attnorm.attention.build import NORMALIZERS, build_normalizer  # noqa: E402
+from attnorm.attention.normalizers.hnas import HNAS  # noqa: E402
 from attnorm.errors import ConfigError  # noqa: E402
 from attnorm.integrations.transformers import attention, convert, from_pretrained, register  # noqa: E402
 from attnorm.integrations.transformers.sites import attention_modules  # noqa: E402
@@ -749,6 +751,45 @@ def test_a_part_with_a_configuration_that_is_not_saved_is_not_loaded_as_softmax(
     model.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"does not record: encoder.block.0.*convert the whole model by site"):
         from_pretrained(type(model), str(tmp_path))
+
+
+def test_files_that_name_code_are_loaded_only_if_it_is_trusted(monkeypatch, tmp_path):
+    for name in ("first_map", "second_map", "third_map"):
+        text = "from attnorm.attention.normalizers.hnas import HNAS\n\n\nclass Mine(HNAS):\n    pass\n"
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+
+    def saved(name):
+        model = convert(built("bert"), {"encoder": "hnas"})
+        model.save_pretrained(tmp_path / name)
+        config = tmp_path / name / "config.json"
+        config.write_text(config.read_text().replace('"encoder": "hnas"', f'"encoder": "{name}.Mine"'))
+        return transformers.BertModel, tmp_path / name
+
+    with pytest.raises(ValueError, match=r"attnorm.encoder='first_map.Mine' in its config.json names code outside"):
+        from_pretrained(*saved("first_map"))
+    assert "first_map" not in sys.modules
+    assert [*attention_modules(from_pretrained(*saved("first_map"), trust_remote_code=True))] == ["encoder"]
+    monkeypatch.setenv("ATTNORM_TRUST", "second_map")
+    assert type(next(normalizers(from_pretrained(*saved("second_map"))))).__name__ == "Mine"
+    monkeypatch.delenv("ATTNORM_TRUST")
+    importlib.import_module("third_map")
+    assert type(next(normalizers(from_pretrained(*saved("third_map"))))).__name__ == "Mine"
+    for name in ("first_map", "second_map", "third_map"):
+        del sys.modules[name]
+
+
+def test_a_class_takes_the_place_of_its_path():
+    path = "attnorm.attention.normalizers.hnas.HNAS"
+    for given in (HNAS, {"encoder": HNAS}, {"encoder": [HNAS, "softmax"]}):
+        model = convert(built("bert"), given)
+        assert path in str(model.config.attnorm["encoder"]) and isinstance(next(normalizers(model)), HNAS)
+
+
+def normalizers(model):
+    """The normalizers of a converted encoder, in order."""
+    return (module.attnorm for module in attention_modules(model)["encoder"].values())
 
 
 def test_a_parameter_is_never_left_uninitialised(tmp_path):

@@ -14,10 +14,9 @@ from attnorm.analysis.arms import TrainedRun
 from attnorm.analysis.statistics.corpus import mean_loss, perplexity, pseudo_values
 from attnorm.data.readers.text import digest
 from attnorm.errors import RunError
-from attnorm.imports import find
+from attnorm.imports import TRUST, find, trusted_packages
 from attnorm.run.checkpoint import BEST
 from attnorm.run.state import read_json
-from attnorm.run.trust import VARIABLE, trusted_packages
 from attnorm.tasks.results import CHECKPOINT, CORPUS_METRICS, PREDICTIONS, CorpusMetric
 from attnorm.wording import counted
 
@@ -241,7 +240,7 @@ def corpus_metrics_of(path: Path) -> dict[str, type[CorpusMetric]]:
     for name, where in metadata_of(path, CORPUS_METRICS).items():
         package = str(where).partition(":")[0].partition(".")[0]
         if package not in trusted_packages():
-            log.warning("%s: %s is computed by %s; to include it, add %r to %s", path, name, where, package, VARIABLE)
+            log.warning("%s: %s is computed by %s; to include it, add %r to %s", path, name, where, package, TRUST)
             continue
         try:
             metrics[name] = find("metric", where, {}, CorpusMetric)

@@ -67,20 +67,23 @@ def show_arms(comparison: Comparison) -> None:
     title = f"{comparison.task}: {name} on {scored}"
     print_table(title, [list(column) for column in zip(*rows, strict=True)])
     show_lines(*(f"left out: {line}" for it in comparison.scores for line in it.left_out))
-    chosen, depending = chosen_by_sweeps(comparison)
+    chosen, choices = chosen_by_sweeps(comparison)
     differing = [key for key in comparison.differing if key not in chosen]
     more = [f"The arms differ in more than their attention: {', '.join(differing)}."] if differing else []
-    show_warnings([*comparison.notes, *comparison.doubts, *more, *depending])
+    show_warnings([*choices, *comparison.notes, *comparison.doubts, *more])
 
 
 def chosen_by_sweeps(comparison: Comparison) -> tuple[list[str], list[str]]:
-    """The settings that a sweep chose for all arms, and the verdicts that depend on a tuned one, as sentences."""
+    """The settings that a sweep chose for all arms, and as sentences what it chose, and the verdicts that depend on
+    it."""
     if not any((run.folder.parent / EVENTS).is_file() for arm in comparison.arms for run in arm.runs):
         return [], []
-    from attnorm.analysis.report.tuning import chosen_by, costs_of, depending, tunings_of
+    from attnorm.analysis.report.tuning import EqualCost, Tuning, chosen_by, costs_of, depending, tunings_of
 
     tunings, costs = tunings_of("", comparison.arms), costs_of("", comparison.arms)
-    return chosen_by([*tunings, *costs], comparison.arms), depending(tunings, comparison.verdicts)
+    parts: list[Tuning | EqualCost] = [*tunings, *costs]
+    sentences = [*(it.choice for it in parts), *depending(tunings, comparison.verdicts)]
+    return chosen_by(parts, comparison.arms), sentences
 
 
 def cells(scores: ArmScores, digits: int) -> list[str]:

@@ -7,11 +7,10 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from attnorm.choices import choices
 from attnorm.errors import ConfigError, Problem, RunError
-from attnorm.imports import look_last_in
+from attnorm.imports import TRUST, look_last_in, package_of, texts, trusted_packages
 from attnorm.parts import TARGET
 from attnorm.run.config_file import EVENTS, FILE, read_settings
 from attnorm.run.opened_folder import leave_out
@@ -19,16 +18,9 @@ from attnorm.run.opened_folder import leave_out
 log = logging.getLogger(__name__)
 IMPORTED = ("task", "model", "data", "tokenizer")  # for an evaluation: never optimizer, scheduler, callbacks or loggers
 TRAINING_PARTS = ("torch.optim.", "pytorch_lightning.callbacks.", "pytorch_lightning.loggers.")  # may be named as well
-VARIABLE = "ATTNORM_TRUST"  # top-level packages, separated by commas
 WRITING = ("callbacks", "logger")  # groups whose parts may be told where to write
 PLACES = re.compile("dir|folder|location|path|root|uri|url")  # in the names of such options
 VERBS_OF_OWN_SETTINGS = ("train", "sweep", "probe")  # commands whose settings are those of the user
-
-
-def trusted_packages() -> set[str]:
-    """The packages that a run folder may name: this one, and those of the environment variable ATTNORM_TRUST."""
-    listed = os.environ.get(VARIABLE, "").split(",")
-    return {"attnorm", *filter(None, map(str.strip, listed))}
 
 
 def check_names(config: dict, trust_code: bool = False, training: bool = False, typed: Collection[str] = ()) -> None:
@@ -42,11 +34,11 @@ def check_names(config: dict, trust_code: bool = False, training: bool = False, 
         return
     problems = []
     for key, path in dotted_paths(config, training):
-        package = re.split("[.:]", path)[0]
+        package = package_of(path)
         if package not in trusted_packages() and not (training and path.startswith(TRAINING_PARTS)):
             message = (
                 "this run folder names code outside attnorm, and importing it runs it. If you trust it, add "
-                f"{package!r} to the environment variable {VARIABLE}, or type trust_code=true"
+                f"{package!r} to the environment variable {TRUST}, or type trust_code=true"
             )
             problems.append(Problem(key, message, repr(path)))
     for key, text in writing_options(config) if training else ():
@@ -85,18 +77,6 @@ def dotted_paths(config: dict, training: bool = False) -> Iterator[tuple[str, st
             yield key, text
 
 
-def texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Every text inside a value, with its key."""
-    if isinstance(value, str):
-        yield key, value
-    elif isinstance(value, dict):
-        for name, inner in value.items():
-            yield from texts(inner, f"{key}.{name}" if key else name)
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            yield from texts(inner, f"{key}[{number}]")
-
-
 def find_own_parts(verb: str, arguments: Sequence[str]) -> None:
     """Takes the working directory off the search path of Python, and lets the parts that a command names be there.
 
@@ -109,7 +89,7 @@ def find_own_parts(verb: str, arguments: Sequence[str]) -> None:
     script = [os.path.dirname(sys.argv[0]) or "."] if os.path.isfile(sys.argv[0]) else []  # not with `python -c`
     typed = [*script, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     is_typed = os.path.realpath(here) in map(os.path.realpath, filter(None, typed))
-    is_trusted = bool(os.environ.get(VARIABLE)) or any(it.lower() == "trust_code=true" for it in arguments)
+    is_trusted = bool(os.environ.get(TRUST)) or any(it.lower() == "trust_code=true" for it in arguments)
     leave_out(here)
     if (verb in VERBS_OF_OWN_SETTINGS or is_typed or is_trusted) and not lies_in_run(Path(here)):
         look_last_in(here)

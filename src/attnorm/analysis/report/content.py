@@ -168,7 +168,8 @@ def task_page(anchor: str, arms: Sequence[Arm], baseline: Arm, results: Results,
     main = results.main
     ordered = ordered_arms(arms, baseline, main)
     tunings, costs = tunings_of(anchor, ordered), costs_of(anchor, ordered)
-    setup = without_chosen(setup_of(anchor, arms, baseline), [*tunings, *costs], arms)
+    chosen: list[Tuning | EqualCost] = [*tunings, *costs]
+    setup = without_chosen(setup_of(anchor, arms, baseline), chosen, arms)
     split: SplitName = "test" if main is not None and main.source == "test" else "validation"
     compared = [verdict.label for verdict in main.verdicts if not verdict.is_silent] if main else []
     decided = bool(compared)
@@ -181,7 +182,7 @@ def task_page(anchor: str, arms: Sequence[Arm], baseline: Arm, results: Results,
         setup=setup,
         warnings=[*warnings_of(setup, main, metric), *depending(tunings, main.verdicts if main else [])],
         verdicts=[verdict for verdict in main.verdicts if not (main.withheld and verdict.is_silent)] if main else [],
-        notes=[*results.left_out, *(main.notes if main else []), *left_out_of(main)],
+        notes=[*(it.choice for it in chosen), *results.left_out, *(main.notes if main else []), *left_out_of(main)],
         doubts=main.doubts if main else doubts_of(arms),
         tunings=tunings,
         costs=costs,

@@ -4,7 +4,7 @@ Everything is read from the file sweep.json beside the runs. The file is not tru
 out.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -41,6 +41,7 @@ class Tuning:
 
     key:    the setting that is tuned. values: those that were tried. mode: "min" if a lower metric is better, or "max".
     trials: by arm and value, one for each tuning seed. keys: the settings that the sweep chose.
+    best:   the value with which each arm is compared.
     about:  the metric, the seeds and the budget in words. table: the mean of the metric at every value.
     notes:  why the grid was not extended further, and the arms that failed at every value.
     """
@@ -49,6 +50,7 @@ class Tuning:
     values: list[str]
     mode: str
     trials: dict[str, dict[str, list[Trial]]]
+    best: dict[str, str]
     about: str
     figures: list[Figure]
     table: Table
@@ -60,16 +62,38 @@ class Tuning:
         """The arms that were tuned."""
         return set(self.trials)
 
+    @property
+    def choice(self) -> str:
+        """The values of the arms, as a sentence."""
+        return f"Each arm has its best {self.key}: {in_words(self.best)}."
+
 
 @dataclass(frozen=True)
 class EqualCost:
-    """What the arms of a sweep cost. labels: the arms. figures: validation curves against the cost."""
+    """What the arms of a sweep cost. unit: of the cost. updates: of each arm. figures: validation curves against it."""
 
-    labels: set[str]
+    unit: str
+    updates: dict[str, str]
     about: str
     table: Table
     figures: list[Figure]
     keys: tuple[str, ...] = field(default=("trainer.max_steps",))
+
+    @property
+    def labels(self) -> set[str]:
+        """The arms whose cost is known."""
+        return set(self.updates)
+
+    @property
+    def choice(self) -> str:
+        """The updates of the arms, as a sentence, and what the cost depends on."""
+        of = "" if self.unit == "FLOPs" else " A time depends on the implementation as well as on the normalizer."
+        return f"All arms spend the same {self.unit}, with different numbers of updates: {in_words(self.updates)}.{of}"
+
+
+def in_words(values: Mapping[str, str]) -> str:
+    """Values by arm: "softmax 60, dnas 41"."""
+    return ", ".join(f"{label} {value}" for label, value in values.items())
 
 
 def sweeps_of(arms: Sequence[Arm]) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
@@ -154,7 +178,8 @@ def tuning_of(name: str, content: dict[str, Any], labels: dict[str, str], order:
         f"{updates:,.0f} updates, {seconds / 3600:.2f} hours. Bands reach from the smallest to the largest seed."
     )
     table = Table(f"{name}-table", f"Mean of {metric} over the tuning seeds", columns, rows, can_copy=True)
-    return Tuning(key, values, mode, trials, about, figure, table, notes, (key,))
+    chosen = {label: str(its["best"]) for label, its in tuned.items()}
+    return Tuning(key, values, mode, trials, chosen, about, figure, table, notes, (key,))
 
 
 def positive(value: object) -> float:
@@ -262,7 +287,7 @@ def cost_of(name: str, content: dict[str, Any], labels: dict[str, str], arms: Se
         "before the sweep, one arm at a time. The curves show validations against this cost; no verdict rests on them."
     )
     table = Table(f"{name}-table", "The cost of an update, and the updates of each arm", columns, rows)
-    return EqualCost(set(costs), about, table, figures)
+    return EqualCost(unit, {label: f"{its['updates']:,}" for label, its in costs.items()}, about, table, figures)
 
 
 def without_chosen(setup: Setup, parts: Sequence[Tuning | EqualCost], arms: Sequence[Arm]) -> Setup:

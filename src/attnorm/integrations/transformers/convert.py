@@ -1,5 +1,6 @@
 """Gives each attention module of a loaded model a normalizer of its own, and loads such models again."""
 
+import sys
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from attnorm.attention.build import build_site_normalizer, name_of, normalizers_
 from attnorm.attention.problems import DEFAULT, TABLES, names_in
 from attnorm.attention.tables import AttentionTables
 from attnorm.errors import ConfigError
+from attnorm.imports import TRUST, package_of, texts, trusted_packages
 from attnorm.integrations.transformers.attention import cache_message
 from attnorm.integrations.transformers.register import (
     CONVERTED,
@@ -32,14 +34,15 @@ class Record(dict[str, Any]):
     model that `transformers` alone has loaded has none of them."""
 
 
-def convert(model: Model, attention: str | Mapping[str, Any]) -> Model:
+def convert(model: Model, attention: str | type[Normalizer] | Mapping[str, Any]) -> Model:
     """Replaces the normalizers of a loaded `transformers` model, in place, and returns the model.
 
-    attention: a normalizer; or one for each site, such as {"encoder": "hnas"}, or a list with one per layer. The sites
-               are "encoder" (self-attention to both sides), "decoder" (causal self-attention) and "cross"
-               (cross-attention), as far as the model has them. A site that is not named keeps softmax. "options" has
-               the options of normalizers by name, as in {"encoder": "hnas", "options": {"hnas": {"start": 0.3}}}. As
-               everywhere in attnorm, a normalizer for all sites that couples all queries is used in the encoder only.
+    attention: a normalizer, which is a name, a path "package.module.Class" or a class; or one for each site, such as
+               {"encoder": "hnas"}, or a list with one per layer. The sites are "encoder" (self-attention to both
+               sides), "decoder" (causal self-attention) and "cross" (cross-attention), as far as the model has them. A
+               site that is not named keeps softmax. "options" has the options of normalizers by name, as in
+               {"encoder": "hnas", "options": {"hnas": {"start": 0.3}}}. As everywhere in attnorm, a normalizer for all
+               sites that couples all queries is used in the encoder only.
 
     Each module gets a submodule `attnorm`, in float32 and on the device of the module, whose parameters are trained and
     saved with the others. Convert before the optimizer is built. The configuration of the model records `attention`,
@@ -60,12 +63,21 @@ def convert(model: Model, attention: str | Mapping[str, Any]) -> Model:
     refuse_request(type(model), CONVERTED)
     changed: Any = model
     earlier = getattr(changed.config, "attnorm", None)
-    recorded = Record(attach(model, attention, earlier if isinstance(earlier, Record) else {}))
+    recorded = Record(attach(model, with_paths(attention), earlier if isinstance(earlier, Record) else {}))
     if refuse_cache not in model._forward_pre_hooks.values():
         model.register_forward_pre_hook(refuse_cache, with_kwargs=True)
     changed.set_attn_implementation(CONVERTED)
     changed.config.attnorm = recorded
     return model
+
+
+def with_paths(attention: Any) -> Any:
+    """The same with the path of each class in its place, which a configuration can record."""
+    if isinstance(attention, type):
+        return f"{attention.__module__}.{attention.__qualname__}"
+    if isinstance(attention, Mapping):
+        return {key: with_paths(value) for key, value in attention.items()}
+    return [*map(with_paths, attention)] if isinstance(attention, list) else attention
 
 
 def attach(
@@ -164,13 +176,21 @@ def from_pretrained(model_class: Any, path: str, **options: Any) -> Any:
 
     model_class: a class of `transformers`, such as AutoModel. options: those of its `from_pretrained`.
 
-    Raises ValueError if the configuration does not record a conversion, and if a parameter of a normalizer is missing
-    from the files or not expected there. `model_class.from_pretrained` alone would load the same model with softmax.
+    The configuration may name normalizers of other packages than attnorm, and importing them runs their code. This is
+    refused unless their module has been imported already, their package is in the environment variable ATTNORM_TRUST,
+    or `trust_remote_code=True`.
+
+    Raises ValueError for such code, if the configuration does not record a conversion, and if a parameter of a
+    normalizer is missing from the files or not expected there. `model_class.from_pretrained` alone would load the same
+    model with softmax.
     """
     if options.pop("output_loading_info", False):
         raise ValueError("output_loading_info=True: not available here, where unexpected weights are an error")
     original = class_of(model_class, path, options)
-    model, loading = with_normalizers(original).from_pretrained(path, output_loading_info=True, **options)
+    trusted = bool(options.get("trust_remote_code"))
+    model, loading = with_normalizers(original, path, trusted).from_pretrained(
+        path, output_loading_info=True, **options
+    )
     model.__class__ = original
     owners = {name for name, _ in model.named_modules()}
     unknown = [name for name in loading["unexpected_keys"] if PART in name and name.partition(PART)[0] in owners]
@@ -214,18 +234,35 @@ def class_of(model_class: Any, path: str, options: Mapping[str, Any]) -> Any:
         return type(model_class.from_config(config, **trust))
 
 
-def with_normalizers(original: Any) -> Any:
-    """A class of models whose parts already have their normalizers when the weights are loaded."""
+def with_normalizers(original: Any, path: str, trusted: bool) -> Any:
+    """A class of models whose parts already have their normalizers when the weights are loaded.
+
+    path: of the files. trusted: whether all code that they name may be imported.
+    """
 
     def build(model: Any, *args: Any, **kwargs: Any) -> None:
         original.__init__(model, *args, **kwargs)
         for part in converted_parts(model):
+            if not trusted:
+                refuse_code(part.config.attnorm, path)
             attach(part, part.config.attnorm)
 
     in_float32 = {*(original._keep_in_fp32_modules_strict or ()), CONVERTED}
     members = {"__init__": build, "_keep_in_fp32_modules_strict": in_float32}
     names = {"__module__": original.__module__, "__qualname__": original.__qualname__}
     return type(original.__name__, (original,), members | names)
+
+
+def refuse_code(recorded: Mapping[str, Any], path: str) -> None:
+    """Raises ValueError if a recorded text may be the path of code that is neither trusted nor imported already."""
+    for key, text in texts(recorded, "attnorm"):
+        module, package = text.replace(":", ".").rpartition(".")[0], package_of(text)
+        if module and module not in sys.modules and package not in trusted_packages():
+            raise ValueError(
+                f"{path}: {key}={text!r} in its config.json names code outside attnorm, and importing it runs it. If "
+                f"you trust it, import it first, add {package!r} to the environment variable {TRUST}, or pass "
+                "trust_remote_code=True"
+            )
 
 
 def converted_parts(model: nn.Module) -> Iterator[Any]:

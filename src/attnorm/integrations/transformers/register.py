@@ -158,7 +158,9 @@ def refuse_request(cls: Any, implementation: str) -> None:
     name = implementation.removeprefix(NAMED)
     if implementation not in (CONVERTED, WITH_FLOAT_MASKS) and name not in NORMALIZERS:
         allowed = ", ".join(f"{NAMED}{other}" for other in NORMALIZERS)
-        raise ValueError(f"attn_implementation={implementation}: allowed: {allowed}.{nearest(name, NORMALIZERS)}")
+        own = "; for a normalizer of your own, use convert(model, <class>)" if "." in name or ":" in name else ""
+        message = f"allowed: {allowed}{own}.{nearest(name, NORMALIZERS)}"
+        raise ValueError(f"attn_implementation={implementation}: {message}")
     if not cls._can_set_attn_implementation():
         raise ValueError(
             f"attn_implementation={implementation}: {cls.__name__} computes softmax itself, if it has attention, "
