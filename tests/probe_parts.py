@@ -1,6 +1,7 @@
 """A probe and normalizers of one's own for the tests. They are small, and import nothing beyond attnorm and torch."""
 
 import os
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -128,6 +129,19 @@ class UnsolvedInTraining(Tiny):
 
     def ceiling(self, batch):
         return torch.linalg.inv(torch.ones(1, 1, 1) * (batch.keys.shape[1] != 5)).sum((1, 2))
+
+
+class Dosed(Tiny):
+    """Doses that are numbers, and one that is none."""
+
+    doses: ClassVar = {"1": {}, "2.5": {}, "-1": {}, "none": {}}
+    axis = "noise of the queries"
+
+
+class Listed(Tiny):
+    """Doses of another form."""
+
+    doses = (1, 2)
 
 
 class Elsewhere(Tiny):

@@ -4,6 +4,8 @@ python experiments/atlas/run.py --out logs/atlas
 """
 
 import argparse
+import shlex
+import sys
 import time
 from pathlib import Path
 
@@ -70,8 +72,11 @@ def write(found: list[Found], folder: Path) -> None:
     cells = with_discoveries([results_of_cell(it, arms, rates) for it in found])
     present = [arm for arm in arms if any(arm.label in it.tests for it in found)]
     write_csv(cells, here / "results.csv")
+    command = shlex.join(["python", *sys.argv])
     draw_map(cells, [arm for arm in present if arm.label not in NULLS]).savefig(here / "map.png", dpi=130)
-    print(f"written to {write_page(cells, present, folder / 'atlas.html')}, {here / 'results.csv'} and map.png")
+    print(
+        f"written to {write_page(cells, present, folder / 'atlas.html', command)}, {here / 'results.csv'} and map.png"
+    )
 
 
 if __name__ == "__main__":

@@ -42,8 +42,9 @@ _own_folders: list[str] = []  # of modules that are not installed
 def nearest(name: object, allowed: Iterable[object], cutoff: float = 0.5) -> str:
     """' Did you mean ...?' with the allowed name that has the same meaning, or else with the closest one, or ''."""
     names, synonym = [str(a) for a in allowed], SYNONYMS.get(str(name), "")
-    if synonym:
-        return did_you_mean([synonym] if synonym.partition("=")[0] in names else [])
+    if synonym and synonym.partition("=")[0] in names:
+        return did_you_mean([synonym])
+    cutoff = max(cutoff, 0.85) if synonym else cutoff  # the word has another meaning, unless it is misspelt
     return did_you_mean(difflib.get_close_matches(str(name), names, n=1, cutoff=cutoff))
 
 

@@ -2,6 +2,7 @@
 
 import re
 from html.parser import HTMLParser
+from importlib.metadata import version
 
 import numpy as np
 import pytest
@@ -84,7 +85,7 @@ def cells():
 @pytest.fixture(scope="module")
 def html(cells, tmp_path_factory):
     folder = tmp_path_factory.mktemp("page") / "new"
-    path = write_page(cells, ARMS, folder / "probe.html", HOSTILE)
+    path = write_page(cells, ARMS, folder / "probe.html", HOSTILE, HOSTILE)
     assert path == folder / "probe.html" and [it.name for it in folder.iterdir()] == ["probe.html"]
     return path.read_text()
 
@@ -100,6 +101,22 @@ def test_the_page_has_every_arm_cell_and_size(html):
     for cell in CELLS:
         assert f"{cell.title} ({cell.probe().site})" in page.text
         assert cell.probe().prediction in page.text and (cell.probe().source or "own") in page.text
+
+
+def test_the_page_says_what_was_typed_and_describes_each_probe_once(html):
+    text = Page(html).text
+    assert text.endswith(f"with attnorm {version('attnorm')} by {HOSTILE}")
+    [docstring] = {" ".join(cell.probe().__doc__.replace("`", "").split()) for cell in CELLS if cell.name == "hub"}
+    assert text.count(docstring) == 1 and sum(cell.name == "hub" for cell in CELLS) == 2
+
+
+def test_the_dose_of_a_probe_of_ones_own_is_drawn_if_it_is_a_number():
+    doses = [results(Cell("probe_parts.Dosed", dose)) for dose in ("1", "2.5", "-1")]
+    figure = draw_doses(doses, ARMS[:2])
+    [axes] = [it for it in figure.axes if it.get_title()]
+    assert (axes.get_title(), axes.get_xlabel()) == ("Dosed", "noise of the queries")
+    assert [*axes.get_lines()[-1].get_xdata()] == [-1, 1, 2.5]
+    assert draw_doses([results(Cell("probe_parts.Dosed", "none"))] * 2, ARMS[:2]) is None
 
 
 def test_a_field_has_the_score_and_the_difference_of_its_cell(html, cells):
@@ -157,7 +174,7 @@ def test_sizes_that_training_does_not_draw_are_marked(html):
 def test_a_page_without_doses_or_tuning_has_no_such_figures(tmp_path, html):
     assert html.count("<svg") == 3
     only = [results(Cell("rank", "depth 1"), {"softmax": 0.5, "dnas": 0.6})]
-    text = write_page(only, ARMS, tmp_path / "probe.html").read_text()
+    text = write_page(only, ARMS, tmp_path / "probe.html", "attnorm probe").read_text()
     assert "learning rate nan" not in text
     assert "<svg" not in text and "null arms" in Page(text).text and 'class="note"' not in text
 
@@ -213,7 +230,7 @@ def test_the_page_names_best_rates_at_the_edge(tmp_path):
     [cell] = [results(Cell("hub", "0.9"))]
     cell.found.rate["dnas"] = 0.09
     cell.curves["dnas"][0.09] = 0.6
-    text = Page(write_page([cell], ARMS, tmp_path / "probe.html").read_text()).text
+    text = Page(write_page([cell], ARMS, tmp_path / "probe.html", "attnorm probe").read_text()).text
     assert "smallest or the largest of those tried" in text and "dnas at hub 0.9 (0.09, +0.200)" in text
 
 
@@ -234,7 +251,9 @@ def test_a_legend_names_each_line_once_and_hides_none(cells):
 
 def test_a_page_without_any_normalizer_says_why(tmp_path):
     failed = dict.fromkeys(LABELS[:-1], "it failed")
-    text = write_page([results(Cell("hub", "0.9"), failed=failed)], ARMS, tmp_path / "probe.html").read_text()
+    text = write_page(
+        [results(Cell("hub", "0.9"), failed=failed)], ARMS, tmp_path / "probe.html", "attnorm probe"
+    ).read_text()
     assert "softmax at hub 0.9: it failed" in Page(text).text
 
 
@@ -291,7 +310,7 @@ def test_a_squared_error_that_has_overflowed_has_no_difference(tmp_path, arm):
     for name in ("dnas", "sink"):
         is_lost = arm in ("softmax", name)
         assert np.isnan(of[name].difference) == is_lost and (of[name].verdict == NOT_FINITE) == is_lost
-    html = write_page([cell], ARMS, tmp_path / "probe.html").read_text()
+    html = write_page([cell], ARMS, tmp_path / "probe.html", "attnorm probe").read_text()
     assert "-inf" in Page(html).text and f"no difference: {NOT_FINITE}" in html
     write_csv([cell], tmp_path / "probe.csv")
     assert "-inf" in (tmp_path / "probe.csv").read_text()

@@ -58,7 +58,14 @@ def run(monkeypatch, tmp_path, capsys):
         ("probes=hubb", "probes.*'hubb' is unknown; allowed: match, hub.*Did you mean 'hub'"),
         ("probes=hubb:0.9", "probes.*'hubb' is unknown; allowed: match, hub.*Did you mean 'hub'"),
         ("probes=demand:5", "probes.*demand has no dose '5'; allowed: 16, 12, 8, 4"),
-        ("probes=match:4", "probes.*match has no dose '4'"),
+        ("probes=match:4", "probes.*match has no dose '4'; it has none"),
+        ("probes=probe_parts.Listed", r"probes: probe_parts.Listed.doses=\(1, 2\): expected the options of each dose"),
+        (
+            "probes=probe_parts.Listed:2",
+            r"probes: probe_parts.Listed.doses=\(1, 2\): expected the options of each dose",
+        ),
+        ("normalizer=softmax,dnas", "normalizer=softmax,dnas: .*no such option.*Did you mean 'normalizers'"),
+        ("rate=0.1,0.2", "rate=0.1,0.2: .*no such option.*Did you mean 'rates'"),
         ("probes=no_such.Mine:4", "probes.*'no_such.Mine': cannot import no_such"),
         ("probes=attnorm.probes.arm.Arm", "probes.*must be a subclass of attnorm.probes.base.Probe"),
         ("probes=hub,probe_parts.Elsewhere", "probes.*Elsewhere.site='self': allowed: cross, bidirectional"),
@@ -73,7 +80,8 @@ def run(monkeypatch, tmp_path, capsys):
         ("options.hnas={strt:1}", ".*'hnas': strt=1: no such option; allowed: start, .*Did you mean 'start'"),
         ("options.hnas=3", "options.hnas=3: expected options"),
         ("options.sink={start:1}", r"options.sink=\{.*: has no effect; the normalizers are softmax, dnas, hnas"),
-        ("options.hnas.start=0.2", r"options.hnas.start=0.2: has no effect.*; type options.hnas=\{start:0.2\}"),
+        ("options.sink.start=1", r"options.sink.start=1: has no effect; the normalizers are softmax, dnas, hnas"),
+        ("options.hnas.strt=1", ".*'hnas': strt=1: no such option; allowed: start, .*Did you mean 'start'"),
         ("out=", "out: must be given"),
         ("hub", "hub: expected key=value; the keys are normalizers, preset, probes"),
     ],
@@ -157,6 +165,11 @@ def test_defaults_are_those_of_the_configuration_and_of_the_preset():
 def test_keys_change_the_plan():
     with_prior = plan("normalizers=softmax,dnas_slack+content,dnas_slack_u", "options.dnas_slack={start:-1}")
     assert [with_prior.arm(arm).options for arm in with_prior.arms[:3]] == [{}, {"start": -1}, {"start": -1}]
+    own = "normalizers=softmax,hnas,probe_parts.Scaled"
+    for typed in ("options.probe_parts.Scaled={factor:2}", "options.Scaled={factor:2}", "options.Scaled.factor=2"):
+        found = plan(own, typed, "options.hnas.start=0.2", "options.hnas.per=layer")
+        assert found.arm("probe_parts.Scaled").options == {"factor": 2}
+        assert found.arm("hnas").options == {"start": 0.2, "per": "layer"}
     found = plan("probes=demand:4,hub", "normalizers=sink,uniform", "seeds=3", "rates=0.1", "options.sink={start:2}")
     assert [cell.title for cell in found.cells] == ["demand 4", "hub 0.9", "hub 0.45", "hub 0"]
     assert list(found.arms) == ["sink", "uniform"] and tuple(found.rates) == (0.1,)
@@ -204,7 +217,7 @@ def test_own_parts_of_the_working_directory_are_compared(monkeypatch, run, tmp_p
     ran = []
     real = experiment.run
     monkeypatch.setattr(experiment, "run", lambda job: ran.append(job) or real(job))
-    typed = [f"normalizers=softmax,{mine},uniform", f"probes={own_probe}", "seeds=3", "rates=0.01"]
+    typed = [f"normalizers=softmax,{mine},uniform", f"probes={own_probe}:0.3", "seeds=3", "rates=0.01"]
     code, printed, errors = run(*typed)
     assert code == 0, errors
     assert len(ran) == 2 + 3, "two arms are tuned; they and a null arm are compared"

@@ -15,7 +15,8 @@ def scores(metrics, **found):
 
 
 def cfg(max_steps=None, max_epochs=None):
-    return SimpleNamespace(trainer=TrainerConfig(max_steps=max_steps, max_epochs=max_epochs))
+    task = SimpleNamespace(name="gigaword")
+    return SimpleNamespace(trainer=TrainerConfig(max_steps=max_steps, max_epochs=max_epochs), task=task)
 
 
 @pytest.mark.parametrize(
@@ -55,10 +56,12 @@ def test_a_model_without_baselines_has_none_to_beat():
         ({}, 800, 1000, "task.max_steps=10000"),  # 10 epochs
         ({}, 800, 157, "task.max_steps=3200"),  # 4 times the updates
         ({}, 801, 1, "task.max_steps=3300"),
-        ({"max_steps": 7}, 7, 1, "trainer.max_steps=28"),
+        ({}, 120, 890, "task.max_steps=800"),  # the default of the task
+        ({"max_steps": 7}, 7, 1, "trainer.max_steps=800"),
+        ({"max_steps": 900}, 900, 1, "trainer.max_steps=3600"),
         ({"max_epochs": 1}, 9, 9, "trainer.max_epochs=10"),
         ({"max_epochs": 5}, 45, 9, "trainer.max_epochs=20"),
-        ({"max_epochs": 5, "max_steps": 40}, 40, 9, "trainer.max_epochs=20 trainer.max_steps=160"),
+        ({"max_epochs": 100, "max_steps": 900}, 900, 9, "trainer.max_epochs=400 trainer.max_steps=3600"),
     ],
 )
 def test_what_to_type_raises_the_limits_that_count(limits, steps, epoch, typed):

@@ -1,5 +1,6 @@
 """`attnorm probe`: where a normalizer wins and loses, on small tasks."""
 
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ import torch
 from attnorm import progress
 from attnorm.analysis.probes.page import grouped, write_page
 from attnorm.analysis.probes.verdicts import CellResults, Row, results_of_cell, with_discoveries, write_csv
+from attnorm.attention.build import short_name
 from attnorm.attention.testing.before_training import failure_of, is_of_attnorm
 from attnorm.attention.testing.cases import WIDTH
 from attnorm.config.command import read
@@ -61,7 +63,8 @@ def run_probe(arguments: list[str], conf: Path) -> int:
     cells = with_discoveries([results_of_cell(it, arms, plan.rates) for it in found])
     note = PREVIEW if settings.preset == "quick" else ""
     write_csv(cells, folder / "probe.csv", preset=settings.preset)
-    page = write_page(cells, arms, folder / "probe.html", note)
+    command = shlex.join(["attnorm", "probe", *arguments])
+    page = write_page(cells, arms, folder / "probe.html", command, note)
     show_cells(cells, arms)
     if note:
         progress.console.print(note, markup=False)
@@ -111,11 +114,11 @@ def problems_of(settings: ProbeSettings) -> list[Problem]:
     problems += namesakes("normalizers", [arm.short for arm in arms if arm.label not in twice])
     if names and names[0] in NULLS:
         problems.append(Problem("normalizers", "the first one is the baseline, which cannot be a null arm", names[0]))
-    for name in sorted(settings.options.keys() - {*names, *map(plain, names)}):
-        path, _, option = name.rpartition(".")  # as in attention.options.hnas.start=0.2 of training
-        typed = f"; type options.{path}={{{option}:{settings.options[name]}}}" if path in names else ""
-        message = f"has no effect; the normalizers are {', '.join(names)}{typed}"
-        problems.append(Problem(f"options.{name}", message, settings.options[name]))
+    known = {key for name in names for key in keys_of(name)}
+    for name, value in settings.options.items():
+        if not {name, name.rpartition(".")[0]} & known:
+            message = f"has no effect; the normalizers are {', '.join(names)}"
+            problems.append(Problem(f"options.{name}", message, value))
     wrong = []
     for name in texts(settings.probes or ()):
         try:
@@ -170,13 +173,20 @@ def plan_of(settings: ProbeSettings) -> Plan:
 
 
 def options_of(settings: ProbeSettings, label: str) -> Any:
-    """The options of a normalizer, which are typed for its label, or for its name without the content prior."""
-    return settings.options.get(label, settings.options.get(plain(label), {}))
+    """The options of a normalizer, typed as options.hnas={start:0.1} or options.hnas.start=0.1."""
+    keys = keys_of(label)
+    options: Any = next((settings.options[key] for key in keys if key in settings.options), {})
+    if not isinstance(options, dict):
+        return options
+    single = {name: value for name, value in settings.options.items() if name.rpartition(".")[0] in keys}
+    return {**options, **{name.rpartition(".")[2]: value for name, value in single.items()}}
 
 
-def plain(label: str) -> str:
-    """The name or the path in a label, as a key: "dnas_slack+content" and "dnas_slack_u" are dnas_slack."""
-    return ALIASES.get(label, label).partition("+")[0].replace(":", ".")
+def keys_of(label: str) -> tuple[str, ...]:
+    """What the options of a normalizer may be typed for: its label, its name or path, which is dnas_slack for
+    "dnas_slack+content" and "dnas_slack_u", and the name of its class, as in training."""
+    plain = ALIASES.get(label, label).partition("+")[0].replace(":", ".")
+    return (label, plain, short_name(plain))
 
 
 def cells_of_settings(settings: ProbeSettings) -> list[Cell]:
@@ -199,7 +209,8 @@ def cells_named(name: str) -> list[Cell]:
             return cells_of(name)
         raise
     if dose not in doses:
-        raise ValueError(f"{name}: {path} has no dose {dose!r}; allowed: {', '.join(doses)}")
+        allowed = f"allowed: {', '.join(doses)}" if any(doses) else "it has none"
+        raise ValueError(f"{name}: {path} has no dose {dose!r}; {allowed}")
     return [doses[dose]]
 
 

@@ -78,7 +78,7 @@ def read(
         [override] = OverridesParser.create().parse_overrides(readable([argument]))
         key, value = override.key_or_group, None if override.is_delete() else override.value()
         group, _, name = key.partition(".")
-        if override.is_sweep_override():
+        if override.is_sweep_override() and (key in own or group in own or groups):
             expected = "expected a single value" if key in own else "one value at a time here"
             as_list = f"type several values as a list, {key}=[{text}]"
             problems.append(Problem(key, as_list if key in own and member_of(own[key]) else expected, text))
@@ -98,7 +98,8 @@ def read(
         elif groups:
             problems.append(cannot_be_set(key, [*own, *groups]))
         else:
-            problems += [it for it in option_problems("", keys, {key: value}, owner=owner) if it.key == key]
+            unknown = {key: text if override.is_sweep_override() else value}
+            problems += [it for it in option_problems("", keys, unknown, owner=owner) if it.key == key]
     needed = {name for name, parameter in parameters(keys).items() if parameter.default is EMPTY}
     for key, value in values.items():
         if value == "" and value_problems(key, value, own[key]):

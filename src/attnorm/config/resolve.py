@@ -120,9 +120,9 @@ def label_of(settings: Mapping[str, Any]) -> str:
     try:
         settings, _ = completed(with_defaults(settings), problems)
         tables = AttentionTables(settings["attention"], sites_of(settings["model"]), typed=())
-    except ConfigError:
+        return "unknown" if problems or tables.problems else run_label(settings["model"], tables)
+    except Exception:  # of a part of one's own too: it is raised again later, outside an interpolation of Hydra
         return "unknown"
-    return "unknown" if problems or tables.problems else run_label(settings["model"], tables)
 
 
 def run_label(model: Mapping[str, Any], tables: AttentionTables) -> str:

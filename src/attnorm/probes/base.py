@@ -37,7 +37,8 @@ class Probe:
 
     site:        "cross", "bidirectional" or "causal": which normalizers are defined here.
     metric:      the name of `score`.
-    doses:       the options of the constructor for each strength of the effect, by name.
+    doses:       the options of the constructor for each strength of the effect, by name. axis: what doses that are
+                 numbers stand for, in words; against them, the page draws the difference to the baseline.
     size:        the number M of keys at which the learning rate is selected and arms are compared.
     train_sizes: the sizes that training draws from, one per update.
     test_sizes:  the sizes of the test sets, `size` among them; the others have columns of their own.
@@ -49,6 +50,7 @@ class Probe:
     site: ClassVar[str] = "cross"
     metric: str = "accuracy"
     doses: ClassVar[Mapping[str, Mapping[str, Any]]] = {"": {}}
+    axis: ClassVar[str] = "dose"
     size: int = 16
     train_sizes: Sequence[int] = ()
     test_sizes: Sequence[int] = ()

@@ -20,6 +20,7 @@ class Demand(Probe):
     """
 
     doses: ClassVar[Mapping[str, Mapping[str, Any]]] = {str(n): {"queries": n} for n in (16, 12, 8, 4)}
+    axis = "queries for 16 keys"
     test_sizes = (16, 32)
     updates = 600
     prediction = "dnas above softmax with 16 queries, about equal with 12, and below with 8 and 4; hnas never below"
@@ -46,6 +47,7 @@ class Share(Demand):
     """As many queries as keys, of which only `kept` of 16 are wanted: query i wants key p(i mod K)."""
 
     doses: ClassVar[Mapping[str, Mapping[str, Any]]] = {str(n): {"kept": n} for n in (8, 4, 1)}
+    axis = "wanted keys of 16"
     prediction = "dnas below softmax, and the more so the fewer keys are wanted; hnas and dnas_slack not below"
 
     def __init__(self, kept: int = 4, noise: float = 0.25, width: int = 6):

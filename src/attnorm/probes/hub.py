@@ -23,6 +23,7 @@ class Hub(Probe):
         "0.45": {"shift": 0.45},
         "0": {"shift": 0.0},
     }
+    axis = "common shift of the queries"
     size = 8
     test_sizes = (8, 16)
     updates = 600

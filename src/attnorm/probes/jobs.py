@@ -52,8 +52,15 @@ class Cell:
 
 
 def cells_of(name: str) -> list[Cell]:
-    """All doses of a probe. Raises ValueError for an unknown name. "module:Class" and "module.Class" are the same."""
-    return [Cell(name.replace(":", "."), dose) for dose in find("probe", name, PROBES, Probe).doses]
+    """All doses of a probe. Raises ValueError for an unknown name, and for doses of another form. "module:Class" and
+    "module.Class" are the same."""
+    doses = find("probe", name, PROBES, Probe).doses
+    if not (isinstance(doses, Mapping) and all(isinstance(it, str) for it in doses)):
+        raise ValueError(f"{name}.doses={doses!r}: expected the options of each dose by its name, as in {EXAMPLE}")
+    return [Cell(name.replace(":", "."), dose) for dose in doses]
+
+
+EXAMPLE = "{'4': {'queries': 4}}"
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import math
 
+from attnorm.choices import choices
 from attnorm.resolved import ResolvedConfig
 from attnorm.tasks.results import LOWER_IS_BETTER, NAMES, Results
 from attnorm.training.console import number
@@ -49,13 +50,16 @@ def longer(cfg: ResolvedConfig, steps: int, planned: int, updates_an_epoch: int)
 
 
 def limits(cfg: ResolvedConfig, steps: int, updates_an_epoch: int) -> list[str]:
-    """The limits that ended the training, raised to EPOCHS epochs or FACTOR times the updates, whichever is more."""
+    """The limits that ended the training, raised to EPOCHS epochs or FACTOR times the updates, whichever is more; for
+    fewer updates than the default of the task, that default."""
     trainer, typed = cfg.trainer, []
     if trainer.max_epochs:
         typed.append(f"trainer.max_epochs={max(EPOCHS, FACTOR * trainer.max_epochs)}")
     if trainer.max_steps or not trainer.max_epochs:
         group = "trainer" if trainer.max_steps else "task"  # task.max_steps counts only without the trainer's limits
-        typed.append(f"{group}.max_steps={rounded_up(max(EPOCHS * updates_an_epoch, FACTOR * steps))}")
+        default = choices("task").get(cfg.task.name, {}).get("max_steps", 0)
+        more = rounded_up(max(EPOCHS * updates_an_epoch, FACTOR * steps))
+        typed.append(f"{group}.max_steps={default if steps < default else more}")
     return typed
 
 

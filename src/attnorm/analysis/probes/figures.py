@@ -1,6 +1,7 @@
 """The figures of a comparison on probes."""
 
 import io
+import re
 from collections.abc import Mapping, Sequence
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any
@@ -11,15 +12,18 @@ from attnorm.probes.arm import Arm
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DOSED = ("demand", "share", "hub")  # probes whose doses are numbers
-AXES = {"demand": "queries for 16 keys", "share": "wanted keys of 16", "hub": "common shift of the queries"}
+NUMBER = re.compile(r"-?\d+(\.\d+)?")
 COLOURS = ("#333333", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#a6761d")  # Okabe and Ito
 LINES = ("solid", "dashed", "dotted", "dashdot")
 
 
 def draw_doses(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | None":
-    """The difference to the baseline against the dose, with bands of the intervals, one panel per probe with doses."""
-    dosed = {name: [cell for cell in cells if cell.found.cell.name == name and cell.rows] for name in DOSED}
+    """The difference to the baseline against the dose, with bands of the intervals, one panel per probe whose doses are
+    numbers."""
+    dosed: dict[str, list[CellResults]] = {}
+    for cell in cells:
+        if cell.rows and NUMBER.fullmatch(cell.found.cell.dose):
+            dosed.setdefault(cell.found.cell.short, []).append(cell)
     dosed = {name: of for name, of in dosed.items() if len(of) > 1}
     if not dosed or len(arms) < 2:
         return None
@@ -33,7 +37,11 @@ def draw_doses(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | N
             axes.plot(x, [row.difference for row in rows], **style, marker="o", markersize=4, label=arm.short)
             low, high = [row.low for row in rows], [row.high for row in rows]
             axes.fill_between(x, low, high, color=style["color"], alpha=0.2)
-        axes.set(xlabel=AXES[name], ylabel=f"{of[0].rows[0].metric}, difference to {arms[0].short}", title=name)
+        axes.set(
+            xlabel=of[0].found.cell.probe().axis,
+            ylabel=f"{of[0].rows[0].metric}, difference to {arms[0].short}",
+            title=name,
+        )
         axes.set_xticks([float(cell.found.cell.dose) for cell in of])
     add_legend(figure, panels)
     return figure

@@ -1,8 +1,10 @@
 """The page of a comparison on probes: one HTML file, which opens from disk and loads nothing from anywhere."""
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -23,16 +25,16 @@ class Entry:
     words: str
 
 
-def write_page(cells: Sequence[CellResults], arms: Sequence[Arm], path: Path, note: str = "") -> Path:
-    """Writes the page, atomically, and returns its path. note: stands above the results."""
+def write_page(cells: Sequence[CellResults], arms: Sequence[Arm], path: Path, command: str, note: str = "") -> Path:
+    """Writes the page, atomically, and returns its path. command: what was typed. note: stands above the results."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_text(html_of(cells, arms, note))
+    unfinished.write_text(html_of(cells, arms, command, note))
     os.replace(unfinished, path)
     return path
 
 
-def html_of(cells: Sequence[CellResults], arms: Sequence[Arm], note: str) -> str:
+def html_of(cells: Sequence[CellResults], arms: Sequence[Arm], command: str, note: str) -> str:
     """The page as a text."""
     import jinja2
 
@@ -49,6 +51,9 @@ def html_of(cells: Sequence[CellResults], arms: Sequence[Arm], note: str) -> str
     figures = {name: svg_of(draw(cells, compared)) for name, draw in drawn.items()}
     return environment.get_template("page.html").render(
         note=note,
+        command=command,
+        written=time.strftime("%Y-%m-%d %H:%M"),
+        version=version("attnorm"),
         baseline=compared[0].short,
         arms=[arm.short for arm in compared],
         columns=columns_of(cells),

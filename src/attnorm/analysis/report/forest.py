@@ -41,7 +41,7 @@ def forest(name: str, comparison: Comparison) -> Figure:
     labels = [row["arm"] for row in rows]
     limit = alt.ExprRef("max(100, 0.38 * containerSize()[0])")  # names of arms can be long, and phones are narrow
     y = alt.Y("arm:N", sort=labels, title=None, axis=alt.Axis(labelLimit=limit))
-    axis = alt.Axis(tickCount=6, format="~g")
+    axis = alt.Axis(tickCount=6, format=".6~g")  # with "~g", the browser writes 10 as 1e+1
 
     def x(field: str) -> "alt.X":
         return alt.X(f"{field}:Q", title=of_axis, axis=axis, scale=alt.Scale(zero=True, nice=True))
