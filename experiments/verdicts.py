@@ -102,7 +102,7 @@ def rows_of(found: Comparison) -> Iterator[dict[str, str]]:
 
 def shown(row: Mapping[str, str]) -> list[str]:
     """The cells of a row of the Markdown table. The interval is that for new seeds and new examples."""
-    digits = 3 if row["metric"] == "loss" else 2
+    digits = 3 if row["metric"].startswith("loss") else 2
 
     def number(name: str, form: str = "") -> str:
         return f"{float(row[name]):{form}.{digits}f}" if row.get(name) else ""

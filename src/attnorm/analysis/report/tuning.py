@@ -4,7 +4,7 @@ Everything is read from the file sweep.json beside the runs. The file is not tru
 out.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -65,7 +65,7 @@ class Tuning:
     @property
     def choice(self) -> str:
         """The values of the arms, as a sentence."""
-        return f"Each arm has its best {self.key}: {in_words(self.best)}."
+        return f"Each arm has its best {self.key}: {', '.join(map(' '.join, self.best.items()))}."
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,9 @@ class EqualCost:
     @property
     def choice(self) -> str:
         """The updates of the arms, as a sentence, and what the cost depends on."""
-        of = "" if self.unit == "FLOPs" else " A time depends on the implementation as well as on the normalizer."
-        return f"All arms spend the same {self.unit}, with different numbers of updates: {in_words(self.updates)}.{of}"
-
-
-def in_words(values: Mapping[str, str]) -> str:
-    """Values by arm: "softmax 60, dnas 41"."""
-    return ", ".join(f"{label} {value}" for label, value in values.items())
+        more = "" if self.unit == "FLOPs" else " A time depends on the implementation as well as on the normalizer."
+        updates = ", ".join(map(" ".join, self.updates.items()))
+        return f"All arms spend the same {self.unit}, with different numbers of updates: {updates}.{more}"
 
 
 def sweeps_of(arms: Sequence[Arm]) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
@@ -240,11 +236,10 @@ def gains_of(tuning: Tuning, ours: Sequence[Trial], theirs: Sequence[Trial], ver
     """How much better an arm is than the baseline, by tuning seed. Failed runs are worse; [] if both arms have some."""
     if mean_of(ours) is None or mean_of(theirs) is None:
         return [] if mean_of(ours) is mean_of(theirs) else [1.0 if mean_of(theirs) is None else -1.0]
-    if all(trial.metric == verdict.metric and trial.score is not None for trial in (*ours, *theirs)):
-        sign = -1 if verdict.metric in LOWER_IS_BETTER else 1
-        return [sign * ((a.score or 0.0) - (b.score or 0.0)) for a, b in zip(ours, theirs, strict=True)]
-    sign = -1 if tuning.mode == "min" else 1
-    return [sign * ((a.value or 0.0) - (b.value or 0.0)) for a, b in zip(ours, theirs, strict=True)]
+    primary = all(trial.metric == verdict.metric and trial.score is not None for trial in (*ours, *theirs))
+    sign = -1 if (verdict.metric in LOWER_IS_BETTER if primary else tuning.mode == "min") else 1
+    values = [[(it.score if primary else it.value) or 0.0 for it in trials] for trials in (ours, theirs)]
+    return [sign * (a - b) for a, b in zip(*values, strict=True)]
 
 
 def costs_of(anchor: str, arms: Sequence[Arm]) -> list[EqualCost]:
