@@ -27,7 +27,7 @@ class Cost:
 COSTS = {
     "tokens_per_second": Cost("tokens/s", 0, "training speed in tokens per second without padding, mean over seeds"),
     "peak_memory_mb": Cost("memory (MB)", 0, "peak memory of the GPU, or of the process on a CPU, mean over seeds"),
-    "hours": Cost("hours per run", 2, "wall time of a run, mean over seeds"),
+    "hours": Cost("hours per run", 3, "wall time of a run, mean over seeds"),
     "parameters": Cost("parameters", 0, "number of trained parameters"),
 }
 

@@ -115,7 +115,7 @@ def show_plan(found: Comparison, verdict: Verdict, difference: float) -> None:
     table = [["examples", "seeds per arm", "detectable difference", "hours for both arms"]]
     for row in rows:
         seeds = "no number is enough" if row.seeds is None else f"{row.seeds:,}"
-        cost = "" if row.hours is None else f"{row.hours:,.1f}"
+        cost = "" if row.hours is None else f"{row.hours:,.2f}"
         table.append([f"{row.examples:,}", seeds, f"{row.detectable:.{digits}f}", cost])
     sizes = f"{counted(verdict.difference.seeds, 'seed')} and {counted(verdict.difference.examples, 'example')}"
     name = NAMES.get(found.metric, found.metric)
