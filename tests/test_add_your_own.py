@@ -13,7 +13,8 @@ from omegaconf import OmegaConf
 from attnorm.attention import Normalizer
 
 PAGE = (runs.ROOT / "docs/add_your_own.md").read_text()
-FILE, *_, CHECK = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+FILE, *BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+[CHECK] = [block for block in BLOCKS if "check_normalizer(" in block]
 LINES = [line for block in re.findall(r"```bash\n(.*?)```", PAGE, re.S) for line in block.splitlines()]
 COMMANDS = [line for line in LINES if not line.startswith("#")]
 PATH = "attention.encoder=my_normalizer.Power"
