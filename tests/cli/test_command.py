@@ -230,3 +230,15 @@ def test_the_configuration_of_another_program_does_not_make_a_folder_a_run(in_fo
     (in_folder / "config.yaml").write_text("server: &here {port: 1}\n")
     find_own_parts("train", ())
     assert is_own_part_found()
+
+
+def test_a_bug_in_the_constructor_of_an_own_part_keeps_its_traceback(monkeypatch, tmp_path):
+    """The label of the run, which names its folder, needs the normalizer before the settings are checked."""
+    bug = (
+        "class Bug(Normalizer):\n    def __init__(self):\n        undefined()\n\n    def weights(self, s, given): ...\n"
+    )
+    (tmp_path / "own_bug.py").write_text(f"from attnorm.attention import Normalizer\n\n\n{bug}")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NameError, match="undefined"):
+        runs.call(monkeypatch, "train", "attention.encoder=own_bug.Bug", "task=gigaword")
