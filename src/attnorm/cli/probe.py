@@ -106,7 +106,8 @@ def problems_of(settings: ProbeSettings) -> list[Problem]:
         except ValueError as error:
             problems.append(Problem("normalizers", str(error)))
     if twice := {name for name in names if names.count(name) > 1}:
-        problems.append(Problem("normalizers", "named twice", ", ".join(sorted(twice))))
+        message = "named twice; for two settings of one class, write a subclass with another name"
+        problems.append(Problem("normalizers", message, ", ".join(sorted(twice))))
     if settings.rates and len(set(settings.rates)) < len(settings.rates):
         problems.append(Problem("rates", "has a value twice", ",".join(f"{rate:g}" for rate in settings.rates)))
     if Path(settings.out).is_file():

@@ -67,6 +67,7 @@ class Skew(Demand):
     """As many queries as keys: each wants the first key with probability `hot`, and otherwise any of the others."""
 
     doses: ClassVar[Mapping[str, Mapping[str, Any]]] = {"0.8": {"hot": 0.8}}
+    axis = "probability of the first key"
     prediction = "dnas and sinkhorn far below softmax; hnas and dnas_slack equal to it"
 
     def __init__(self, hot: float = 0.8, noise: float = 0.25, width: int = 6):
