@@ -7,8 +7,7 @@ from numpy.typing import ArrayLike
 
 from attnorm.analysis.cautions import cautions_of
 from attnorm.analysis.statistics.crossed import paired_difference
-from attnorm.analysis.statistics.multiple import holm
-from attnorm.analysis.verdict import Verdict
+from attnorm.analysis.verdict import Verdict, adjusted
 from attnorm.errors import ConfigError, Problem
 from attnorm.imports import nearest
 
@@ -59,17 +58,17 @@ def compare_scores(
     rows = {arm: table - first for arm, table in tables.items()}
     found = {arm: paired_difference(its, clusters, level) for arm, its in rows.items()}
     reasons = {arm: it.no_verdict if rows[arm].any() else "all differences are zero" for arm, it in found.items()}
-    adjusted = holm([float("nan") if reasons[arm] else it.p_value for arm, it in found.items()])
-    return [
+    verdicts = [
         Verdict(
             label=arm,
             baseline=baseline,
             metric=metric,
             difference=difference,
-            adjusted=p_value,
+            adjusted=float("nan"),
             by_seed=dict(zip(seeds, rows[arm].mean(1).tolist(), strict=True)),
             no_verdict=reasons[arm],
             cautions=cautions_of(rows[arm], list(seeds), clusters, ()),
         )
-        for (arm, difference), p_value in zip(found.items(), adjusted, strict=True)
+        for arm, difference in found.items()
     ]
+    return adjusted(verdicts)
