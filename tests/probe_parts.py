@@ -132,7 +132,7 @@ class UnsolvedInTraining(Tiny):
 
 
 class Dosed(Tiny):
-    """Doses that are numbers, and one that is none."""
+    """Doses that are numbers, and one that is not a number."""
 
     doses: ClassVar = {"1": {}, "2.5": {}, "-1": {}, "none": {}}
     axis = "noise of the queries"

@@ -74,9 +74,8 @@ def write(found: list[Found], folder: Path) -> None:
     write_csv(cells, here / "results.csv")
     command = shlex.join(["python", *sys.argv])
     draw_map(cells, [arm for arm in present if arm.label not in NULLS]).savefig(here / "map.png", dpi=130)
-    print(
-        f"written to {write_page(cells, present, folder / 'atlas.html', command)}, {here / 'results.csv'} and map.png"
-    )
+    page = write_page(cells, present, folder / "atlas.html", command)
+    print(f"written to {page}, {here / 'results.csv'} and map.png")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,8 @@ class Entry:
 
 
 def write_page(cells: Sequence[CellResults], arms: Sequence[Arm], path: Path, command: str, note: str = "") -> Path:
-    """Writes the page, atomically, and returns its path. command: what was typed. note: stands above the results."""
+    """Writes the page, atomically, and returns its path. command: the command line of the comparison. note: a text
+    above the results."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.unfinished")
     unfinished.write_text(html_of(cells, arms, command, note))
@@ -138,7 +139,8 @@ def sentences(cells: Sequence[CellResults], arms: Sequence[Arm]) -> list[str]:
 def at_an_edge(cells: Sequence[CellResults]) -> list[str]:
     """One text per arm, "arm at cell (rate, +gain), ...": where its best rate is the smallest or the largest of all.
 
-    gain: how much the score is above that of the next rate. Without a gain, or with only two rates, nothing is said.
+    gain: how much the score is above that of the next rate. Cells without a gain are left out, and so are cells with
+    only two rates.
     """
     found: dict[str, list[str]] = {}
     for cell in cells:
