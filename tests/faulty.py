@@ -34,11 +34,11 @@ def start(folder: Path, task: str, sabotage: Callable[[], None] = lambda: None) 
 
         def job() -> int:
             if (folder / "config.yaml").exists() and (folder / "config.yaml").stat().st_size:
-                return resume_in(folder, runs.CONF, [f"resume={folder}"])
+                return resume_in(folder, [f"resume={folder}"])
             runs.tiny_run(folder, *SETTINGS, task=task)
             return 0
 
-        os._exit(exit_code(job, runs.CONF))
+        os._exit(exit_code(job))
 
     child = fork.Process(target=work)
     child.start()

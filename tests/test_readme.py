@@ -227,7 +227,7 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
         found = [it for it in found if not re.match(r"attention\.options\.\w+\.fixed", it)]
         return [it for it in found if "the run being resumed" not in it and "resuming repeats" not in it]
     if verb == "sweep":
-        jobs = sample_jobs(read_sweep(runs.CONF, arguments))
+        jobs = sample_jobs(read_sweep(arguments))
         return [it for job in jobs for it in problems_of_job(job)]
     if verb == "probe":
         read_probe(arguments)
@@ -259,7 +259,7 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
         return [f"no file {path}" for path in files_of(command.settings) if not Path(path).is_file()]
     if any(key.startswith("task.") for key, _ in command.changes):
         return []  # of another task than that of the run at hand
-    cfgs = [rerun.changed(read_run(folder), command.changes, runs.CONF) for folder in folders]
+    cfgs = [rerun.changed(read_run(folder), command.changes) for folder in folders]
     return [it for cfg in cfgs for it in problems_of_evaluation(cfg)]
 
 

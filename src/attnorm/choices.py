@@ -4,8 +4,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 CONF = Path(__file__).resolve().parent / "conf"
 
 
@@ -29,6 +27,8 @@ def files_with(key: str) -> list[str]:
 @cache
 def choices(group: str) -> dict[str, dict[str, Any]]:
     """The settings of the group in each of its files, by the file's name, without the files that it builds on."""
+    import yaml  # `attnorm doctor` runs without it
+
     paths = sorted((CONF / group).glob("*.yaml"))
     contents: dict[str, Any] = {path.stem: yaml.safe_load(path.read_text()) or {} for path in paths}
     # a file of the package _global_ has the settings under the group's name, beside those of other groups

@@ -186,6 +186,6 @@ def test_without_transformers_the_figures_of_t5_are_left_out(tmp_path, monkeypat
     monkeypatch.setattr(figures, "short_run", lambda name, folder: folder / name)
     monkeypatch.setattr(figures, "write", lambda *_: [])
     monkeypatch.setattr(registry.PaperFigure, "draw", draw)
-    figures.draw_figures(["all"], runs.CONF)
+    figures.draw_figures(["all"])
     assert len(drawn) == len(FIGURES) - 3
     assert "fenchel_fig7: left out" in capsys.readouterr().out

@@ -11,6 +11,7 @@ import runs
 import yaml
 
 from attnorm import imports
+from attnorm.choices import CONF
 from attnorm.cli import main
 from attnorm.cli.attention import AttentionKeys
 from attnorm.cli.commands import with_keys
@@ -29,7 +30,7 @@ NORMALIZER = "from attnorm.attention.normalizers.softmax import Softmax\n\n\ncla
 
 
 def test_the_package_ships_the_configuration():
-    assert main.CONF.is_dir() and main.CONF.resolve() == runs.CONF.resolve()
+    assert CONF.is_dir() and CONF.resolve() == runs.CONF.resolve()
     assert (runs.ROOT / "src/attnorm/conf").is_symlink()
 
 

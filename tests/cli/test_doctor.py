@@ -15,8 +15,8 @@ from attnorm.attention.checkup import LeftOut, SelfCheck, Sizes, Speed
 from attnorm.attention.linear import kernels
 from attnorm.attention.linear.blockwise import Blockwise
 from attnorm.attention.linear.flash import FlashOnCPU
+from attnorm.choices import CONF
 from attnorm.cli.doctor import run_doctor, without_paths
-from attnorm.cli.main import CONF
 
 TINY = Sizes((8, 16), (torch.float32,), (64, 256), (torch.float32,), batch=1, heads=1, width=8, rounds=2)
 NAMES = ["SDPA", "softmax", "dnas", "hnas"]
@@ -34,7 +34,7 @@ def fresh():
 def examined(folder: Path, sizes: Sizes = TINY, *typed: str) -> dict:
     """The file that the doctor writes."""
     out = folder / "found.json"
-    assert run_doctor([f"out={out}", *typed], CONF, sizes) == 0
+    assert run_doctor([f"out={out}", *typed], sizes) == 0
     return json.loads(out.read_text())
 
 
@@ -179,20 +179,20 @@ def test_what_is_slower_than_expected_is_explained(monkeypatch):
     ],
 )
 def test_wrong_keys_are_refused_all_together_before_anything_is_measured(typed, wanted, capsys):
-    assert run_doctor([typed, "speed=3"], CONF, TINY) == 2
+    assert run_doctor([typed, "speed=3"], TINY) == 2
     first, *rest = sorted(capsys.readouterr().err.splitlines(), key=lambda line: "speed=3" in line)
     assert first.startswith(f"error: {wanted}") and len(rest) == 1 and rest[0].startswith("error: speed=3: ")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_device_that_is_not_there_is_refused(capsys):
-    assert run_doctor(["device=cuda"], CONF, TINY) == 2
+    assert run_doctor(["device=cuda"], TINY) == 2
     assert "device=cuda: PyTorch finds no GPU" in capsys.readouterr().err
 
 
 def test_a_request_for_a_kernel_that_does_not_exist_is_refused(capsys, monkeypatch):
     monkeypatch.setenv("ATTNORM_KERNEL", "tritton")
-    assert run_doctor([], CONF, TINY) == 2
+    assert run_doctor([], TINY) == 2
     assert capsys.readouterr().err.startswith("error: ATTNORM_KERNEL='tritton': allowed: 'triton'")
 
 

@@ -184,7 +184,7 @@ def test_users_errors_are_messages(monkeypatch, capsys, error, code, message):
     def job():
         raise error
 
-    assert errors.exit_code(job, runs.CONF) == code
+    assert errors.exit_code(job) == code
     printed = capsys.readouterr().err
     assert printed.startswith(message)
     assert "Traceback" not in printed
@@ -198,7 +198,7 @@ def test_tracebacks_are_shown_on_request(monkeypatch):
         raise front.ConfigError(["a"])
 
     with pytest.raises(front.ConfigError):
-        errors.exit_code(job, runs.CONF)
+        errors.exit_code(job)
     assert os.environ["HYDRA_FULL_ERROR"] == "1"
 
 
@@ -210,7 +210,7 @@ def test_our_own_errors_keep_their_traceback(monkeypatch, kind):
         raise kind("ours")
 
     with pytest.raises(kind, match="ours"):
-        errors.exit_code(job, runs.CONF)
+        errors.exit_code(job)
 
 
 @pytest.mark.parametrize("script", ["eval", "generate"])

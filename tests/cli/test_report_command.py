@@ -2,7 +2,6 @@
 
 import pytest
 from made_up_runs import make_run, make_runs
-from runs import CONF
 
 from attnorm.cli import report as command
 from attnorm.cli import sweep
@@ -57,19 +56,19 @@ def test_a_page_from_the_command_line(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(command.webbrowser, "open", lambda url: opened.append(url) or True)
     make_runs(tmp_path, {"softmax": 0, "hnas": 9}, **SMALL)
     out = tmp_path / "a b.html"
-    assert run_report(CONF, [str(tmp_path), f"out='{out}'", "open=true"]) == 0
+    assert run_report([str(tmp_path), f"out='{out}'", "open=true"]) == 0
     assert "<h1>softmax, hnas on gigaword</h1>" in out.read_text() and opened == [out.as_uri()]
-    assert run_report(CONF, [str(tmp_path), "baseline=sotfmax"]) == 2
+    assert run_report([str(tmp_path), "baseline=sotfmax"]) == 2
     assert "Did you mean 'softmax'" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_many_verdicts_are_printed_as_one_sentence(tmp_path, capsys, monkeypatch):
     make_runs(tmp_path, {"softmax": 0, "hnas": 9, "dnas": 9}, **SMALL)
-    assert run_report(CONF, [str(tmp_path)]) == 0
+    assert run_report([str(tmp_path)]) == 0
     assert capsys.readouterr().out.count(" minus softmax: ") == 2
     monkeypatch.setattr(command, "MOST_VERDICTS", 1)
-    assert run_report(CONF, [str(tmp_path)]) == 0
+    assert run_report([str(tmp_path)]) == 0
     first, _ = capsys.readouterr().out.splitlines()
     assert first.startswith("2 of 2 arms differ from softmax")
 
@@ -88,7 +87,7 @@ def test_a_watched_page_is_written_until_all_runs_have_ended(tmp_path, monkeypat
             lock.release()
 
     monkeypatch.setattr(command.time, "sleep", sleep)
-    assert run_report(CONF, [str(tmp_path), "watch=true", "every=3"]) == 0
+    assert run_report([str(tmp_path), "watch=true", "every=3"]) == 0
     assert len(seen) == 2
     for text in seen:
         assert '<meta http-equiv="refresh" content="3">' in text and "softmax, seed 4</span>" in text

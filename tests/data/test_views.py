@@ -363,7 +363,7 @@ def test_a_full_disk_is_noticed_before_the_first_image_and_named(
 ):
     if function == "write":  # as on a file system that cannot allocate
         monkeypatch.delattr(os, "posix_fallocate")
-    assert exit_code(lambda: cached(tmp_path / "images", write), tmp_path) == 1
+    assert exit_code(lambda: cached(tmp_path / "images", write)) == 1
     said = capsys.readouterr().err
     assert f"images.part/{file}'" in said and "Traceback" not in said
     assert list(tmp_path.glob("images*/*")) == []

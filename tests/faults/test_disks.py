@@ -71,10 +71,10 @@ def disturbed(folder: Path, happens: Callable[[], None], ends: Callable[[], None
     """A run whose third save fails; it continues when the fault has ended, and equals an undisturbed one."""
     whole, _ = straight("gigaword")
     fails_at_the_third_save(happens)
-    assert exit_code(lambda: bool(runs.tiny_run(folder, *SETTINGS)) and 0, runs.CONF) == 1
+    assert exit_code(lambda: bool(runs.tiny_run(folder, *SETTINGS)) and 0) == 1
     ends()
     check_nothing_lost(folder)
-    assert resume_in(folder, runs.CONF, [f"resume={folder}"]) == 0
+    assert resume_in(folder, [f"resume={folder}"]) == 0
     assert runs.same_run(whole, folder)
 
 

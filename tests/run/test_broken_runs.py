@@ -662,19 +662,19 @@ def test_a_run_folder_does_not_say_where_a_resumed_run_writes(tmp_path, group, o
     edit(run, f"{group}.mine", options)
     key = f"{group}.mine.{[*options][1]}"
     with pytest.raises(ConfigError, match=f"type ~{group}.mine|type {key}") as caught:
-        recorded_settings(run, [], runs.CONF)
+        recorded_settings(run, [])
     assert "trust_code=true" in str(caught.value) and key in str(caught.value)
     for typed in ("trust_code=true", f"~{group}.mine"):
-        recorded_settings(run, [typed], runs.CONF)
+        recorded_settings(run, [typed])
     if isinstance(options[[*options][1]], str):
-        settings, _ = recorded_settings(run, [f"++{key}=here"], runs.CONF)
+        settings, _ = recorded_settings(run, [f"++{key}=here"])
         assert settings[group]["mine"][[*options][1]] == "here"
 
 
 def test_an_entry_is_not_named_like_a_path(tmp_path):
     run = runs.copied_run(tmp_path)
     edit(run, "logger", {"../x": {"_target_": "attnorm.training.loggers.TensorBoard"}})
-    settings, _ = recorded_settings(run, [], runs.CONF)
+    settings, _ = recorded_settings(run, [])
     with pytest.raises(ConfigError, match=re.escape("logger.../x: an entry must have a name without /")):
         check_settings(settings)
 
@@ -697,7 +697,7 @@ def test_the_cache_that_a_run_folder_names_is_used_only_if_it_is_one(tmp_path):
     for folder in ("none", "other"):
         edit(run, "paths.cache_dir", str(tmp_path / folder))
         assert read_run(run)["paths"]["cache_dir"] == ".cache"
-        assert recorded_settings(run, [], runs.CONF)[0]["paths"]["cache_dir"] == ".cache"
+        assert recorded_settings(run, [])[0]["paths"]["cache_dir"] == ".cache"
         assert read_run(run, trust_code=True)["paths"]["cache_dir"] == str(tmp_path / folder)
         assert read_run(run, typed=["paths.cache_dir"])["paths"]["cache_dir"] == str(tmp_path / folder)
     (tmp_path / "other/rows-1").mkdir()

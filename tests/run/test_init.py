@@ -320,7 +320,7 @@ def test_a_resumed_headline_run_needs_the_weights_no_more(monkeypatch, tmp_path,
         patch.setattr(Task, "splits", lambda *_: (_ for _ in ()).throw(RuntimeError("planted")))
         runs.tiny_run(tmp_path / "second", *typed, go_on, task="gigaword")
     shutil.rmtree(tmp_path / "first")
-    assert resume_in(tmp_path / "second", runs.CONF, [f"resume={tmp_path}/second"]) == 0
+    assert resume_in(tmp_path / "second", [f"resume={tmp_path}/second"]) == 0
     assert runs.summary_of(tmp_path / "second")["state"] == "finished"
 
 

@@ -65,7 +65,7 @@ def stopped_at_9(folder: Path) -> Path:
 
 def resume(folder: Path, *arguments: str) -> dict:
     """`train.py resume=<folder> <arguments>`; the summary."""
-    assert resume_in(folder, runs.CONF, [f"resume={folder}", *arguments]) == 0
+    assert resume_in(folder, [f"resume={folder}", *arguments]) == 0
     return runs.summary_of(folder)
 
 
@@ -284,7 +284,7 @@ def test_a_run_that_failed_while_it_was_scored_is_scored_again(monkeypatch, tmp_
 
 def test_a_finished_run_is_left_alone(straight, capsys):
     before = (straight / "summary.json").read_text()
-    assert resume_in(straight, runs.CONF, [f"resume={straight}"]) == 0
+    assert resume_in(straight, [f"resume={straight}"]) == 0
     assert "this run is finished" in capsys.readouterr().out
     assert (straight / "summary.json").read_text() == before
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from attnorm.cli import sweep
 from attnorm.cli.check_jobs import Checked
-from attnorm.cli.main import CONF
 from attnorm.config.arguments import as_typed
 
 PROGRAM = (sys.executable, str(Path(__file__).with_name("standin.py")))
@@ -48,4 +47,4 @@ if __name__ == "__main__":
     sweep.Checker = NoChecker
     sweep.TRAIN = PROGRAM
     sweep.write_report_of_sweep = lambda folder: None  # what the stand-ins write is no run
-    sys.exit(sweep.run_sweep(CONF, sys.argv[1:]))
+    sys.exit(sweep.run_sweep(sys.argv[1:]))

@@ -32,7 +32,7 @@ COMMANDS = (
 
 def jobs_of_hydra(arguments):
     """The jobs for which Hydra's own sweeper calls its launcher."""
-    loader, launched = read_sweep(CONF, arguments).overrides[0].config_loader, []
+    loader, launched = read_sweep(arguments).overrides[0].config_loader, []
 
     class Launcher:
         def launch(self, batch, initial_job_idx):
@@ -52,7 +52,7 @@ def jobs_of_hydra(arguments):
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 def test_the_jobs_are_those_of_hydra(tmp_path, arguments):
-    found = [tuple(as_typed(job)) for job in expand(read_sweep(CONF, arguments).overrides)]
+    found = [tuple(as_typed(job)) for job in expand(read_sweep(arguments).overrides)]
     sweeper, launched = jobs_of_hydra(arguments)
     sweeper.config = OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}}})
     sweeper.sweep(readable(arguments, is_sweep=True))
@@ -62,12 +62,12 @@ def test_the_jobs_are_those_of_hydra(tmp_path, arguments):
         return [(it.type, it.key_or_group, None if it.is_delete() else it.value()) for it in parsed]
 
     theirs = [values(job) for job in launched]
-    assert [values(job) for job in expand(read_sweep(CONF, arguments).overrides)] == theirs
+    assert [values(job) for job in expand(read_sweep(arguments).overrides)] == theirs
     assert len(set(found)) == len(theirs) >= 1
 
 
 def test_names_are_readable_and_plain():
-    command = read_sweep(CONF, ["attention=my_module:Mine,softmax", "optimizer.lr=1e-3,2e-3", "task=mlm"])
+    command = read_sweep(["attention=my_module:Mine,softmax", "optimizer.lr=1e-3,2e-3", "task=mlm"])
     labels = [label_of(job, command.space) for job in expand(command.overrides)]
     assert labels[0] == "attention=my_module:Mine optimizer.lr=0.001"
     names = [name_of(label, f"{number:064x}"[::-1]) for number, label in enumerate(labels)]
@@ -105,20 +105,20 @@ WRONG = {
 
 @pytest.mark.parametrize("typed", [slow(it) if it == "task=null,gigaword" else it for it in WRONG])  # a process
 def test_wrong_arguments_are_refused_with_their_key(capsys, typed):
-    assert run_sweep(CONF, typed.split()) == 2
+    assert run_sweep(typed.split()) == 2
     said = capsys.readouterr().err
     assert f"error: {WRONG[typed]}" in said or (WRONG[typed] in said and said.startswith("error: optimizer.lr="))
 
 
 def test_all_problems_of_the_command_are_reported_together():
     with pytest.raises(ConfigError) as error:
-        read_sweep(CONF, ["jobs=0", "retries=-1", "ckpt_path=x", "-m"])
+        read_sweep(["jobs=0", "retries=-1", "ckpt_path=x", "-m"])
     assert len(error.value.problems) == 4
 
 
 def test_dir_is_taken_as_it_is_typed():
-    assert read_sweep(CONF, ["dir=2024", "seed=1,2"]).settings.dir == "2024"
-    assert read_sweep(CONF, ["dir=my (sweep)", "seed=1,2"]).settings.dir == "my (sweep)"
+    assert read_sweep(["dir=2024", "seed=1,2"]).settings.dir == "2024"
+    assert read_sweep(["dir=my (sweep)", "seed=1,2"]).settings.dir == "my (sweep)"
 
 
 def test_jobs_are_checked_with_the_groups_of_other_configuration_folders(tmp_path):

@@ -6,7 +6,6 @@ import shutil
 import signal
 
 import pytest
-from runs import CONF
 from sweeping import attempts, begin, end, events, report, steps, sweep, wait_for
 
 from attnorm.analysis.arms import find_runs, run_folders, waiting_jobs
@@ -275,11 +274,11 @@ WRONG = {
 
 @pytest.mark.parametrize("typed", WRONG)
 def test_keys_that_cannot_have_an_effect_are_refused(capsys, typed):
-    assert run_sweep(CONF, typed.split()) == 2
+    assert run_sweep(typed.split()) == 2
     assert WRONG[typed] in capsys.readouterr().err
 
 
 def test_all_problems_with_tuning_are_reported_together():
     with pytest.raises(ConfigError) as error:
-        read_sweep(CONF, ["tune=optimizer.lr=1e-3", "tune_seeds=1.5", "cost=time", "jobs=0"])
+        read_sweep(["tune=optimizer.lr=1e-3", "tune_seeds=1.5", "cost=time", "jobs=0"])
     assert {problem.key for problem in error.value.problems} == {"tune", "tune_seeds", "seed", "cost", "jobs"}

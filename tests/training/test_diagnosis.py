@@ -604,7 +604,7 @@ def test_other_errors_are_left_alone(monkeypatch, tmp_path):
 @pytest.mark.slow
 def test_missing_memory_is_a_message_and_exit_code_1(monkeypatch, tmp_path, capsys):
     runs.before(monkeypatch, TrainingModule, "backward", raiser(CPU, 0))
-    assert errors.exit_code(lambda: runs.tiny_run(tmp_path) and 0, runs.CONF) == 1
+    assert errors.exit_code(lambda: runs.tiny_run(tmp_path) and 0) == 1
     assert capsys.readouterr().err.startswith("error: out of memory during training at step 1.")
 
 

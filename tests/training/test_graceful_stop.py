@@ -40,7 +40,7 @@ def code_of(folder, *overrides: str) -> int:
         runs.tiny_run(folder, *BUSY, *overrides)
         return 0
 
-    return errors.exit_code(job, runs.CONF)
+    return errors.exit_code(job)
 
 
 MOMENTS = {

@@ -555,7 +555,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(monkeypatch, tmp_path
 def test_a_signal_saves_and_gives_its_exit_code(monkeypatch, tmp_path, capsys, number, code):
     handler = signal.getsignal(number)
     signal_when(monkeypatch, lambda trainer, index: trainer.global_step == 2, number)
-    assert errors.exit_code(lambda: runs.tiny_run(tmp_path, "task.max_steps=6"), runs.CONF) == code
+    assert errors.exit_code(lambda: runs.tiny_run(tmp_path, "task.max_steps=6")) == code
     assert runs.load(tmp_path)["global_step"] == 2
     assert summary_of(tmp_path)["state"] != "finished"
     assert signal.Signals(number).name in summary_of(tmp_path)["why"]

@@ -523,7 +523,7 @@ def test_a_resumed_run_continues_its_curves_and_its_wandb_run(nobody, monkeypatc
         new = old
         for name in ("last", "previous"):
             (old / f"checkpoints/{name}.ckpt").unlink()
-        resume_in(old, runs.CONF, [f"resume={old}"])
+        resume_in(old, [f"resume={old}"])
     events = events_of(new / "tensorboard")
     for name, curve in curves(new).items():
         assert [event.step for event in events.Scalars(name)] == list(curve), name

@@ -75,14 +75,14 @@ class AttentionKeys:
         return [Path(part.strip()) for part in (*parts, self.against or "") if part.strip()]
 
 
-def show_attention(arguments: list[str], conf: Path) -> None:
+def show_attention(arguments: list[str]) -> None:
     """Draws figures, writes tables, and prints the measures of the attention of one or two runs."""
     progress.quiet_libraries()
     command = read_attention(arguments)
     keys, folders = command.settings, command.settings.folders
     readings, runs = [], []
     for folder in folders:
-        _, cfg = configurations(folder, command, conf)
+        _, cfg = configurations(folder, command)
         runs.append(Run(folder, cfg.settings, keys.ckpt))
         found = runs[-1].reading(keys.text, example=keys.example)
         readings.append(found.select(keys.layers, keys.heads))

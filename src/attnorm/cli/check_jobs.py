@@ -98,7 +98,7 @@ def main(folders: Sequence[str]) -> int:
     start_hydra(list(map(Path, folders)))
     quiet_libraries()
     for line in sys.stdin:
-        found = [asdict(check_job(job, Path(folders[0]))) for job in json.loads(line)]
+        found = [asdict(check_job(job)) for job in json.loads(line)]
         print(json.dumps(found), file=answers, flush=True)
     return 0
 
@@ -123,7 +123,7 @@ def start_hydra(folders: Sequence[Path]) -> None:
     Hydra.create_main_hydra2("train", search_path)
 
 
-def check_job(overrides: Sequence[str], conf: Path) -> Checked:
+def check_job(overrides: Sequence[str]) -> Checked:
     """Composes one job and checks it."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
@@ -139,7 +139,7 @@ def check_job(overrides: Sequence[str], conf: Path) -> Checked:
     except ConfigError as error:
         return Checked([(key_of(problem), str(problem)) for problem in error.problems])
     except (HydraException, OmegaConfBaseException) as error:
-        return Checked([("", str(Problem.about("", explain_hydra_error(str(error), conf))))])
+        return Checked([("", str(Problem.about("", explain_hydra_error(str(error)))))])
 
 
 def composed(overrides: Sequence[str]) -> DictConfig:

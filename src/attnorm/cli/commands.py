@@ -5,8 +5,8 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
+from attnorm.choices import CONF
 from attnorm.cli.errors import exit_code, to_the_end
 from attnorm.config.arguments import quoted
 
@@ -21,10 +21,10 @@ COMMANDS = {  # imported only when they are used
 PLACES = {"eval": "run", "generate": "run", "attention": "run", "compare": "against"}  # what a bare path means
 
 
-def run_command(conf: Path, name: str, arguments: list[str]) -> int:
+def run_command(name: str, arguments: list[str]) -> int:
     """A verb whose settings are those of conf/<name>.yaml. Without arguments it prints them."""
     if not arguments or {"--help", "-h"} & set(arguments):
-        print((conf / f"{name}.yaml").read_text(), end="")
+        print((CONF / f"{name}.yaml").read_text(), end="")
         if name == "figures":
             from attnorm.analysis.papers.registry import listing
 
@@ -36,10 +36,10 @@ def run_command(conf: Path, name: str, arguments: list[str]) -> int:
     def job() -> int:
         with quiet_ends(), to_the_end():
             module, _, action = COMMANDS[name].partition(":")
-            code = getattr(importlib.import_module(module), action)(arguments, conf)
+            code = getattr(importlib.import_module(module), action)(arguments)
         return code or 0
 
-    return exit_code(job, conf)
+    return exit_code(job)
 
 
 def with_keys(verb: str, arguments: list[str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from math import isnan, nan
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -36,7 +35,7 @@ class CompareSettings:
     plan: Positive | None = None
 
 
-def run_compare(arguments: list[str], conf: Path) -> None:
+def run_compare(arguments: list[str]) -> None:
     """Prints the scores of the arms and the verdicts, or a plan."""
     settings = read(arguments, CompareSettings, "attnorm compare").settings
     options: dict[str, Any] = {"metric": settings.metric, "split": settings.split, "level": settings.level}

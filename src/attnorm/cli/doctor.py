@@ -15,6 +15,7 @@ from math import inf, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnorm.choices import CONF
 from attnorm.errors import ConfigError, Problem
 from attnorm.imports import nearest
 from attnorm.training.environment import version, write_json
@@ -38,13 +39,13 @@ class DoctorKeys:
     out: str = "attnorm-doctor.json"
 
 
-def run_doctor(arguments: Sequence[str], conf: Path, sizes: "Sizes | None" = None) -> int:
+def run_doctor(arguments: Sequence[str], sizes: "Sizes | None" = None) -> int:
     """Prints and stores the results, and returns the exit code.
 
     sizes: what is examined; by default what suits the device.
     """
     if {"--help", "-h"} & set(arguments):
-        print((conf / "doctor.yaml").read_text(), end="")
+        print((CONF / "doctor.yaml").read_text(), end="")
         return 0
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler of torch would print lines; read at its import
     try:

@@ -6,13 +6,13 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from attnorm.choices import CONF
 from attnorm.config.arguments import COMPLETION
 from attnorm.errors import ConfigError, Interrupted, Problem, UserError
 from attnorm.imports import nearest
@@ -20,7 +20,7 @@ from attnorm.imports import nearest
 MACHINE_ERRORS = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOMEM}
 
 
-def exit_code(job: Callable[[], int], conf: Path) -> int:
+def exit_code(job: Callable[[], int]) -> int:
     """Runs a job and returns its exit code; what a user got wrong is a message and 2, a signal is 128 + its number.
 
     With HYDRA_FULL_ERROR=1 in the environment every error shows its traceback.
@@ -32,7 +32,7 @@ def exit_code(job: Callable[[], int], conf: Path) -> int:
     except Exception as error:
         if typed == "1":
             raise
-        return explain(error, conf)
+        return explain(error)
     except Interrupted as stopped:
         if os.environ.get("LOCAL_RANK", "0") == "0":
             saved = stopped.checkpoint and f"; to continue it: attnorm train resume={stopped.checkpoint.parent.parent}"
@@ -58,7 +58,7 @@ def to_the_end() -> Iterator[None]:
         raise
 
 
-def explain(error: Exception, conf: Path) -> int:
+def explain(error: Exception) -> int:
     """Says what a user got wrong and returns the exit code; a bug is raised again, with its traceback."""
     if isinstance(error, ConfigError):
         for problem in error.problems:
@@ -69,7 +69,7 @@ def explain(error: Exception, conf: Path) -> int:
         print(f"error: {Problem(key, 'cannot be read; check its commas, brackets and quotes', value)}", file=sys.stderr)
         return 2
     if isinstance(error, (HydraException, OmegaConfBaseException)):
-        print(f"error: {explain_hydra_error(str(error), conf)}", file=sys.stderr)
+        print(f"error: {explain_hydra_error(str(error))}", file=sys.stderr)
         return 2
     if not is_user_error(error):
         raise error
@@ -85,14 +85,14 @@ def is_user_error(error: Exception) -> bool:
     return isinstance(error, UserError) or (isinstance(error, OSError) and error.errno in MACHINE_ERRORS)
 
 
-def explain_hydra_error(message: str, conf: Path) -> str:
+def explain_hydra_error(message: str) -> str:
     """What Hydra said, and what was meant where that can be told."""
     if plain := in_our_words(message):
         return plain
     found = re.search(r"(?:Could not override|overriding|full_key:|Key) '?([\w./]+)'?", message)
-    if found and (owners := known_keys(conf).get(found[1])):  # Hydra would advise to append the key
+    if found and (owners := known_keys().get(found[1])):  # Hydra would advise to append the key
         return f"{message.splitlines()[0]}\n{found[1]} is a key of {' and '.join(owners)}."
-    return "\n".join(filter(None, [message, suggest_key(message, found and found[1], conf)]))
+    return "\n".join(filter(None, [message, suggest_key(message, found and found[1])]))
 
 
 def in_our_words(message: str) -> str:
@@ -121,12 +121,12 @@ def in_our_words(message: str) -> str:
     return ""
 
 
-def dashed(arguments: Sequence[str], conf: Path) -> list[Problem]:
+def dashed(arguments: Sequence[str]) -> list[Problem]:
     """Problems with settings that were typed as options, such as `--seed=1` instead of `seed=1`."""
     problems = []
     for argument in arguments:
         name, equals, value = argument.removeprefix("--").partition("=")
-        if argument.startswith("--") and name and (name in known_keys(conf) or (conf / name).is_dir()):
+        if argument.startswith("--") and name and (name in known_keys() or (CONF / name).is_dir()):
             instead = f"{name}={value if equals else '<value>'}"
             problems.append(Problem.about(name, f"{argument}: settings are typed without dashes, as in {instead}"))
     return problems
@@ -142,20 +142,20 @@ def completing(arguments: Sequence[str]) -> list[Problem]:
     return [] if fits else [Problem.about("-sc", f"{' '.join(arguments)}: {sentence}")]
 
 
-def suggest_key(message: str, key: str | None, conf: Path) -> str:
+def suggest_key(message: str, key: str | None) -> str:
     """A line with the name nearest to the one that Hydra did not find, or ''."""
     if not key:
         return ""
     group, *rest = key.split(".")
     if rest:  # only keys of the same group make sense there
-        names = [name for name in known_keys(conf) if name.startswith(f"{group}.")]
+        names = [name for name in known_keys() if name.startswith(f"{group}.")]
     else:
-        groups = [folder.name for folder in conf.iterdir() if folder.is_dir()]
-        names = [name for name in (*known_keys(conf), *groups) if "." not in name and name != "hydra"]
+        groups = [folder.name for folder in CONF.iterdir() if folder.is_dir()]
+        names = [name for name in (*known_keys(), *groups) if "." not in name and name != "hydra"]
     return nearest(key, names, cutoff=0.6).strip()
 
 
-def known_keys(conf: Path) -> dict[str, list[str]]:
+def known_keys() -> dict[str, list[str]]:
     """Every key of every file in conf/, as it is typed, and the choices that it comes with, such as data=vqa_v2."""
 
     def keys(node: dict, prefix: str) -> Iterator[str]:
@@ -166,9 +166,9 @@ def known_keys(conf: Path) -> dict[str, list[str]]:
                     yield from keys(value, f"{prefix}{name}.")
 
     owners: dict[str, list[str]] = {}
-    for file in sorted(conf.rglob("*.yaml")):
+    for file in sorted(CONF.rglob("*.yaml")):
         content: Any = OmegaConf.to_container(OmegaConf.load(file)) or {}
-        is_global = file.parent == conf or "@package _global_" in file.read_text()
+        is_global = file.parent == CONF or "@package _global_" in file.read_text()
         for key in keys(content, "" if is_global else f"{file.parent.name}."):
             owners.setdefault(key, []).extend([] if is_global else [f"{file.parent.name}={file.stem}"])
     return dict(sorted(owners.items()))

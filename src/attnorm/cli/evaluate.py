@@ -41,7 +41,7 @@ class EvalKeys(FileKeys, RunKeys):
     """The keys of `attnorm eval`."""
 
 
-def evaluate(arguments: list[str], conf: Path) -> None:
+def evaluate(arguments: list[str]) -> None:
     """Scores a run on a split and writes eval_<split>.json, and what the model wrote, into its folder; or, with
     `metric`, a file of predictions."""
     progress.quiet_libraries()
@@ -50,7 +50,7 @@ def evaluate(arguments: list[str], conf: Path) -> None:
     if keys.metric is not None:
         return score_file(keys)
     run, split = Path(str(keys.run)), keys.split
-    trained, cfg = configurations(run, command, conf, (split,))
+    trained, cfg = configurations(run, command, (split,))
     tokenizer, model, step = open_run(run, cfg, keys.ckpt)
     task = task_of(cfg, run)
     data = task.splits(tokenizer, (split,), cleaner(trained, cfg))[split]
@@ -98,11 +98,11 @@ def cleaner(trained: dict[str, Any], cfg: ResolvedConfig) -> Source:
 
 
 def configurations(
-    run: Path, command: Command[Any], conf: Path, splits: tuple[str, ...] = ()
+    run: Path, command: Command[Any], splits: tuple[str, ...] = ()
 ) -> tuple[dict[str, Any], ResolvedConfig]:
     """A run's configuration, as it was trained and with the overrides applied. splits: as in `resolve_recorded`."""
     recorded = read_run(run, command.settings.trust_code, [key for key, _ in command.changes])
-    return recorded, resolve_recorded(changed(recorded, command.changes, conf), splits)
+    return recorded, resolve_recorded(changed(recorded, command.changes), splits)
 
 
 def free_name(run: Path, stem: str) -> str:

@@ -31,7 +31,7 @@ class FigureKeys:
     seed: WholeNumber = 0
 
 
-def draw_figures(arguments: list[str], conf: Path) -> None:
+def draw_figures(arguments: list[str]) -> None:
     """Draws the named figures into a folder, and prints what to see in them."""
     progress.quiet_libraries()
     figures, settings, out = read_figures(arguments)

@@ -37,7 +37,7 @@ def train(overrides: Sequence[str] = (), *, config_dir: str | Path | None = None
     if folder is None:
         folder = train_new(arguments, Path(config_dir) if config_dir else own_folder())
     else:
-        resume_in(folder, CONF, arguments)
+        resume_in(folder, arguments)
     return load_run(folder, trust_code=True)  # the code of its parts has just run
 
 
@@ -77,7 +77,7 @@ def composed(arguments: list[str], config_dir: Path | None) -> tuple["DictConfig
             cfg = compose("train", arguments, return_hydra_config=True)
             run = Path(cfg.hydra.run.dir)
         except (HydraException, OmegaConfBaseException) as error:
-            raise ConfigError([explain_hydra_error(str(error), CONF)]) from error
+            raise ConfigError([explain_hydra_error(str(error))]) from error
     with flag_override(cfg, ["struct", "readonly"], False):
         del cfg["hydra"]
     return cfg, run

@@ -33,13 +33,13 @@ class GenerateKeys:
     chunk: Count = 256
 
 
-def generate(arguments: list[str], conf: Path) -> None:
+def generate(arguments: list[str]) -> None:
     """Writes one text per line for one input per line, in order, as soon as a chunk of them is done."""
     quiet_libraries()
     command = read(arguments, GenerateKeys, "attnorm generate", OVERRIDABLE)
     keys = command.settings
     run, source, chunk = Path(keys.run), keys.input, keys.chunk
-    trained, cfg = configurations(run, command, conf)
+    trained, cfg = configurations(run, command)
     if source != "-" and (problem := unreadable(Path(source))):
         raise ConfigError([f"input={source}: {problem}; - reads standard input"])
     task = task_of(cfg, run)

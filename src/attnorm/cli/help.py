@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 
+from attnorm.choices import CONF
+
 HEAD = """\
 usage: attnorm train [group=file ...] [key=value ...] [-m for a sweep]
 
@@ -14,27 +16,27 @@ sections then change: attnorm train task=vqa --help
 """
 
 
-def train_help(conf: Path, arguments: Sequence[str]) -> str:
+def train_help(arguments: Sequence[str]) -> str:
     """The help text for what is chosen in `arguments`."""
-    sections = [HEAD, (conf / "train.yaml").read_text().rstrip()]
-    for group, name in chosen(conf, arguments).items():
+    sections = [HEAD, (CONF / "train.yaml").read_text().rstrip()]
+    for group, name in chosen(arguments).items():
         if group == "hydra" or name is None:
             continue
-        files = sorted(file.stem for file in (conf / group).glob("*.yaml"))
+        files = sorted(file.stem for file in (CONF / group).glob("*.yaml"))
         sections.append(f"# ---- {group}={name}    (one of {', '.join(files)})")
-        sections += [text(file) for file in with_bases(conf / group / f"{name}.yaml")]
+        sections += [text(file) for file in with_bases(CONF / group / f"{name}.yaml")]
     return "\n\n".join(sections)
 
 
-def chosen(conf: Path, arguments: Sequence[str]) -> dict[str, str | None]:
+def chosen(arguments: Sequence[str]) -> dict[str, str | None]:
     """The file of each group: that of conf/train.yaml, of the chosen task or experiment, or the one that is typed."""
     groups: dict[str, str | None] = {}
-    for entry in yaml.safe_load((conf / "train.yaml").read_text())["defaults"]:
+    for entry in yaml.safe_load((CONF / "train.yaml").read_text())["defaults"]:
         groups |= entry if isinstance(entry, dict) else {}
     typed = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
-    typed = {group: name for group, name in typed.items() if (conf / group / f"{name}.yaml").is_file()}
+    typed = {group: name for group, name in typed.items() if (CONF / group / f"{name}.yaml").is_file()}
     for group in ("task", "experiment"):
-        groups |= overridden(conf / group / f"{typed.get(group, groups[group])}.yaml")
+        groups |= overridden(CONF / group / f"{typed.get(group, groups[group])}.yaml")
     return {group: typed.get(group, name) for group, name in groups.items()}
 
 

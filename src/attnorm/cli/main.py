@@ -7,11 +7,9 @@ import signal
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
-from pathlib import Path
 
 from attnorm.imports import laboratory_is_missing, nearest
 
-CONF = Path(__file__).resolve().parents[1] / "conf"
 VERBS = {
     "train": "train one model on one task with one attention normalizer",
     "sweep": "train many models, each in a process of its own",
@@ -100,7 +98,7 @@ def start(verb: str, arguments: list[str]) -> int:
         leave_out(os.getcwd())
         from attnorm.cli.doctor import run_doctor
 
-        return run_doctor(arguments, CONF)
+        return run_doctor(arguments)
     from attnorm.run.trust import find_own_parts
 
     gc.set_threshold(COLLECT_EVERY)
@@ -109,27 +107,27 @@ def start(verb: str, arguments: list[str]) -> int:
         if {"--help", "-h"} & set(arguments):
             from attnorm.cli.help import train_help
 
-            print(train_help(CONF, arguments))
+            print(train_help(arguments))
             return 0
         if not MULTIRUN & set(arguments):
             from attnorm.cli.train import run_train
 
-            return run_train(CONF, arguments)
+            return run_train(arguments)
         verb, arguments = "sweep", ["jobs=1", *(argument for argument in arguments if argument not in MULTIRUN)]
         print(f"-m is attnorm sweep with one job at a time: {shlex.join(['attnorm', verb, *arguments])}", flush=True)
     if verb == "sweep":
         from attnorm.cli.sweep import run_sweep
 
-        return run_sweep(CONF, arguments)
+        return run_sweep(arguments)
     if verb == "new":
         from attnorm.cli.errors import exit_code
         from attnorm.cli.new import run_new
 
-        return exit_code(lambda: run_new(arguments), CONF)
+        return exit_code(lambda: run_new(arguments))
     if verb == "report":
         from attnorm.cli.report import run_report
 
-        return run_report(CONF, arguments)
+        return run_report(arguments)
     from attnorm.cli.commands import run_command
 
-    return run_command(CONF, verb, arguments)
+    return run_command(verb, arguments)

@@ -49,7 +49,7 @@ class ProbeSettings:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-def run_probe(arguments: list[str], conf: Path) -> int:
+def run_probe(arguments: list[str]) -> int:
     """Runs the probes, and writes the page, the table and the CSV file. Returns the exit code: 1 if a job has failed,
     whose normalizer is left out of a cell."""
     settings = read_probe(arguments)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hydra.core.override_parser.types import Override
 
-from attnorm.choices import own_folder
+from attnorm.choices import CONF, own_folder
 from attnorm.config.arguments import as_typed, readable, register_attention, wrong_choices
 from attnorm.config.command import Command, read
 from attnorm.errors import Problem
@@ -66,9 +66,9 @@ class SweepCommand:
         return as_typed([override.input_line or "" for override in self.overrides])
 
 
-def read_sweep(conf: Path, arguments: Sequence[str]) -> SweepCommand:
+def read_sweep(arguments: Sequence[str]) -> SweepCommand:
     """Reads the arguments. Raises ConfigError with everything that is wrong with the keys of the sweep itself."""
-    options, folders, rest, problems = split_options(conf, arguments)
+    options, folders, rest, problems = split_options(arguments)
     own = [it for it in rest if it.partition("=")[0].lstrip("+").partition(".")[0] in OWN]
     theirs = [it for it in rest if it not in own]
     for argument in theirs:
@@ -176,9 +176,9 @@ def is_of_runs(key: str, folders: Sequence[Path]) -> bool:
     return key in names_of(RunConfig) or any((folder / key).is_dir() for folder in folders)
 
 
-def split_options(conf: Path, arguments: Sequence[str]) -> tuple[tuple[str, ...], list[Path], list[str], list[str]]:
+def split_options(arguments: Sequence[str]) -> tuple[tuple[str, ...], list[Path], list[str], list[str]]:
     """`--config-dir` options, all configuration folders, the other arguments, and problems with other options."""
-    options, folders, rest, problems = [], [conf], [], []
+    options, folders, rest, problems = [], [CONF], [], []
     left = list(arguments)
     while left:
         argument = left.pop(0)
@@ -194,7 +194,7 @@ def split_options(conf: Path, arguments: Sequence[str]) -> tuple[tuple[str, ...]
         else:
             rest.append(argument)
     if not options and (own := own_folder()):
-        options, folders = ["--config-dir", str(own)], [conf, own]
+        options, folders = ["--config-dir", str(own)], [CONF, own]
     return tuple(options), folders, rest, problems
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from attnorm.choices import CONF
 from attnorm.cli.errors import exit_code
 from attnorm.config.command import Command, read
 from attnorm.errors import Problem, UserError
@@ -51,12 +52,12 @@ class ReportSettings:
 OWN = tuple(it.name for it in fields(ReportSettings))
 
 
-def run_report(conf: Path, arguments: Sequence[str]) -> int:
+def run_report(arguments: Sequence[str]) -> int:
     """`attnorm report <arguments>`. Returns the exit code."""
     if not arguments or {"--help", "-h"} & set(arguments):
-        print((conf / "report.yaml").read_text(), end="")
+        print((CONF / "report.yaml").read_text(), end="")
         return 0
-    return exit_code(lambda: report(read_report(arguments)), conf)
+    return exit_code(lambda: report(read_report(arguments)))
 
 
 def read_report(arguments: Sequence[str]) -> ReportSettings:

@@ -8,7 +8,7 @@ from attnorm.run.state import RunState, read_json, state_of
 
 
 @to_the_end()
-def resume_in(folder: Path, conf: Path, arguments: list[str]) -> int:
+def resume_in(folder: Path, arguments: list[str]) -> int:
     """Continues the run in a folder with its recorded configuration. Returns the exit code.
 
     A finished run is left alone, unless settings are changed, for example to make it longer.
@@ -21,7 +21,7 @@ def resume_in(folder: Path, conf: Path, arguments: list[str]) -> int:
     from attnorm.training.rendezvous import decided_by_first
 
     quiet_libraries()
-    settings, changes = recorded_settings(folder, arguments, conf)
+    settings, changes = recorded_settings(folder, arguments)
     if decided_by_first("state", lambda: state_of(folder)) == RunState.FINISHED and not changes:
         if is_first_rank():
             print(f"resume={folder}: this run is finished")

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from attnorm.choices import CONF
 from attnorm.cli.check_jobs import Checked, Checker
 from attnorm.cli.errors import exit_code
 from attnorm.cli.measure_cost import measure
@@ -43,13 +44,13 @@ from attnorm.sweeps.table import View, print_costs, print_results, print_tuning
 from attnorm.sweeps.tuning import Choice, Tuned, TunedArm, put_back
 
 
-def run_sweep(conf: Path, arguments: Sequence[str]) -> int:
+def run_sweep(arguments: Sequence[str]) -> int:
     """`attnorm sweep <arguments>`. Returns the exit code: 0 only if all jobs have finished."""
     if not arguments or {"--help", "-h"} & set(arguments):
-        print((conf / "sweep.yaml").read_text(), end="")
+        print((CONF / "sweep.yaml").read_text(), end="")
         print("\n# The keys of the runs: attnorm train --help")
         return 0
-    return exit_code(lambda: sweep(read_sweep(conf, arguments)), conf)
+    return exit_code(lambda: sweep(read_sweep(arguments)))
 
 
 def sweep(command: SweepCommand) -> int:

@@ -12,7 +12,7 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from attnorm.choices import own_folder
+from attnorm.choices import CONF, own_folder
 from attnorm.cli.errors import completing, dashed, exit_code, to_the_end
 from attnorm.cli.resume import resume_in
 from attnorm.cli.start import check_settings, plain_settings, start_composed
@@ -33,14 +33,14 @@ def register_resolvers() -> None:
     OmegaConf.register_new_resolver("attention_label", label, replace=True)
 
 
-def run_train(conf: Path, arguments: Sequence[str]) -> int:
+def run_train(arguments: Sequence[str]) -> int:
     """`train.py`: composes the configuration from its arguments, checks it and trains. Returns the exit code.
 
     With `resume=<run folder>`, the configuration is the one that the folder has recorded.
     """
     arguments = readable(arguments)
     if folder := run_to_resume(arguments):
-        return exit_code(partial(resume_in, folder, conf, list(arguments)), conf)
+        return exit_code(partial(resume_in, folder, list(arguments)))
     if (own := own_folder()) and not any(it.startswith(("--config-dir", "-cd")) for it in arguments):
         arguments = ["--config-dir", str(own), *arguments]
     register_resolvers()
@@ -48,7 +48,7 @@ def run_train(conf: Path, arguments: Sequence[str]) -> int:
     began, typed = False, sys.argv
     register_attention(arguments)
 
-    @hydra.main(version_base="1.3", config_path=str(conf), config_name="train")
+    @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
     def job(cfg: DictConfig) -> None:
         nonlocal began
         began = True
@@ -64,7 +64,7 @@ def run_train(conf: Path, arguments: Sequence[str]) -> int:
             errors.append(error)  # raised here, it would make Hydra print a line of its own
 
     def one_run() -> int:
-        early = [dashed(arguments, conf), completing(arguments), wrong_choices(arguments)]
+        early = [dashed(arguments), completing(arguments), wrong_choices(arguments)]
         if problems := [problem for found in early for problem in found]:
             raise ConfigError(problems)
         sys.argv = [typed[0], *arguments]
@@ -81,7 +81,7 @@ def run_train(conf: Path, arguments: Sequence[str]) -> int:
             raise errors[0]
         return 0
 
-    return exit_code(one_run, conf)
+    return exit_code(one_run)
 
 
 @to_the_end()

@@ -1,12 +1,12 @@
 """Opening a run folder: its recorded configuration, changed by overrides; the current defaults play no part."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from attnorm.choices import CONF
 from attnorm.config.arguments import escaped
 from attnorm.config.command import cannot_be_set
 from attnorm.errors import ConfigError
@@ -19,7 +19,7 @@ OVERRIDABLE = ("data", "paths")  # what a finished run can be scored with anew, 
 SHARED = (*names_of(DataConfig), *names_of(CleaningConfig))
 
 
-def changed(recorded: Mapping[str, Any], changes: Sequence[tuple[str, Any]], conf: Path) -> dict[str, Any]:
+def changed(recorded: Mapping[str, Any], changes: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """The run's configuration with the overrides applied. `data=<source>` takes that source's file from conf/data, but
     keeps how the run cleaned its text and cut its batches. Raises ConfigError for a key that is not there."""
     cfg = OmegaConf.create(escaped(recorded))
@@ -30,7 +30,7 @@ def changed(recorded: Mapping[str, Any], changes: Sequence[tuple[str, Any]], con
             problems.append(cannot_be_set(key, allowed))
         elif key == "data":
             kept = {name: cfg.data[name] for name in SHARED if name in cfg.data}
-            cfg.data = {**compose_group(conf, "data", value), **kept}
+            cfg.data = {**compose_group("data", value), **kept}
         elif "." not in key:
             problems.append(f"{key}={value}: type single keys here, such as {key}.<name>=<value>")
         elif OmegaConf.select(cfg, key, default="absent") == "absent" and key not in dict(leaves(plain(cfg))):
@@ -49,7 +49,7 @@ def plain(cfg: Any, resolve: bool = True) -> dict[str, Any]:
     return content
 
 
-def compose_group(conf: Path, group: str, name: str) -> dict:
+def compose_group(group: str, name: str) -> dict:
     """conf/<group>/<name>.yaml with its own defaults."""
-    with initialize_config_dir(str(conf), version_base="1.3"):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
         return plain(compose("train", [f"{group}={name}"])[group], resolve=False)

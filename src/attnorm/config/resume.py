@@ -18,7 +18,7 @@ GROUPS = ("trainer", "run", "callbacks", "logger", "paths")  # other files of th
 OWN_KEYS = ("resume", "trust_code")
 
 
-def recorded_settings(folder: Path, arguments: list[str], conf: Path) -> tuple[dict[str, Any], list[str]]:
+def recorded_settings(folder: Path, arguments: list[str]) -> tuple[dict[str, Any], list[str]]:
     """The settings with which the run in a folder continues, and the overrides that were typed for that.
 
     The settings are those of config.yaml, changed by `key=value` arguments. Arguments that choose a file of a group are
@@ -45,7 +45,7 @@ def recorded_settings(folder: Path, arguments: list[str], conf: Path) -> tuple[d
         if override.key_or_group in OWN_KEYS:
             continue
         changes += as_typed([override.input_line or ""])
-        problems += _apply(override, cfg, conf)
+        problems += _apply(override, cfg)
     if problems:
         raise ConfigError(problems)
     settings, keys = plain(cfg), [override.key_or_group for override in typed]
@@ -54,7 +54,7 @@ def recorded_settings(folder: Path, arguments: list[str], conf: Path) -> tuple[d
     return {**settings, "paths": paths, "resume": str(folder)}, changes
 
 
-def _apply(override: Override, cfg: Any, conf: Path) -> Iterator[Problem]:
+def _apply(override: Override, cfg: Any) -> Iterator[Problem]:
     """Applies one override to a recorded configuration, and yields a problem if it cannot be applied."""
     key, value = override.key_or_group, None if override.is_delete() else override.value()
     if override.is_sweep_override() or key == "ckpt_path" or key.startswith("hydra."):
@@ -67,7 +67,7 @@ def _apply(override: Override, cfg: Any, conf: Path) -> Iterator[Problem]:
         else:
             yield Problem.about(key, f"~{key}: the run being resumed has no such entry to remove")
     elif key in GROUPS:
-        cfg[key] = compose_group(conf, key, str(value))
+        cfg[key] = compose_group(key, str(value))
     elif "." in key or not isinstance(cfg.get(key, {}), Mapping):
         OmegaConf.update(cfg, key, value, force_add=True)
     else:

@@ -13,7 +13,6 @@ import torch
 from attnorm.analysis.arms import read_folder
 from attnorm.analysis.scores import ExampleTable, corpus_metrics_of, read_table, table_file
 from attnorm.attention.testing.report import Failure, Skip, compare
-from attnorm.choices import CONF
 from attnorm.cli.evaluate import evaluate
 from attnorm.errors import ConfigError
 from attnorm.run.checkpoint import BEST, LAST, read_checkpoint
@@ -131,7 +130,7 @@ def evaluating_again_gives_the_same(runs: TaskRuns) -> None:
     moved = runs.folder / "moved"
     shutil.copytree(runs.straight, moved)
     with redirect_stdout(StringIO()):
-        evaluate([f"run={moved}", "trust_code=true"], CONF)
+        evaluate([f"run={moved}", "trust_code=true"])
     again = scores_of(read_json(moved / "eval_validation.json"))
     for name, value in scores_of(summary_of(runs.straight)["validation"]).items():
         if again[name] != value:
