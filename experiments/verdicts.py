@@ -17,7 +17,7 @@ from sweeps import table
 from attnorm.analysis import compare
 from attnorm.analysis.comparison import Comparison
 from attnorm.analysis.verdict import COSTS
-from attnorm.tasks.results import LOWER_IS_BETTER
+from attnorm.tasks.results import direction
 
 COLUMNS = (
     *("task", "metric", "primary", "examples", "arm", "seeds", "mean", "sd"),
@@ -69,7 +69,7 @@ def write_verdicts(
 
 def beats(mean: float, found: Comparison, method: str) -> bool:
     """Whether a mean is better than the score of a simple method."""
-    sign = -1 if found.metric in LOWER_IS_BETTER else 1
+    sign = direction(found.metric)
     return sign * (mean - found.simple[method]) > 0
 
 

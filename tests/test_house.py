@@ -18,6 +18,7 @@ DOORS = ("train.py", "eval.py", "generate.py")
 BASE = {  # single files that every floor may import, and which others of them each imports
     "choices": set(),
     "errors": set(),
+    "files": set(),
     "imports": set(),
     "progress": set(),
     "schema": {"errors", "imports"},

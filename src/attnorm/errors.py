@@ -53,6 +53,11 @@ def key_of(problem: str) -> str:
     return getattr(problem, "key", "")
 
 
+def is_in(key: str, group: str) -> bool:
+    """Whether a key is another one, or is in the group of that name."""
+    return key == group or key.startswith((f"{group}.", f"{group}["))
+
+
 class UserError(Exception):
     """Something that a user got wrong. The message says what to do."""
 

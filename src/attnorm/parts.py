@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
-from attnorm.errors import ConfigError, Problem, key_of
+from attnorm.errors import ConfigError, Problem, is_in, key_of
 from attnorm.imports import locate
 from attnorm.schema import call, defaults_of, read_options
 
@@ -38,12 +38,7 @@ class Problems(list[str]):
 
     def is_valid(self, *keys: str) -> bool:
         """Whether none of these keys, or of the keys in these groups, has a problem."""
-        for problem in self:
-            wrong = key_of(problem)
-            for key in keys:
-                if wrong == key or wrong.startswith(f"{key}."):
-                    return False
-        return True
+        return not any(is_in(key_of(problem), key) for problem in self for key in keys)
 
     def add(self, group: str, problems: Iterable[str]) -> None:
         """Adds problems; those that are plain sentences are about `group`."""

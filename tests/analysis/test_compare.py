@@ -19,7 +19,7 @@ from scipy import stats
 from attnorm.analysis import compare
 from attnorm.analysis.arms import arms_of, find_runs, varying, waiting_jobs
 from attnorm.analysis.cautions import unbeaten
-from attnorm.analysis.comparison import all_verdicts, baseline_of
+from attnorm.analysis.comparison import baseline_of
 from attnorm.analysis.statistics.crossed import paired_difference
 from attnorm.analysis.statistics.power import plan
 from attnorm.analysis.statistics.variances import Variances
@@ -333,7 +333,7 @@ def test_p_values_are_adjusted_for_all_arms(tmp_path):
     assert sorted(it.adjusted for it in found.verdicts) == pytest.approx(
         [min(1, 2 * single[0]), max(single[1], 2 * single[0])]
     )
-    both = list(all_verdicts([found, compare("softmax", tmp_path), compare("softmax", tmp_path, "rouge1")]))
+    both = adjusted([*found.verdicts, *compare("softmax", tmp_path).verdicts])
     assert len(both) == 4 and min(it.adjusted for it in both) == pytest.approx(4 * single[0])
 
 

@@ -12,8 +12,8 @@ from hydra.core.global_hydra import GlobalHydra
 
 import attnorm
 from attnorm.errors import ConfigError, Interrupted
+from attnorm.files import write_text
 from attnorm.training.callbacks.throughput import Throughput
-from attnorm.training.environment import write_text
 
 pytestmark = pytest.mark.training
 

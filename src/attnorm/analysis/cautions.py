@@ -18,7 +18,7 @@ from attnorm.analysis.scores import ExampleTable
 from attnorm.analysis.seeds import SharedSeeds
 from attnorm.analysis.statistics.shape import distances, outlying_seeds, skewed_examples
 from attnorm.analysis.verdict import listed_seeds
-from attnorm.tasks.results import LOWER_IS_BETTER, NAMES
+from attnorm.tasks.results import NAMES, direction
 from attnorm.wording import counted
 
 Metrics = Mapping[str, float]
@@ -60,7 +60,7 @@ def unbeaten(arms: Mapping[str, Sequence[Metrics]], methods: Mapping[str, Metric
             for label, runs in arms.items()
             if runs and all(metric in run for run in runs)
         }
-        sign = -1 if metric in LOWER_IS_BETTER else 1
+        sign = direction(metric)
         if means and all(sign * (mean - its[metric]) <= 0 for mean in means.values()):
             best = max(means, key=lambda label: sign * means[label])
             scores = f"{means[best]:.2f} {NAMES.get(metric, metric)} against {its[metric]:.2f}"

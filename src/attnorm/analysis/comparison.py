@@ -1,6 +1,6 @@
 """Is the difference between two arms real? Pairs their runs by seed and their scores by example."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -272,10 +272,3 @@ def baseline_of(arms: Sequence[Arm], label: str | None) -> Arm:
 def places_of(paths: Places) -> list[str | Path]:
     """The places as a list."""
     return [paths] if isinstance(paths, (str, Path)) else list(paths)
-
-
-def all_verdicts(comparisons: Sequence[Comparison]) -> Iterator[Verdict]:
-    """The verdicts on the primary metrics of several comparisons, adjusted for all of them together."""
-    yield from adjusted(
-        [verdict for comparison in comparisons if comparison.is_primary for verdict in comparison.verdicts]
-    )

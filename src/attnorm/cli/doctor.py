@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from attnorm.choices import CONF
 from attnorm.errors import ConfigError, Problem
+from attnorm.files import write_json
 from attnorm.imports import nearest
-from attnorm.training.environment import version, write_json
+from attnorm.training.environment import version
 
 if TYPE_CHECKING:
     from attnorm.attention.checkup import LeftOut, SelfCheck, Sizes, Slow, Speed

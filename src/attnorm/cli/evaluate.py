@@ -12,6 +12,7 @@ from attnorm.config.overrides import OVERRIDABLE, changed
 from attnorm.config.resolve import resolve_recorded
 from attnorm.data.sources.base import Source
 from attnorm.errors import Problem
+from attnorm.files import write_json
 from attnorm.parts import TARGET, names_of
 from attnorm.resolved import ResolvedConfig
 from attnorm.run.integrity import recorded_digest
@@ -21,7 +22,6 @@ from attnorm.tasks.task import task_of
 from attnorm.training import console
 from attnorm.training.baselines import unbeaten
 from attnorm.training.callbacks.out_of_memory import OutOfMemory
-from attnorm.training.environment import write_json
 
 CheckpointName = Literal["best", "last"]
 

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from attnorm.choices import CONF
 from attnorm.config.arguments import escaped
 from attnorm.config.command import cannot_be_set
-from attnorm.errors import ConfigError
+from attnorm.errors import ConfigError, is_in
 from attnorm.imports import nearest
 from attnorm.parts import class_of, names_of
 from attnorm.resolved import CleaningConfig, DataConfig, leaves
@@ -26,7 +26,7 @@ def changed(recorded: Mapping[str, Any], changes: Sequence[tuple[str, Any]]) -> 
     problems: list[str] = []
     allowed = [*OVERRIDABLE, *class_of("task", recorded["task"], Task).scoring]
     for key, value in sorted(changes, key=lambda change: "." in change[0]):  # groups first
-        if not any(key == it or key.startswith(f"{it}.") for it in allowed):
+        if not any(is_in(key, group) for group in allowed):
             problems.append(cannot_be_set(key, allowed))
         elif key == "data":
             kept = {name: cfg.data[name] for name in SHARED if name in cfg.data}

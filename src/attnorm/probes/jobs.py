@@ -3,7 +3,6 @@
 import hashlib
 import inspect
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 
 from attnorm.attention.measures import column_mass, normalized_entropy
+from attnorm.files import replacing
 from attnorm.imports import find
 from attnorm.probes import PROBES
 from attnorm.probes.arm import Arm
@@ -185,16 +185,13 @@ def measure(probe: Probe, trained: Trained, members: int) -> dict[str, np.ndarra
 def save(job: Job, result: Result, folder: Path) -> None:
     """Writes a result, atomically: <stem>.npz."""
     path = folder / f"{job.stem}.npz"
-    path.parent.mkdir(parents=True, exist_ok=True)
     about = {"job": job.identity(), "diverged": result.diverged, "seconds": result.seconds}
     arrays: dict[str, Any] = {"curve": result.curve.astype(np.float32)}
     arrays |= {f"scores/{size}": scores.astype(np.float32) for size, scores in result.scores.items()}
     arrays |= {f"scalars/{name}": value for name, value in result.scalars.items()}
     arrays |= {f"measures/{name}": value for name, value in result.measures.items()}
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
-    with open(unfinished, "wb") as file:
+    with replacing(path) as unfinished, open(unfinished, "wb") as file:
         np.savez(file, about=np.array(json.dumps(about)), **arrays)
-    os.replace(unfinished, path)
 
 
 def load(job: Job, folder: Path) -> Result | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from attnorm.errors import CheckpointError, Problem, RunError
+from attnorm.errors import CheckpointError, Problem, RunError, is_in
 from attnorm.parts import TARGET, class_of
 from attnorm.resolved import ResolvedConfig, leaves
 from attnorm.run.checkpoint import RECORD, checkpoints_of, naming_the_reason, read_checkpoint, read_resumable
@@ -32,14 +32,10 @@ def deciding(record: Mapping[str, Any]) -> dict[str, Any]:
     """
     task = class_of("task", record["task"], Task)
     free = (*FREE, *task.scoring, *task.monitoring)
-    kept = {key: value for key, value in leaves(record) if not any(_is_in(key, group) for group in free)}
+    kept = {key: value for key, value in leaves(record) if not any(is_in(key, group) for group in free)}
     moved = [key for key, value in kept.items() if key.startswith("data.") and isinstance(value, (str, list))]
     kept = {key: value for key, value in kept.items() if key not in moved or key == f"data.{TARGET}"}
     return kept | {f"trainer.{name}": record["trainer"][name] for name in NOT_FREE if name in record["trainer"]}
-
-
-def _is_in(key: str, group: str) -> bool:
-    return key == group or key.startswith(f"{group}.")
 
 
 CONTENT = {"settings": dict, "data": dict, "tokenizer": str, "updates": int}  # of a record

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from attnorm.choices import choices
-from attnorm.errors import ConfigError, Problem, RunError
+from attnorm.errors import ConfigError, Problem, RunError, is_in
 from attnorm.imports import TRUST, look_last_in, package_of, texts, trusted_packages
 from attnorm.parts import TARGET
 from attnorm.run.config_file import EVENTS, FILE, read_settings
@@ -59,11 +59,6 @@ def writing_options(config: dict) -> Iterator[tuple[str, str]]:
             leads_out = path.is_absolute() or ".." in path.parts or text.startswith("~") or "://" in text
             if name != TARGET and (leads_out or PLACES.search(name)):
                 yield key, text
-
-
-def is_in(key: str, group: str) -> bool:
-    """Whether a key is another one, or is in the group of that name."""
-    return key == group or key.startswith((f"{group}.", f"{group}["))
 
 
 def dotted_paths(config: dict, training: bool = False) -> Iterator[tuple[str, str]]:

@@ -6,11 +6,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from attnorm.files import write_json
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.results import Result, ranked, result_of
 from attnorm.sweeps.scheduler import Plan
 from attnorm.sweeps.state import Journal
-from attnorm.training.environment import write_json
 
 SECONDS = 1.0  # between two writes
 

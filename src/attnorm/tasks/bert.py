@@ -8,7 +8,6 @@ from torch import Tensor
 
 from attnorm.data.featurizer import cut
 from attnorm.data.tokenizers.base import Tokenizer
-from attnorm.errors import Problem
 from attnorm.tasks.task import Task, Tokens
 
 
@@ -42,8 +41,6 @@ class EncoderTask(Task):
         return (torch.tensor([ids]),), lambda layer: (read, read)
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
-        longest, tokens = getattr(self.cfg.model, "max_source", None), self.cfg.data.batch_tokens
-        if longest and is_valid("data.batch_tokens", "model.max_source") and tokens < longest:
-            yield Problem(
-                "data.batch_tokens", f"must be at least {longest}, the tokens of the longest possible row", tokens
-            )
+        longest = getattr(self.cfg.model, "max_source", None)
+        if longest and is_valid("data.batch_tokens", "model.max_source"):
+            yield from self.budget_problems(longest, "the tokens of the longest possible row")

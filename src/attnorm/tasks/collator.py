@@ -11,11 +11,12 @@ from attnorm.data.sampler import MicroBatch
 class Collator(Dataset):
     """`MicroBatch` -> tensors. A subclass implements `tensors`.
 
-    rows: a table of the featurizer of the task.
+    rows:   a table of the featurizer of the task.
+    pad_id: the id with which it pads sequences.
     """
 
-    def __init__(self, rows: Table):
-        self.rows = rows
+    def __init__(self, rows: Table, pad_id: int = 0):
+        self.rows, self.pad_id = rows, pad_id
 
     def tensors(self, table: dict[str, list], part: MicroBatch) -> dict[str, Tensor]:
         """The tensors of a batch, besides `rows` and `divisor`. table: the rows of the batch, columns by name."""

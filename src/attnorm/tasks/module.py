@@ -62,8 +62,8 @@ class TaskModule:
         raise NotImplementedError
 
     def tokens(self, batch: dict[str, Tensor]) -> Tensor:
-        """The number of real tokens (no padding) in the batch."""
-        raise NotImplementedError
+        """The number of real tokens (no padding) in the batch: by default, of those in `ids`."""
+        return (batch["ids"] != self.tokenizer.pad_id).sum()
 
     def begin_validation(self, keep_examples: bool = False) -> None:
         """Discards the results of the previous validation. keep_examples: whether to collect `examples`."""

@@ -1,12 +1,13 @@
 """The results of an evaluation: metrics, baselines and predictions, for the screen and for files."""
 
 import json
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
+
+from attnorm.files import replacing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -105,10 +106,13 @@ class Predictions:
         """Writes the table atomically as a parquet file. Creates its folder."""
         import pyarrow.parquet as parquet
 
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(path.name + ".unfinished")
-        parquet.write_table(self.table(), unfinished)
-        os.replace(unfinished, path)
+        with replacing(path) as unfinished:
+            parquet.write_table(self.table(), unfinished)
+
+
+def direction(metric: str) -> int:
+    """1 if a higher value of the metric is better, -1 if a lower one is."""
+    return -1 if metric in LOWER_IS_BETTER else 1
 
 
 def _strings(values: Sequence[object]) -> "pa.Array":

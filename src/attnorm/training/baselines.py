@@ -4,7 +4,7 @@ import math
 
 from attnorm.choices import choices
 from attnorm.resolved import ResolvedConfig
-from attnorm.tasks.results import LOWER_IS_BETTER, NAMES, Results
+from attnorm.tasks.results import NAMES, Results, direction
 from attnorm.training.console import number
 
 EPOCHS = 10  # over the training data: models trained from scratch on small data rarely do well with fewer
@@ -26,7 +26,7 @@ def unbeaten(scores: Results) -> list[str]:
     for name, metrics in scores.baselines.items():
         metric, theirs = next(iter(metrics.items()))
         ours = scores.metrics.get(metric, math.nan)
-        ahead = theirs - ours if metric not in LOWER_IS_BETTER else ours - theirs
+        ahead = direction(metric) * (theirs - ours)
         if ahead >= 0:  # a NaN is not
             scored = f"{NAMES.get(metric, metric)} {number(ours, metric)} against {number(theirs, metric)}"
             sentences.append(

@@ -1,6 +1,5 @@
 """What a person sees: the start, the plan, sample outputs, and the closing tables."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from rich.table import Table
 
 from attnorm.progress import console
 from attnorm.resolved import ResolvedConfig
+from attnorm.run.scalars import mean_over_heads
 from attnorm.run.state import RunState
 from attnorm.tasks.results import NAMES, NATS_OR_BITS, Results
 from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE, is_share
@@ -120,9 +120,7 @@ def show_learned_scalar(name: str, rows: list[dict[str, str]], lr_factor: float 
 
     lr_factor: `optimizer.hybrid_lr_factor` if the course of the values depends on it.
     """
-    curves: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        curves[row["layer"]][int(row["step"])].append(float(row["value"]))
+    curves = mean_over_heads(rows)
     steps = sorted(next(iter(curves.values())))
     chosen = list(dict.fromkeys(steps[round(share * (len(steps) - 1))] for share in (0, 0.25, 0.5, 0.75, 1)))
     table = Table(title=f"{name.replace('_', ' ')} by update", title_justify="left")
@@ -130,7 +128,7 @@ def show_learned_scalar(name: str, rows: list[dict[str, str]], lr_factor: float 
     for step in chosen:
         table.add_column(f"{step:,}", justify="right")
     for layer, points in curves.items():
-        table.add_row(layer, *(f"{sum(points[step]) / len(points[step]):#.3g}" for step in chosen))
+        table.add_row(layer, *(f"{points[step]:#.3g}" for step in chosen))
     console.print(table)
     factor = "" if lr_factor is None else f"Trained with optimizer.hybrid_lr_factor={lr_factor:g}."
     if notes := [factor] * bool(factor) + [NO_EVIDENCE] * is_share(name):

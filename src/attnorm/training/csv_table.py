@@ -1,10 +1,10 @@
 """CSV files of a run folder, which are appended to while it trains and continued when it is resumed."""
 
 import csv
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from attnorm.files import replacing
 from attnorm.run.scalars import read_csv
 
 
@@ -30,12 +30,10 @@ class CsvTable:
 
     def write(self, rows: list[dict]) -> None:
         """Replaces the whole file, atomically."""
-        unfinished = self.path.with_suffix(".unfinished")
-        with open(unfinished, "w", newline="") as file:
+        with replacing(self.path) as unfinished, open(unfinished, "w", newline="") as file:
             writer = csv.DictWriter(file, self.columns)
             writer.writeheader()
             writer.writerows(rows)
-        os.replace(unfinished, self.path)
 
 
 def cut_history(paths: Iterable[Path], step: int) -> None:

@@ -1,13 +1,11 @@
 """What a run was made with: versions, code, device, command."""
 
 import importlib.metadata
-import json
 import os
 import platform
 import resource
 import subprocess
 import sys
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -82,20 +80,3 @@ def peak_memory() -> dict[str, float]:
     if torch.cuda.is_available():
         peak["gpu_mb"] = round(torch.cuda.max_memory_allocated() / 1e6, 1)
     return peak
-
-
-def write_json(path: Path, content: dict) -> None:
-    """Writes a whole file or none."""
-    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-
-
-def write_text(path: Path, content: str) -> None:
-    """Writes a whole file or none."""
-    unfinished = path.with_name(path.name + ".unfinished")
-    try:
-        unfinished.write_text(content, encoding="utf-8")
-        os.replace(unfinished, path)
-    except OSError:
-        with suppress(OSError):
-            unfinished.unlink()
-        raise

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 import yaml
 
+from attnorm.files import write_json, write_text
 from attnorm.resolved import ResolvedConfig
 from attnorm.run.checkpoint import (
     LAST,
@@ -26,7 +27,7 @@ from attnorm.training.callbacks.attention_stats import ATTENTION_FILE
 from attnorm.training.callbacks.checkpointing import LOGGED
 from attnorm.training.callbacks.learned_scalars import learned_scalars
 from attnorm.training.csv_table import complete_history, cut_history
-from attnorm.training.environment import describe_environment, write_json, write_text
+from attnorm.training.environment import describe_environment
 from attnorm.training.rendezvous import decided_by_first
 
 CONFIG, ENVIRONMENT = "config.yaml", "environment.json"

@@ -2,7 +2,6 @@
 
 import logging
 import os
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from pytorch_lightning.loggers import Logger
 from attnorm.config.components import build_entries
 from attnorm.resolved import ResolvedConfig
 from attnorm.run.checkpoint import read_checkpoint
-from attnorm.run.scalars import recorded_scalars
+from attnorm.run.scalars import mean_over_heads, recorded_scalars
 from attnorm.tasks.results import Predictions, Results
 from attnorm.training.environment import is_first_rank
 from attnorm.training.loggers import LARGEST, Curves, MetricsFile, Samples, send_samples
@@ -109,16 +108,7 @@ class RunLoggers(pl.Callback):
 
 def recorded_curves(run_folder: Path) -> dict[str, Curves]:
     """The mean over heads of every learned scalar that the run has recorded: name -> layer -> update -> value."""
-    curves: dict[str, Curves] = {}
-    for name, rows in recorded_scalars(run_folder).items():
-        heads: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-        for row in rows:
-            heads[row["layer"]][int(row["step"])].append(float(row["value"]))
-        curves[name] = {
-            layer: {step: sum(values) / len(values) for step, values in by_step.items()}
-            for layer, by_step in heads.items()
-        }
-    return curves
+    return {name: mean_over_heads(rows) for name, rows in recorded_scalars(run_folder).items()}
 
 
 def first_rows(predictions: Predictions) -> "pd.DataFrame":

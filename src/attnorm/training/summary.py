@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from attnorm.errors import Interrupted
+from attnorm.files import write_json
 from attnorm.run.state import PROGRESS, SUMMARY, RunState, read_json
 from attnorm.training.callbacks.throughput import Throughput
-from attnorm.training.environment import is_first_rank, peak_memory, write_json
+from attnorm.training.environment import is_first_rank, peak_memory
 
 log = logging.getLogger(__name__)
 

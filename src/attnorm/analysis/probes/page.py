@@ -1,6 +1,5 @@
 """The page of a comparison on probes: one HTML file, which opens from disk and loads nothing from anywhere."""
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,8 +8,10 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
+from attnorm.analysis.html import environment
 from attnorm.analysis.probes.figures import draw_doses, draw_rates, draw_training, svg_of
 from attnorm.analysis.probes.verdicts import CellResults, Row
+from attnorm.files import write_text
 from attnorm.probes.arm import NULLS, Arm
 from attnorm.probes.base import Probe
 
@@ -26,31 +27,22 @@ class Entry:
 
 
 def write_page(cells: Sequence[CellResults], arms: Sequence[Arm], path: Path, command: str, note: str = "") -> Path:
-    """Writes the page, atomically, and returns its path. command: the command line of the comparison. note: a text
-    above the results."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_text(html_of(cells, arms, command, note))
-    os.replace(unfinished, path)
+    """Writes the page, whole or not at all, and returns its path.
+
+    command: the command line of the comparison. note: a text above the results.
+    """
+    write_text(path, html_of(cells, arms, command, note))
     return path
 
 
 def html_of(cells: Sequence[CellResults], arms: Sequence[Arm], command: str, note: str) -> str:
     """The page as a text."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("attnorm.analysis.probes"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["number"] = lambda value, form: "" if isnan(value) else format(value, form)
+    templates = environment("attnorm.analysis.probes")
+    templates.filters["number"] = lambda value, form: "" if isnan(value) else format(value, form)
     compared = [arm for arm in arms if arm.label not in NULLS]
     drawn = {"dose": draw_doses, "rates": draw_rates, "training": draw_training}
     figures = {name: svg_of(draw(cells, compared)) for name, draw in drawn.items()}
-    return environment.get_template("page.html").render(
+    return templates.get_template("page.html").render(
         note=note,
         command=command,
         written=time.strftime("%Y-%m-%d %H:%M"),

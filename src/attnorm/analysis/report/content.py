@@ -40,7 +40,7 @@ from attnorm.analysis.report.tuning import EqualCost, Tuning, costs_of, dependin
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.verdict import Verdict
 from attnorm.run.state import RunState
-from attnorm.tasks.results import LOWER_IS_BETTER
+from attnorm.tasks.results import direction
 
 Places = Sequence[str | Path]
 
@@ -200,8 +200,7 @@ def ordered_arms(arms: Sequence[Arm], baseline: Arm, main: Comparison | None) ->
     """The baseline, then the arms in the order given; if there are too many colours to tell apart, the best first."""
     others = [arm for arm in arms if arm is not baseline]
     if main is not None and len(arms) > charts.COLOURS:
-        sign = 1 if main.metric in LOWER_IS_BETTER else -1
-        means = {scores.label: sign * scores.mean for scores in main.scores if scores.values}
+        means = {scores.label: -direction(main.metric) * scores.mean for scores in main.scores if scores.values}
         others.sort(key=lambda arm: means.get(arm.label, float("inf")))
     return [baseline, *others]
 

@@ -8,16 +8,17 @@ import base64
 import gzip
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from attnorm.analysis.html import environment
 from attnorm.analysis.report.charts import Figure
 from attnorm.analysis.report.content import Report
 from attnorm.errors import UserError
+from attnorm.files import write_text
 
 EXTRA = "attnorm[report]"
 
@@ -34,37 +35,26 @@ def check_installed() -> None:
 
 
 def write_page(report: Report, path: Path) -> int:
-    """Writes the page, atomically, and returns its size in bytes."""
-    content = html_of(report).encode()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.unlink(missing_ok=True)
-    with open(unfinished, "xb") as file:  # a new file: the folder may come from anyone, and have a link of this name
-        file.write(content)
-    os.replace(unfinished, path)
-    return len(content)
+    """Writes the page, whole or not at all, and returns its size in bytes."""
+    write_text(path, html_of(report))
+    return path.stat().st_size
 
 
 def html_of(report: Report) -> str:
     """The page as a text."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("attnorm.analysis.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     figures = {figure.name: payload_of(figure) for figure in figures_of(report)}
     scripts = [asset("page.js"), *([asset("charts.js")] if figures else [])]
-    return environment.get_template("page.html").render(
-        report=report,
-        style=asset("style.css"),
-        scripts=scripts,
-        policy=policy_of(scripts),
-        figures=json_of(figures) if figures else "",
-        library=library() if figures else "",
+    return (
+        environment("attnorm.analysis.report")
+        .get_template("page.html")
+        .render(
+            report=report,
+            style=asset("style.css"),
+            scripts=scripts,
+            policy=policy_of(scripts),
+            figures=json_of(figures) if figures else "",
+            library=library() if figures else "",
+        )
     )
 
 

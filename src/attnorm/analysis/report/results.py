@@ -6,10 +6,10 @@ from math import isnan
 
 from attnorm.analysis.arms import Arm
 from attnorm.analysis.cautions import numbers_of, simple_label
-from attnorm.analysis.comparison import SOURCES, Comparison, all_verdicts, compare_arms
+from attnorm.analysis.comparison import SOURCES, Comparison, compare_arms
 from attnorm.analysis.report.tables import NOTHING, Cell, Column, Table, interval, number, written
 from attnorm.analysis.scores import SplitName, common_split, evaluation_of, example_table, primary_metric
-from attnorm.analysis.verdict import COSTS, ArmScores, Verdict, decimals, mean_costs, p_text
+from attnorm.analysis.verdict import COSTS, ArmScores, Verdict, adjusted, decimals, mean_costs, p_text
 from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.tasks.results import LOWER_IS_BETTER, NAMES
 
@@ -117,12 +117,10 @@ def reported_scores(arms: Sequence[Arm]) -> dict[str, list[ArmScores]]:
 def with_holm(all_results: Sequence[Results]) -> list[Results]:
     """The results with p-values that are adjusted for all primary metrics on the page together."""
     primary = [results.main for results in all_results if results.main is not None and results.main.is_primary]
-    verdicts = all_verdicts(primary)
-    adjusted = {
-        id(results): replace(results, verdicts=[next(verdicts) for _ in results.verdicts]) for results in primary
-    }
+    verdicts = iter(adjusted([verdict for results in primary for verdict in results.verdicts]))
+    new = {id(results): replace(results, verdicts=[next(verdicts) for _ in results.verdicts]) for results in primary}
     return [
-        replace(results, comparisons=[adjusted.get(id(comparison), comparison) for comparison in results.comparisons])
+        replace(results, comparisons=[new.get(id(comparison), comparison) for comparison in results.comparisons])
         for results in all_results
     ]
 

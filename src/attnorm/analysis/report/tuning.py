@@ -18,7 +18,8 @@ from attnorm.analysis.report.tables import Cell, Column, Table, number
 from attnorm.analysis.verdict import Verdict
 from attnorm.run.config_file import EVENTS
 from attnorm.run.state import RunState, read_json
-from attnorm.tasks.results import LOWER_IS_BETTER
+from attnorm.sweeps.tuning import mean
+from attnorm.tasks.results import direction
 from attnorm.wording import counted
 
 SWEEP_FILE = "sweep.json"
@@ -194,8 +195,7 @@ def trial_of(job: dict[str, Any]) -> Trial:
 
 def mean_of(trials: Sequence[Trial]) -> float | None:
     """The mean of the metric that selects the value; None if a run failed."""
-    values = [trial.value for trial in trials if trial.value is not None]
-    return sum(values) / len(values) if values and len(values) == len(trials) else None
+    return mean([trial.value for trial in trials])
 
 
 def depending(tunings: Sequence[Tuning], verdicts: Sequence[Verdict]) -> list[str]:
@@ -211,7 +211,7 @@ def dependence(tuning: Tuning, verdict: Verdict) -> str | None:
     """
     if not verdict.is_shown or not {verdict.label, verdict.baseline} <= tuning.labels:
         return None
-    is_better = (verdict.difference.estimate > 0) != (verdict.metric in LOWER_IS_BETTER)
+    is_better = verdict.difference.estimate * direction(verdict.metric) > 0
     reverses, disappears = list[str](), list[str]()
     for value in tuning.values:
         gains = gains_of(tuning, tuning.trials[verdict.label][value], tuning.trials[verdict.baseline][value], verdict)
@@ -237,7 +237,7 @@ def gains_of(tuning: Tuning, ours: Sequence[Trial], theirs: Sequence[Trial], ver
     if mean_of(ours) is None or mean_of(theirs) is None:
         return [] if mean_of(ours) is mean_of(theirs) else [1.0 if mean_of(theirs) is None else -1.0]
     primary = all(trial.metric == verdict.metric and trial.score is not None for trial in (*ours, *theirs))
-    sign = -1 if (verdict.metric in LOWER_IS_BETTER if primary else tuning.mode == "min") else 1
+    sign = direction(verdict.metric) if primary else -1 if tuning.mode == "min" else 1
     values = [[(it.score if primary else it.value) or 0.0 for it in trials] for trials in (ours, theirs)]
     return [sign * (a - b) for a, b in zip(*values, strict=True)]
 

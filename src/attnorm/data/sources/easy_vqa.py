@@ -9,7 +9,6 @@ edges      the strength of the brightness gradient in each of 9 directions, in e
 patches    its brightness, averaged over 4 x 4 patches (16)
 """
 
-import importlib.util
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,48 +19,39 @@ from attnorm.data.arrow import progress
 from attnorm.data.cache import cached
 from attnorm.data.image_features import MappedFeatures, VisualSource, write_features
 from attnorm.data.readers import text as files
-from attnorm.errors import DataError
+from attnorm.data.sources.easy_vqa_package import PART, part_folder, problems, questions_of
 
 GRID = 6  # cells per side
 COLOURS, DIRECTIONS, QUARTERS, PATCHES = 4, 9, 2, 4
 FLAT = 0.01  # change of brightness per pixel; a cell with much smaller changes has no edge
-_PART = {"train": "train", "validation": "test"}  # our split -> the package's
 
 
 class EasyVqa(VisualSource):
     """The questions of the installed package. Its test part is the validation split."""
 
-    splits = tuple(_PART)
+    splits = tuple(PART)
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
         """Splits that do not exist, and packages that are not installed."""
-        problems = [
-            f"data=easy_vqa: there is no {split} split (its test part is the validation split)"
-            for split in splits
-            if split not in _PART
-        ]
-        for module, package in (("easy_vqa", "easy-vqa"), ("PIL", "pillow")):
-            if importlib.util.find_spec(module) is None:
-                problems.append(f"data=easy_vqa: the package {package} is not installed; pip install {package}")
-        return problems
+        return list(problems("easy_vqa", splits))
 
     def fingerprint(self, split: str) -> str:
         """A hash of the questions."""
-        return files.digest(["easy_vqa", 1], _folder(split) / "questions.json")
+        return files.digest(["easy_vqa", 1], part_folder(split) / "questions.json")
 
     def rows(self, split: str) -> Iterator[tuple[str, str, str, str, str]]:
         """Streams (id, image, question, answers, kind)."""
-        for number, (question, answer, image) in enumerate(_questions(split)):
+        for number, (question, answer, image) in enumerate(questions_of(split)):
             kind = "yes/no" if answer in ("yes", "no") else "other"
-            yield f"{_PART[split]}-{number}", f"{_PART[split]}-{image}", question, json.dumps([answer]), kind
+            yield f"{PART[split]}-{number}", f"{PART[split]}-{image}", question, json.dumps([answer]), kind
 
     def views(self, split: str, cache_dir: str | Path) -> MappedFeatures:
         """The three views of a split's images."""
-        numbers = sorted({image for _, _, image in _questions(split)})
-        paths = [_folder(split) / "images" / f"{number}.png" for number in numbers]
+        numbers = sorted({image for _, _, image in questions_of(split)})
+        paths = [part_folder(split) / "images" / f"{number}.png" for number in numbers]
 
         def build(folder: Path) -> None:
-            images = [f"{_PART[split]}-{number}" for number in numbers]
+            images = [f"{PART[split]}-{number}" for number in numbers]
             places = cells()
             views = (
                 [(describe(pixels), places) for describe in VIEWS.values()]
@@ -73,17 +63,6 @@ class EasyVqa(VisualSource):
         return MappedFeatures(
             cached(Path(cache_dir) / f"views-{files.digest(['easy_vqa', 2, numbers], *paths)}", build)
         )
-
-
-def _folder(split: str) -> Path:
-    spec = importlib.util.find_spec("easy_vqa")
-    if spec is None or spec.origin is None:
-        raise DataError("data=easy_vqa: the package easy-vqa is not installed; pip install easy-vqa")
-    return Path(spec.origin).parent / "data" / _PART[split]
-
-
-def _questions(split: str) -> list[tuple[str, str, int]]:
-    return [tuple(record) for record in json.loads((_folder(split) / "questions.json").read_text())]
 
 
 def _pixels(path: Path) -> np.ndarray:

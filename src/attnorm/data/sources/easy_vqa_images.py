@@ -6,25 +6,21 @@ the circle?"), or from a question about presence ("is there a circle?" yes; "is 
 questions do not reveal the label are left out.
 """
 
-import importlib.util
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from attnorm.data.arrow import progress
 from attnorm.data.readers import text as files
+from attnorm.data.sources.easy_vqa_package import PART, part_folder, problems, questions_of
 from attnorm.data.sources.images import ImageSource
-from attnorm.errors import DataError
 
 LABELS = {
     "shape": ("circle", "rectangle", "triangle"),
     "colour": ("black", "blue", "brown", "gray", "green", "red", "teal", "yellow"),
 }
-_PART = {"train": "train", "validation": "test"}  # our split -> the package's
 
 
 class EasyVqaImages(ImageSource):
@@ -33,7 +29,7 @@ class EasyVqaImages(ImageSource):
     label: "shape" (3 labels) or "colour" (8 labels).
     """
 
-    splits = tuple(_PART)
+    splits = tuple(PART)
     shape = (64, 64, 3)
 
     def __init__(self, *, label: Literal["shape", "colour"] = "shape"):
@@ -41,48 +37,32 @@ class EasyVqaImages(ImageSource):
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
         """Splits that do not exist, and packages that are not installed."""
-        problems = [
-            f"data=easy_vqa_images: there is no {split} split (its test part is the validation split)"
-            for split in splits
-            if split not in _PART
-        ]
-        for module, package in (("easy_vqa", "easy-vqa"), ("PIL", "pillow")):
-            if importlib.util.find_spec(module) is None:
-                problems.append(f"data=easy_vqa_images: the package {package} is not installed; pip install {package}")
-        return problems
+        return list(problems("easy_vqa_images", splits))
 
     def fingerprint(self, split: str) -> str:
         """A hash of the questions, and of the kind of label."""
-        return files.digest(["easy_vqa_images", 1, self.label], _folder(split) / "questions.json")
+        return files.digest(["easy_vqa_images", 1, self.label], part_folder(split) / "questions.json")
 
     def rows(self, split: str) -> Iterator[tuple[str, str]]:
         """Streams (id, label)."""
         for number, label in _labels(split, self.label).items():
-            yield f"{_PART[split]}-{number}", label
+            yield f"{PART[split]}-{number}", label
 
     def read(self, split: str) -> np.ndarray:
         from PIL import Image
 
         images = []
         for number in progress(_labels(split, self.label), f"reading the images of {split}"):
-            with Image.open(_folder(split) / "images" / f"{number}.png") as image:
+            with Image.open(part_folder(split) / "images" / f"{number}.png") as image:
                 images.append(np.asarray(image.convert("RGB"), np.uint8))
         return np.stack(images)
-
-
-def _folder(split: str) -> Path:
-    spec = importlib.util.find_spec("easy_vqa")
-    if spec is None or spec.origin is None:
-        raise DataError("data=easy_vqa_images: the package easy-vqa is not installed; pip install easy-vqa")
-    return Path(spec.origin).parent / "data" / _PART[split]
 
 
 @cache
 def _labels(split: str, kind: str) -> dict[int, str]:
     """The labels of the images of a split, by the number of the image, as far as its questions reveal them."""
-    records = json.loads((_folder(split) / "questions.json").read_text())
     questions: dict[int, list[tuple[str, str]]] = {}
-    for question, answer, image in records:
+    for question, answer, image in questions_of(split):
         questions.setdefault(image, []).append((question, answer))
     labels = ((image, label_of(asked, LABELS[kind])) for image, asked in sorted(questions.items()))
     return {image: label for image, label in labels if label is not None}

@@ -40,10 +40,6 @@ class SumFeaturizer(Featurizer):
 
 
 class SumCollator(Collator):
-    def __init__(self, rows, pad_id: int):
-        super().__init__(rows)
-        self.pad_id = pad_id
-
     def tensors(self, table: dict[str, list], part: MicroBatch) -> dict[str, Tensor]:
         return {"ids": pad(table["ids"], self.pad_id), "digit": torch.tensor(table["digit"])}
 
@@ -63,9 +59,6 @@ class SumModule(TaskModule):
         scores, digits = self(batch), batch["digit"]
         objective = F.cross_entropy(scores, digits, reduction="sum", label_smoothing=self.label_smoothing)
         return Loss(objective, len(digits), plain=F.cross_entropy(scores, digits, reduction="sum"))
-
-    def tokens(self, batch: dict[str, Tensor]) -> Tensor:
-        return (batch["ids"] != self.tokenizer.pad_id).sum()
 
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
         scores, digits = self(batch), batch["digit"]

@@ -69,10 +69,10 @@ class CaptionCollator(Collator):
     """
 
     def __init__(self, rows: Table, texts: Table, images: Images, pad_id: int, bos_id: int, eos_id: int):
-        super().__init__(rows)
+        super().__init__(rows, pad_id)
         self.images = images
         self.names = texts.select_columns(["id"])
-        self.pad_id, self.bos_id, self.eos_id = pad_id, bos_id, eos_id
+        self.bos_id, self.eos_id = bos_id, eos_id
         images.check(self.names["id"])
 
     def tensors(self, table: dict[str, list], part: MicroBatch) -> dict[str, Tensor]:

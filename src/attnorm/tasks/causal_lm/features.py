@@ -143,10 +143,6 @@ class DocumentWindows(LanguageFeaturizer):
 class LanguageCollator(Collator):
     """The tensors that both kinds of rows have: `ids`, `segments` and `labels`."""
 
-    def __init__(self, rows: Table, pad_id: int):
-        super().__init__(rows)
-        self.pad_id = pad_id
-
     def of_pieces(self, rows: Sequence[Sequence[Sequence[int]]], labels: list[list[int]]) -> dict[str, Tensor]:
         """rows: the pieces of each row. Returns:
 

@@ -17,7 +17,6 @@ from torch import Tensor
 from attnorm.data.preprocess import Split
 from attnorm.data.sources.base import DOCUMENTS, Source
 from attnorm.data.tokenizers.base import Tokenizer
-from attnorm.errors import Problem
 from attnorm.models.generation import SpecialTokens
 from attnorm.models.sampling import Sampling, sample
 from attnorm.resolved import ResolvedConfig
@@ -211,11 +210,9 @@ class CausalLMTask(Task):
         return (torch.tensor([ids]),), lambda layer: (read, read)
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
-        longest, tokens = getattr(self.cfg.model, "max_target", None), self.cfg.data.batch_tokens
-        if longest and is_valid("data.batch_tokens", "model.max_target") and tokens < longest:
-            yield Problem(
-                "data.batch_tokens", f"must be at least {longest}, the tokens of the longest possible row", tokens
-            )
+        longest = getattr(self.cfg.model, "max_target", None)
+        if longest and is_valid("data.batch_tokens", "model.max_target"):
+            yield from self.budget_problems(longest, "the tokens of the longest possible row")
 
 
 def groups_of(split: Split) -> Sequence[object]:

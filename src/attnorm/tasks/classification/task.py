@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from attnorm.data import validation as checks
-from attnorm.data.featurizer import Table, pad, second_part
+from attnorm.data.featurizer import pad, second_part
 from attnorm.data.preprocess import Split
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import LABELLED
@@ -72,10 +72,6 @@ def keep(first: int, second: int, room: int) -> tuple[int, int]:
 class ClassificationCollator(Collator):
     """Rows of `ClassificationFeaturizer` -> tensors, padded to the longest row of the batch."""
 
-    def __init__(self, rows: Table, pad_id: int):
-        super().__init__(rows)
-        self.pad_id = pad_id
-
     def tensors(self, table: dict[str, list], part: MicroBatch) -> dict[str, Tensor]:
         """Returns int64 tensors:
 
@@ -99,9 +95,6 @@ class ClassificationModule(LabelModule):
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Scores (B, labels)."""
         return self.model(batch["ids"], batch["types"]).float()
-
-    def tokens(self, batch: dict[str, Tensor]) -> Tensor:
-        return (batch["ids"] != self.tokenizer.pad_id).sum()
 
 
 class ClassificationTask(EncoderTask):

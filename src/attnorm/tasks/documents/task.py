@@ -7,13 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnorm.data.featurizer import Table, pad
+from attnorm.data.featurizer import pad
 from attnorm.data.preprocess import Split
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.sentences import split_sentences
 from attnorm.data.sources.passages import PASSAGES
 from attnorm.data.tokenizers.base import Tokenizer
-from attnorm.errors import Problem
 from attnorm.tasks.collator import Collator
 from attnorm.tasks.labels import LabelFeaturizer, LabelModule, LabelTask
 from attnorm.tasks.task import Tokens
@@ -64,10 +63,6 @@ def encode_sentences(text: str, tokenizer: Tokenizer) -> tuple[list[int], list[i
 class DocumentCollator(Collator):
     """Rows of `DocumentFeaturizer` -> tensors, padded to the longest document of the batch."""
 
-    def __init__(self, rows: Table, pad_id: int):
-        super().__init__(rows)
-        self.pad_id = pad_id
-
     def tensors(self, table: dict[str, list], part: MicroBatch) -> dict[str, Tensor]:
         """Returns int64 tensors:
 
@@ -89,9 +84,6 @@ class DocumentModule(LabelModule):
         """Scores (B, labels)."""
         return self.model(batch["ids"], batch["sentences"]).float()
 
-    def tokens(self, batch: dict[str, Tensor]) -> Tensor:
-        return (batch["ids"] != self.tokenizer.pad_id).sum()
-
 
 class DocumentTask(LabelTask):
     """task=document_classification.
@@ -105,9 +97,7 @@ class DocumentTask(LabelTask):
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
         if is_valid("data.batch_tokens", "model.max_tokens"):
-            longest, tokens = self.cfg.model.max_tokens, self.cfg.data.batch_tokens
-            if tokens < longest:
-                yield Problem("data.batch_tokens", f"must be at least {longest}, the tokens of a document", tokens)
+            yield from self.budget_problems(self.cfg.model.max_tokens, "the tokens of a document")
 
     def featurizer(self) -> DocumentFeaturizer:
         return DocumentFeaturizer(self.cfg.model.max_tokens, self.labels)

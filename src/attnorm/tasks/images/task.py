@@ -112,12 +112,11 @@ class ImageTask(LabelTask):
         if not is_valid("model", "data"):
             return
         height, width, _ = self.facts["shape"]
-        patch, cells = self.cfg.model.patch, math.prod(self.grid)
+        patch = self.cfg.model.patch
         if height % patch or width % patch:
             yield Problem("model.patch", f"must divide the size of the images, {height} x {width} pixels", patch)
-        elif self.cfg.data.batch_tokens < cells:
-            message = f"must be at least {cells}, the patches of an image"
-            yield Problem("data.batch_tokens", message, self.cfg.data.batch_tokens)
+        else:
+            yield from self.budget_problems(math.prod(self.grid), "the patches of an image")
 
     def notes(self) -> str:
         height, width, channels = self.facts["shape"]

@@ -153,7 +153,7 @@ class MaskedLMCollator(Collator):
                 "tokenizer: it has no [MASK], which masked language modelling needs; use tokenizer=wordpiece, either "
                 "trained or with the vocabulary of a BERT model"
             )
-        super().__init__(rows)
+        super().__init__(rows, tokenizer.pad_id)
         self.mask_id, self.tokenizer, self.masking, self.seed = tokenizer.mask_id, tokenizer, masking, seed
         everything = np.arange(tokenizer.vocab_size)
         self.starts_word = tokenizer.starts_word(everything)
@@ -169,7 +169,7 @@ class MaskedLMCollator(Collator):
         masked_positions: bool (B, N).
         segments:         int64 (B, N), the index of the document in its row, plus one more index for padding.
         """
-        ids = pad(table["ids"], self.tokenizer.pad_id)
+        ids = pad(table["ids"], self.pad_id)
         shown = ids.numpy()
         maskable, starts_word = self.maskable[shown], self.starts_word[shown]
         masked, fates = np.zeros(shown.shape, bool), []

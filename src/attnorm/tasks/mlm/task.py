@@ -43,9 +43,6 @@ class MaskedLMModule(TaskModule):
     def loss(self, batch: dict[str, Tensor]) -> Loss:
         return Loss(F.cross_entropy(self(batch).float(), batch["labels"], reduction="sum"), len(batch["labels"]))
 
-    def tokens(self, batch: dict[str, Tensor]) -> Tensor:
-        return (batch["ids"] != self.tokenizer.pad_id).sum()
-
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
         scores, labels = self(batch).float(), batch["labels"]
         guesses = scores.argmax(-1)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnorm.data.featurizer import Table
+from attnorm.data.featurizer import Table, cut
 from attnorm.data.preprocess import Split
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import Problem
@@ -20,7 +20,7 @@ from attnorm.schema import Share
 from attnorm.tasks.module import Loss, TaskModule, sums_per_row
 from attnorm.tasks.results import CorpusMetric, Predictions, Results
 from attnorm.tasks.seq2seq.features import PairCollator, PairFeaturizer
-from attnorm.tasks.seq2seq.generate import cut, real_targets, special_tokens, target_logits, write_texts
+from attnorm.tasks.seq2seq.generate import real_targets, special_tokens, target_logits, write_texts
 from attnorm.tasks.task import Task, TaskConfig, Tokens
 
 
@@ -180,7 +180,7 @@ class Seq2SeqTask(Task):
         return self.group("decoding")
 
     def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
-        return self.write(model, tokenizer, cut(tokenizer.encode(texts), self.cfg.model.max_source))
+        return self.write(model, tokenizer, cut(tokenizer.encode(texts), self.cfg.model.max_source - 1)[0])
 
     def write(
         self, model: Any, tokenizer: Tokenizer, sources: Sequence[list[int]], progress: Callable = iter
@@ -233,7 +233,7 @@ class Seq2SeqTask(Task):
 
     def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
         """The model reads the source and the target that it has generated."""
-        [source] = cut(tokenizer.encode([text]), self.cfg.model.max_source)
+        [source], _ = cut(tokenizer.encode([text]), self.cfg.model.max_source - 1)
         source, special = [*source, tokenizer.eos_id], special_tokens(tokenizer)
         device = next(model.parameters()).device
         with self.while_decoding(model):
@@ -248,13 +248,11 @@ class Seq2SeqTask(Task):
         return (torch.tensor([source]), torch.tensor([target])), tokens
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
-        model, tokens = self.cfg.model, self.cfg.data.batch_tokens
+        model = self.cfg.model
         yield from length_problems(self.decoding(), model, is_valid)
         if is_valid("data.batch_tokens", "model.max_source", "model.max_target"):
             longest = model.max_source + model.max_target
-            if tokens < longest:
-                message = f"must be at least {longest}, the tokens of the longest possible pair"
-                yield Problem("data.batch_tokens", message, tokens)
+            yield from self.budget_problems(longest, "the tokens of the longest possible pair")
 
 
 def length_problems(decoding: Decoding, model: Any, is_valid: Callable[..., bool]) -> Iterator[Problem]:

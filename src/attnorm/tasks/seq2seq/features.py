@@ -16,8 +16,8 @@ class PairCollator(Collator):
     """Rows of `PairFeaturizer` -> tensors, padded to the longest sequence of the batch."""
 
     def __init__(self, rows: Table, pad_id: int, bos_id: int, eos_id: int):
-        super().__init__(rows)
-        self.pad_id, self.bos_id, self.eos_id = pad_id, bos_id, eos_id
+        super().__init__(rows, pad_id)
+        self.bos_id, self.eos_id = bos_id, eos_id
 
     def tensors(self, table: dict[str, list], part: MicroBatch) -> dict[str, Tensor]:
         """Returns int64 tensors:

@@ -30,11 +30,6 @@ def real_targets(model: Any, batch: dict[str, Tensor]) -> Tensor:
     return batch["target"][:, 1:] != model.pad_id
 
 
-def cut(encoded: list[list[int]], positions: int) -> list[list[int]]:
-    """Token ids without special tokens, truncated so that the end token still fits into the model's positions."""
-    return [ids[: positions - 1] for ids in encoded]
-
-
 def write_texts(
     model: Any,
     tokenizer: Any,

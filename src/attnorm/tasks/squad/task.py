@@ -67,9 +67,6 @@ class SpanModule(TaskModule):
         targets = torch.stack([batch["starts"], batch["ends"]], dim=1)  # (B, 2); 0, that is [CLS], without an answer
         return F.cross_entropy(scores, targets, reduction=reduction) / 2
 
-    def tokens(self, batch: dict[str, Tensor]) -> Tensor:
-        return (batch["ids"] != self.tokenizer.pad_id).sum()
-
     def begin_validation(self, keep_examples: bool = False) -> None:
         super().begin_validation(keep_examples)
         self.spans = Spans(self.rows, self.texts, **self.search)

@@ -181,8 +181,7 @@ class SquadCollator(Collator):
     """Rows of `SquadFeaturizer` -> tensors, padded to the longest row of the batch."""
 
     def __init__(self, rows: Table, pad_id: int):
-        super().__init__(rows.select_columns(["ids", "question", "start", "end"]))
-        self.pad_id = pad_id
+        super().__init__(rows.select_columns(["ids", "question", "start", "end"]), pad_id)
 
     def tensors(self, table: dict[str, list], part: MicroBatch) -> dict[str, Tensor]:
         """Returns the tensors:

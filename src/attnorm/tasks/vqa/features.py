@@ -77,8 +77,8 @@ class VqaCollator(Collator):
     """
 
     def __init__(self, rows: Table, texts: Table, views: ImageFeatures | None, pad_id: int, n_answers: int):
-        super().__init__(rows)
-        self.views, self.pad_id, self.n_answers = views, pad_id, n_answers
+        super().__init__(rows, pad_id)
+        self.views, self.n_answers = views, n_answers
         self.images = texts.select_columns(["image"])
         if views is not None:
             views.check(_unique(self.images))

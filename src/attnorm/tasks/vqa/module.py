@@ -40,9 +40,6 @@ class VqaModule(TaskModule):
     def _loss(self, scores: Tensor, batch: dict[str, Tensor], reduction: str = "sum") -> Tensor:
         return F.binary_cross_entropy_with_logits(scores, batch["targets"], reduction=reduction)
 
-    def tokens(self, batch: dict[str, Tensor]) -> Tensor:
-        return (batch["ids"] != self.tokenizer.pad_id).sum()
-
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
         scores = self(batch)
         guesses = scores.argmax(-1)

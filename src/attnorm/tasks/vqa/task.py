@@ -154,10 +154,8 @@ class VqaTask(Task):
         return VqaFeaturizer(self.cfg.model.max_question, self.answers())
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
-        longest, tokens = self.cfg.model.max_question, self.cfg.data.batch_tokens
-        if is_valid("data.batch_tokens", "model.max_question") and tokens < longest:
-            message = f"must be at least {longest}, the tokens of the longest possible question"
-            yield Problem("data.batch_tokens", message, tokens)
+        if is_valid("data.batch_tokens", "model.max_question"):
+            yield from self.budget_problems(self.cfg.model.max_question, "the tokens of the longest possible question")
         if not is_valid("model", "data"):
             return
         given = self.cfg.source.options.get("features")

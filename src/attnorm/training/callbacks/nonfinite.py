@@ -10,10 +10,10 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
+from attnorm.files import write_json
 from attnorm.tasks.ranks import Ranks
 from attnorm.training.callbacks.attention_stats import log_now
 from attnorm.training.diagnosis import Finding, examine, not_finite, saved, saved_parameters
-from attnorm.training.environment import write_json
 from attnorm.training.module import REMEDY, Microbatch, NonFiniteLoss, TrainingModule, scales_gradients
 
 log = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytorch_lightning as pl
 
 from attnorm.attention.linear import kernels
+from attnorm.files import write_json
 from attnorm.run.state import PROGRESS
 from attnorm.training.compiled import CompiledModel
-from attnorm.training.environment import write_json
 
 SECONDS = 2.0  # between two writes of progress.json
 

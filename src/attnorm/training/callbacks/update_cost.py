@@ -8,10 +8,11 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
+from attnorm.files import write_json
 from attnorm.run.config_file import COST_FILE
 from attnorm.schema import WholeNumber
 from attnorm.training.callbacks.throughput import loader_of
-from attnorm.training.environment import is_first_rank, write_json
+from attnorm.training.environment import is_first_rank
 from attnorm.training.flops import flops_per_token
 from attnorm.training.module import TrainingModule
 

@@ -1,0 +1,19 @@
+"""The HTML pages of reports and of comparisons on probes."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import jinja2
+
+
+def environment(package: str) -> "jinja2.Environment":
+    """The templates of a package, which escape every text and raise an error for a name without a value."""
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader(package),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

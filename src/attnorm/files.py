@@ -1,0 +1,34 @@
+"""Writing files whole: a reader finds the old content or the new one, whatever happens to the process."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yields the file to write; when the context has ended without an error, it replaces `path`. Creates its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
+    unfinished.unlink(missing_ok=True)  # it may be a link to elsewhere: the folder may come from anyone
+    try:
+        yield unfinished
+        os.replace(unfinished, path)
+    except Exception:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: Path, content: str) -> None:
+    """Writes a text as UTF-8, whole or not at all. Creates its folder."""
+    with replacing(path) as unfinished:
+        unfinished.write_text(content, encoding="utf-8")
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Writes a JSON object, whole or not at all. Creates its folder."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
