@@ -110,7 +110,7 @@ def equal_peer(ours, batch: dict) -> Callable:
 def read(cfg: timing.ResolvedConfig, packed: bool, args: argparse.Namespace) -> tuple:
     """The documents in rows, and what turns parts of them into batches."""
     from attnorm.data.preprocess import prepare
-    from attnorm.tasks.mlm.masking import MaskedLMCollator, Masking
+    from attnorm.tasks.mlm.masking import MaskedLMCollator
     from attnorm.tasks.mlm.packing import PackedFeaturizer
 
     split = prepare(
@@ -123,8 +123,7 @@ def read(cfg: timing.ResolvedConfig, packed: bool, args: argparse.Namespace) -> 
         cache_dir=args.cache,
         splits=["train"],
     )["train"]
-    masking = Masking(**{name: getattr(cfg.task, name) for name in Masking.__dataclass_fields__})
-    return split, MaskedLMCollator(split.rows, split.tokenizer, masking, seed=0)
+    return split, MaskedLMCollator(split.rows, split.tokenizer, cfg.task, seed=0)
 
 
 def collate(masked, parts: Iterable, args: argparse.Namespace) -> list[dict]:

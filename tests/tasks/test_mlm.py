@@ -148,7 +148,7 @@ def test_options_that_are_left_out_have_their_defaults():
     assert runs.problems(cfg) == []
     cfg["task"]["keep_prob"] = 0.95
     (problem,) = runs.problems(cfg)
-    assert problem == "task.keep_prob=0.95, task.random_prob=0.1: more than 1 together"
+    assert problem == "task.keep_prob=0.95, random_prob=0.1: more than 1 together"
 
 
 # ------------------------------------------------------------------------------------------ attention to unmasked words

@@ -236,11 +236,11 @@ def test_whole_words_can_be_hidden(monkeypatch, tmp_path):
         (("task.mask_prob=0",), "task.mask_prob=0: allowed: numbers above 0"),
         (
             ("task.keep_prob=0.6", "task.random_prob=0.6"),
-            "task.keep_prob=0.6, task.random_prob=0.6: more than 1 together",
+            "task.keep_prob=0.6, random_prob=0.6: more than 1 together",
         ),
         (
             ("task.span_weights=[0,0]",),
-            "task.span_weights=[0, 0]: must be a list of numbers >= 0",
+            "task.span_weights=[0.0, 0.0]: at least one must be above 0",
         ),
         (
             ("model.max_source=2000",),

@@ -7,19 +7,21 @@ length has the distribution P(n) = w_n / (w_1 + ... + w_L), and all positions wh
 ALBERT uses w_n = 1/n and L = 3.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from attnorm.data.featurizer import Table, pad
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.tokenizers.base import Tokenizer
-from attnorm.errors import DataError, Problem
+from attnorm.errors import DataError
+from attnorm.schema import NonNegative, Probability
 from attnorm.tasks.collator import Collator
 
 _TRIES = 16  # random positions tried for a span before all remaining positions are listed
@@ -30,9 +32,9 @@ def masked_count(tokens: int | np.ndarray, share: float) -> np.ndarray:
     return np.maximum(1, np.rint(share * np.asarray(tokens))).astype(np.int64)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Masking:
-    """Which tokens are masked, and what replaces them. Raises ValueError that lists all invalid values.
+    """Which tokens are masked, and what replaces them. Raises DataError for values that do not fit each other.
 
     mask_prob:    share of the tokens that are masked.
     span_weights: relative frequencies of spans of 1, 2, ... units.
@@ -40,40 +42,17 @@ class Masking:
     keep_prob, random_prob: shares of the masked tokens that stay unchanged, and that become any other token.
     """
 
-    mask_prob: float = 0.15
-    span_weights: tuple[float, ...] = (1.0, 0.5, 0.3333)
+    mask_prob: Annotated[float, Field(gt=0, le=1)] = 0.15
+    span_weights: tuple[NonNegative, ...] = (1.0, 0.5, 0.3333)
     whole_words: bool = False
-    keep_prob: float = 0.1
-    random_prob: float = 0.1
+    keep_prob: Probability = 0.1
+    random_prob: Probability = 0.1
 
     def __post_init__(self) -> None:
-        if problems := self.check(vars(self)):
-            raise DataError("\n".join(problems))
-        object.__setattr__(self, "span_weights", tuple(map(float, self.span_weights)))
-
-    @classmethod
-    def check(cls, options: Mapping[str, object], key: str = "masking") -> list[str]:
-        """Problems with the values of these options, each starting with `key`.option."""
-        values: dict[str, Any] = {name: options.get(name, getattr(cls, name)) for name in cls.__dataclass_fields__}
-        problems = []
-        for name in ("mask_prob", "keep_prob", "random_prob"):
-            value = values[name]
-            if not _is_number(value) or not 0 <= value <= 1 or (name == "mask_prob" and value == 0):
-                least = "above 0" if name == "mask_prob" else "at least 0"
-                problems.append(f"{key}.{name}={value}: must be a share, {least} and at most 1")
-        if not problems and values["keep_prob"] + values["random_prob"] > 1:
-            shares = f"{key}.keep_prob={values['keep_prob']}, {key}.random_prob={values['random_prob']}"
-            problems.append(Problem.about(f"{key}.keep_prob", f"{shares}: more than 1 together"))
-        weights = values["span_weights"]
-        if not (
-            isinstance(weights, (list, tuple))
-            and all(_is_number(weight) and 0 <= weight < float("inf") for weight in weights)
-            and sum(weights) > 0
-        ):
-            problems.append(f"{key}.span_weights={weights}: must be a list of numbers >= 0 with at least one above 0")
-        if not isinstance(values["whole_words"], bool):
-            problems.append(f"{key}.whole_words={values['whole_words']}: must be true or false")
-        return problems
+        if self.keep_prob + self.random_prob > 1:
+            raise DataError(f"keep_prob={self.keep_prob}, random_prob={self.random_prob}: more than 1 together")
+        if not sum(self.span_weights) > 0:
+            raise DataError(f"span_weights={list(self.span_weights)}: at least one must be above 0")
 
     def draw(self, maskable: np.ndarray, starts_word: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Draws the masked tokens, bool (N,), in spans that neither overlap nor contain tokens that are not `maskable`.
@@ -134,10 +113,6 @@ class Masking:
         which = ((fate[changed] - self.keep_prob) / self.random_prob * len(ordinary)).astype(np.int64)
         shown[changed] = ordinary[which % len(ordinary)]  # rounding can give len(ordinary)
         return shown
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 class MaskedLMCollator(Collator):

@@ -4,10 +4,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated
 
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor
 
 from attnorm.data.preprocess import Split
@@ -15,8 +13,7 @@ from attnorm.data.sources.base import DOCUMENTS
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import Problem
 from attnorm.models.bert import MaskedLM
-from attnorm.parts import TARGET, names_of
-from attnorm.schema import NonNegative, Probability
+from attnorm.parts import TARGET
 from attnorm.tasks.bert import EncoderTask
 from attnorm.tasks.input_hashes import hash_of
 from attnorm.tasks.mlm.masking import MaskedLMCollator, Masking
@@ -85,15 +82,10 @@ EVALUATION_SEED = 0  # of the masks of validation and test splits: runs with dif
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedLMTaskConfig(TaskConfig):
+class MaskedLMTaskConfig(Masking, TaskConfig):
     """The keys of `task`, as in conf/task/mlm.yaml: those of `Masking`, and packed (several documents per block)."""
 
     packed: bool = True
-    mask_prob: Annotated[float, Field(gt=0, le=1)] = 0.15
-    span_weights: tuple[NonNegative, ...] = (1.0, 0.5, 0.3333)
-    whole_words: bool = False
-    keep_prob: Probability = 0.1
-    random_prob: Probability = 0.1
 
 
 class MaskedLMTask(EncoderTask):
@@ -104,17 +96,13 @@ class MaskedLMTask(EncoderTask):
     def featurizer(self) -> PackedFeaturizer:
         return PackedFeaturizer(self.cfg.model.max_source, self.config.packed, self.config.mask_prob)
 
-    def masking(self) -> Masking:
-        """Which tokens are masked, and what replaces them."""
-        return Masking(**{name: getattr(self.config, name) for name in names_of(Masking)})
-
     def module(self, model: MaskedLM, tokenizer: Tokenizer, validation: Split) -> MaskedLMModule:
         return MaskedLMModule(model, tokenizer)
 
     def collator(self, split: Split) -> MaskedLMCollator:
         """Batches whose masks depend on the seed of the run in training, and are the same for all runs otherwise."""
         seed = self.cfg.seed if split.name == "train" else EVALUATION_SEED
-        return MaskedLMCollator(split.rows, split.tokenizer, self.masking(), seed)
+        return MaskedLMCollator(split.rows, split.tokenizer, self.config, seed)
 
     def input_hashes(self, split: Split) -> list[str]:
         return [hash_of(row) for row in split.rows]
@@ -138,9 +126,6 @@ class MaskedLMTask(EncoderTask):
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
         yield from super().problems(is_valid)
-        if is_valid("task"):
-            options = {name: value for name, value in self.cfg.settings["task"].items() if name in names_of(Masking)}
-            yield from Masking.check(options, "task")
         if is_valid("tokenizer") and not self.cfg.tokenizer.cls.has_mask:
             message = "has no mask token, which this task needs; use tokenizer=wordpiece"
             yield Problem(f"tokenizer.{TARGET}", message, self.cfg.settings["tokenizer"][TARGET])
