@@ -142,7 +142,13 @@ def read_optimization(
     schedule = problems.part("scheduler", scheduler, facts=facts, shared=names_of(SchedulerTiming))
     if theirs is None or schedule is None or not problems.is_valid("optimizer", "scheduler"):
         return None
-    return Optimization(theirs, groups, schedule, when)
+    found = Optimization(theirs, groups, schedule, when)
+    if found.depends_on_length:
+        for name, needed in (("interval", "step"), ("frequency", 1)):
+            if (value := getattr(when, name)) != needed:
+                sentence = f"{schedule.cls.__name__} counts all updates of the run; allowed: {needed}"
+                problems.append(Problem(f"scheduler.{name}", sentence, value))
+    return found
 
 
 def refusals(optimizer: Part) -> list[Problem]:

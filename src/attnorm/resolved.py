@@ -39,7 +39,7 @@ class TaskConfig:
 
     name:        name of the folder that contains the task's runs.
     max_steps:   number of updates, if neither trainer.max_steps nor trainer.max_epochs is set.
-    validations: number of validations, evenly spaced over the run, with the last one at its end.
+    validations: the largest number of validations. They are evenly spaced, and the last one is at the end of the run.
     selection:   the validation examples on which the best checkpoint is selected: a fixed "half" of them, so that
                  comparisons of runs can use the other half, or "all".
     """

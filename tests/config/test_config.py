@@ -36,7 +36,7 @@ from attnorm.imports import locate
 from attnorm.models.generation import Decoding
 from attnorm.optim import ParamGroups, warmup_decay
 from attnorm.parts import TARGET
-from attnorm.resolved import DataConfig, PathsConfig, RunConfig, StartConfig
+from attnorm.resolved import DataConfig, PathsConfig, RunConfig, StartConfig, TaskConfig
 from attnorm.schema import parameters
 
 YAML_FILES = sorted(runs.CONF.rglob("*.yaml"))
@@ -620,6 +620,19 @@ def test_a_model_for_other_tasks_is_refused_with_the_models_that_fit():
     problems = runs.problems(runs.plain("model=vqa_tiny"))
     fitting = "use model=lstm_seq2seq, model=tiny"
     assert any(it.startswith("model: Pythia has the interface 'vqa', but") and it.endswith(fitting) for it in problems)
+
+
+@pytest.mark.parametrize("debug", ["fdr", "limit"])
+def test_these_debug_settings_fit_every_task(debug):
+    of_task = {key.partition(".")[2] for key in keys_of(runs.CONF / f"debug/{debug}.yaml") if key.startswith("task.")}
+    assert of_task <= set(parameters(TaskConfig))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("key", "value"), [("interval", "epoch"), ("frequency", 2)])
+def test_a_schedule_over_all_updates_cannot_step_more_rarely(key, value):
+    [problem] = refused(f"+scheduler.{key}={value}")
+    assert problem.startswith(f"scheduler.{key}={value}: ") and "counts all updates of the run" in problem
 
 
 @pytest.mark.slow

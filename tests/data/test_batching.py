@@ -94,6 +94,33 @@ def test_an_update_is_the_same_rows_however_many_devices_and_pieces_share_it(acc
         assert list(map(rows_of, shared)) == list(map(rows_of, whole))
 
 
+@pytest.mark.parametrize("parts", [2, 3, 4, 8])
+def test_a_last_batch_with_few_rows_does_not_change_the_order_of_the_others(parts):
+    changed = 0
+    for rows in range(160, 200):  # the last batch has 1, 2, ... rows
+        lengths = random_lengths(rows)
+        whole, shared = updates(lengths), updates(lengths, parts)
+        last = TokenBatches(lengths, BUDGET).cuts
+        if last[-1] - last[-3] < 2 * parts:
+            continue  # too few rows for both
+        different = [rows_of(a) != rows_of(b) for a, b in zip(whole, shared, strict=True)]
+        assert sum(different) in (0, 2) and sum(different) // 2 == (last[-1] - last[-2] < parts)
+        changed += any(different)
+    assert changed
+
+
+@pytest.mark.parametrize("accumulation, ranks", [(1, 1), (3, 1), (2, 2)])
+def test_a_limit_ends_every_epoch_after_so_many_updates(accumulation, ranks):
+    lengths = random_lengths()
+    for limit in (1, 3, 10**6):
+        for epoch in (0, 1):
+            sampler = TokenBatches(lengths, BUDGET, accumulation=accumulation, ranks=ranks)
+            sampler.set_epoch(epoch)
+            whole = list(sampler)
+            sampler.limit = limit
+            assert list(sampler) == whole[: limit * accumulation] and len(sampler) == len(list(sampler))
+
+
 @pytest.mark.parametrize("accumulation, ranks", LAYOUTS)
 def test_every_part_is_an_equal_share_and_knows_the_target_tokens_of_its_update(accumulation, ranks):
     lengths = random_lengths()
@@ -187,6 +214,7 @@ def sized(*totals):
         pytest.param(sized(9, 9, 9, 9, 9, 9), 10, 3, [0, 3, 6], id="at_least_above_the_budget"),
         pytest.param(sized(9, 9, 9, 9, 9), 10, 3, [0, 5], id="the_last_joins"),
         pytest.param(sized(2, 2, 2, 2, 9, 9, 9, 9), 8, 3, [0, 4, 8], id="the_last_joins_the_batch_before"),
+        pytest.param(sized(2, 2, 2, 2, 2, 9), 10, 2, [0, 4, 6], id="the_last_gets_a_row_of_the_batch_before"),
         pytest.param(sized(5, 5), 100, 2, [0, 2], id="as_many_rows_as_at_least"),
     ],
 )
@@ -205,8 +233,9 @@ def test_a_cut_comes_only_where_the_next_row_would_be_too_much(seed, at_least):
     lengths = random_lengths(60, seed)
     cuts = cut_by_tokens(lengths, 150, at_least)
     assert cuts[0] == 0 and cuts[-1] == 60
-    for start, stop in itertools.pairwise(cuts[:-1]):  # the last batch may hold another that joined it
+    for start, stop in itertools.pairwise(cuts[:-1]):
         assert stop - start >= at_least
+    for start, stop in itertools.pairwise(cuts[:-2]):  # the last batches may have joined, or share their rows
         assert stop - start == at_least or (stop - start) * lengths[start:stop].max(0).sum() <= 150
         assert (stop + 1 - start) * lengths[start : stop + 1].max(0).sum() > 150
     assert cuts[-1] - cuts[-2] >= at_least

@@ -23,10 +23,10 @@ SIZES = {
 }
 
 
-def rough(kind, normalizer="softmax", dropout=0.0):
+def rough(kind, normalizer="softmax", **settings):
     """A model in float64 and evaluation mode, with noise on every parameter."""
     labels = {"labels": LABELS} if kind is Classifier else {}
-    shape = TransformerConfig(**{**SIZES, "dropout": dropout})
+    shape = TransformerConfig(**{**SIZES, **settings})
     model = kind(shape, {**attention_tables(), "encoder": normalizer}, VOCABULARY, PAD, **labels).double().eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -90,3 +90,9 @@ def test_every_parameter_gets_a_gradient(kind):
     model(ids, types).square().sum().backward()
     idle = [n for n, p in model.named_parameters() if p.grad is None or not (p.grad.isfinite().all() and p.grad.any())]
     assert idle == []
+
+
+@pytest.mark.parametrize("kind", [SpanModel, Classifier])
+def test_an_encoder_without_token_types_reads_both_parts_alike(kind):
+    model, (ids, types) = rough(kind, type_vocab_size=0), batch()
+    assert torch.equal(model(ids, types), model(ids))

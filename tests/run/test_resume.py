@@ -65,6 +65,27 @@ def test_a_run_resumed_after_any_update_equals_one_that_never_stopped(monkeypatc
     assert rows(tmp_path / "second") == rows(uninterrupted(*overrides))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("length", "longer", "extra"),
+    [
+        (
+            "trainer.max_steps=3",
+            "trainer.max_steps=8",
+            ("trainer.limit_train_batches=3",),
+        ),
+        ("trainer.max_epochs=1", "trainer.max_epochs=3", ("trainer.limit_train_batches=4",)),
+        ("trainer.max_epochs=1", "trainer.max_epochs=2", ()),
+    ],
+)
+def test_a_finished_run_that_goes_on_equals_one_that_never_stopped(tmp_path, length, longer, extra):
+    overrides = (*SHORT, "scheduler=constant", "trainer.val_check_interval=2", *extra)
+    runs.tiny_run(tmp_path / "first", *overrides, length)
+    runs.tiny_run(tmp_path / "second", *overrides, longer, last(tmp_path / "first"))
+    whole = uninterrupted(*overrides, longer)
+    assert runs.different_ends(whole, tmp_path / "second") == []
+
+
 # a stop behind the last update
 
 

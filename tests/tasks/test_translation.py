@@ -18,7 +18,7 @@ from attnorm.analysis.arms import read_folder
 from attnorm.analysis.scores import corpus_metrics_of, example_table
 from attnorm.analysis.statistics.corpus import pseudo_values
 from attnorm.cli import train as front
-from attnorm.errors import RunError, UserError
+from attnorm.errors import ConfigError, RunError, UserError
 from attnorm.tasks.bleu import Bleu
 from attnorm.tasks.results import CORPUS_METRICS as KEY
 from attnorm.tasks.results import Predictions
@@ -81,6 +81,13 @@ def test_the_language_of_the_targets_decides_how_texts_are_detokenized(tmp_path)
     assert recorded(*files, "task.detokenize=en")["task"]["detokenize"] == "en"
     assert recorded(*files, "task.detokenize=null")["task"]["detokenize"] is None
     assert recorded()["task"]["detokenize"] == "en"  # the built-in corpus
+    for file in ("train", "val"):
+        (tmp_path / f"{file}.fr").rename(tmp_path / f"{file}.fra")
+    files = (*files[:-1], "data.target_language=fra")
+    with pytest.raises(ConfigError, match=r"^data\.target_language=fra: task\.detokenize=auto needs a two-letter code"):
+        recorded(*files)
+    assert recorded(*files, "task.detokenize=fr")["task"]["detokenize"] == "fr"
+    assert recorded(*files, "task.detokenize=null")["task"]["detokenize"] is None
 
 
 @pytest.mark.parametrize("package", ["sacrebleu", "sacremoses"])

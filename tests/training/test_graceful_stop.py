@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 import runs
+import torch
 from marks import slow
 
 from attnorm.cli import errors
 from attnorm.tasks.task import Task
 from attnorm.training.callbacks import resuming
 from attnorm.training.callbacks import throughput as callbacks
-from attnorm.training.callbacks.graceful_stop import SIGNALS, TimeLimit
+from attnorm.training.callbacks.graceful_stop import SIGNALS, EarlyStopping, TimeLimit
 
 BUSY = ("attention=hnas", "data.train_size=60", "task.max_steps=8", "task.validations=2")
 
@@ -107,6 +108,22 @@ def test_a_run_whose_time_is_up_is_not_finished_and_can_be_resumed(monkeypatch, 
     assert runs.load(tmp_path / "first")["global_step"] == 3
     runs.tiny_run(tmp_path / "second", *overrides, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt")
     assert runs.unequal(runs.parameters(tmp_path / "whole"), runs.parameters(tmp_path / "second")) == []
+
+
+def test_a_run_that_continues_has_the_whole_time_again():
+    first, second = TimeLimit("00:00:00:50"), TimeLimit("00:00:00:50")
+    first._start_time["train"], first._end_time["train"] = 0.0, 60.0  # as Lightning's `Timer` keeps them
+    assert first.time_remaining() < 0
+    for state in (first.state_dict(), {"time_elapsed": {"train": 60.0, "sanity_checking": 0.0, "validate": 0.0}}):
+        second.load_state_dict(state)
+        assert second.time_remaining() == 50
+
+
+def test_a_run_that_continues_stops_early_with_the_patience_that_is_set_now():
+    before, now = EarlyStopping("val/loss", "min", 1), EarlyStopping("val/loss", "min", 5)
+    before.wait_count, before.best_score = 1, torch.tensor(2.0)
+    now.load_state_dict(before.state_dict())
+    assert (now.patience, now.wait_count, now.best_score) == (5, 1, 2.0)
 
 
 @pytest.mark.slow

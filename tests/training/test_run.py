@@ -2,10 +2,12 @@
 
 import functools
 import json
+import math
 import os
 import signal
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas
 import pytest
@@ -25,6 +27,7 @@ from attnorm.tasks.task import task_of
 from attnorm.training.callbacks import throughput as callbacks
 from attnorm.training.environment import git_state
 from attnorm.training.module import NonFiniteLoss, TrainingModule
+from attnorm.training.trainer import validation_interval
 
 EPOCHS = (
     "attention=hnas",
@@ -248,11 +251,47 @@ def test_a_run_makes_the_updates_it_was_asked_for(tmp_path, overrides, steps):
 
 
 @pytest.mark.parametrize(
-    ("steps", "validations", "expected"), [(6, 3, [2, 4, 6]), (7, 3, [2, 4, 6, 7]), (3, 5, [1, 2, 3])]
+    ("steps", "validations", "expected"), [(6, 3, [2, 4, 6]), (7, 3, [3, 6, 7]), (3, 5, [1, 2, 3])]
 )
 def test_validations_are_even_and_the_last_is_at_the_end(tmp_path, steps, validations, expected):
     runs.tiny_run(tmp_path, f"task.max_steps={steps}", f"task.validations={validations}")
     assert list(runs.logged(tmp_path, "val/loss")) == expected
+
+
+@pytest.mark.parametrize("updates", [1, 4, 5, 9, 14, 41, 1987])
+@pytest.mark.parametrize("validations", [1, 3, 5, 20])
+def test_there_are_no_more_validations_than_asked_for(updates, validations):
+    data = SimpleNamespace(cfg=SimpleNamespace(trainer=SimpleNamespace(val_check_interval=None)))
+    data.cfg.task = SimpleNamespace(validations=validations)
+    every = validation_interval(data, updates)
+    assert math.ceil(updates / every) <= validations
+    assert every == 1 or math.ceil(updates / (every - 1)) > validations  # and as many as fit
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("limit", "share"), [(None, 1.0), (3, None), (0.25, 0.25), (1e-9, 0.0), (10**6, 1.0)])
+def test_a_limit_of_validation_batches_leaves_short_and_long_texts(tmp_path, limit, share):
+    typed = ("data.valid_size=200", "data.batch_tokens=800", "task.max_steps=1", "task.rouge_pairs=0")
+    found = {}
+
+    def keep(trainer, module):
+        found["rows"] = [row for batch in trainer.val_dataloaders for row in batch["rows"].tolist()]
+        found["batches"] = len(trainer.val_dataloaders)
+        found["lengths"] = trainer.datamodule.splits["validation"].lengths.sum(1)
+        found["all"] = trainer.datamodule.task.selecting(trainer.datamodule.splits["validation"])
+
+    with pytest.MonkeyPatch.context() as patch:
+        runs.before(patch, callbacks.Throughput, "on_validation_end", lambda _, *args: keep(*args))
+        runs.tiny_run(tmp_path, *typed, *([] if limit is None else [f"trainer.limit_val_batches={limit}"]))
+    rows, selecting = found["rows"], sorted(map(int, found["all"]))
+    assert set(rows) <= set(selecting) and len(set(rows)) == len(rows)
+    if share is not None:
+        assert len(rows) == max(1, round(share * len(selecting)))
+    else:
+        assert abs(found["batches"] - limit) <= 1
+    if len(rows) > 20:
+        lengths = found["lengths"]
+        assert lengths[rows].mean() == pytest.approx(lengths[selecting].mean(), rel=0.1)
 
 
 @pytest.mark.slow

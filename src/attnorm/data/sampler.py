@@ -33,6 +33,7 @@ class TokenBatches(Sampler[MicroBatch]):
              its last sequence.
     rows:    int, the numbers of the rows that are used; by default all of them.
     shuffle: False keeps a fixed order, for validation, and distributes whole batches over the ranks, at least one each.
+    limit:   the largest number of updates in an epoch of training; None: all.
 
     Raises ValueError if there are fewer rows than parts.
     """
@@ -49,8 +50,9 @@ class TokenBatches(Sampler[MicroBatch]):
         accumulation: int = 1,
         rank: int = 0,
         ranks: int = 1,
+        limit: int | None = None,
     ):
-        self.lengths, self.seed, self.shuffle = lengths, seed, shuffle
+        self.lengths, self.seed, self.shuffle, self.limit = lengths, seed, shuffle, limit
         self.weights = lengths[:, -1] if weights is None else weights
         self.rows = np.arange(len(lengths)) if rows is None else rows
         self.accumulation, self.rank, self.ranks = accumulation, rank, ranks
@@ -72,7 +74,9 @@ class TokenBatches(Sampler[MicroBatch]):
 
     def __len__(self) -> int:
         batches = len(self.cuts) - 1
-        return batches * self.accumulation if self.shuffle else len(range(self.rank, batches, self.ranks))
+        if not self.shuffle:
+            return len(range(self.rank, batches, self.ranks))
+        return self.accumulation * (batches if self.limit is None else min(batches, self.limit))
 
     def __iter__(self) -> Iterator[MicroBatch]:
         start, self.start = self.start, 0
@@ -88,7 +92,7 @@ class TokenBatches(Sampler[MicroBatch]):
             return
         random = np.random.Generator(np.random.PCG64([self.seed, self.epoch]))
         order = self.rows[np.lexsort((random.random(len(self.rows)), *self.lengths[self.rows].T[::-1]))]
-        for batch in random.permutation(batches):
+        for batch in random.permutation(batches)[: self.limit]:
             update = order[self.cuts[batch] : self.cuts[batch + 1]]
             for piece in range(self.accumulation):
                 yield self._part(update, piece * self.ranks + self.rank, self.accumulation * self.ranks)
@@ -113,7 +117,8 @@ def cut_by_tokens(lengths: np.ndarray, batch_tokens: int, at_least: int = 1) -> 
     """Bounds [0, ..., rows] of consecutive batches with rows * (sum of the longest of each sequence) <= batch_tokens.
 
     lengths: int (rows, k), in the order of the rows. A batch has at least `at_least` rows, even above the budget. A
-             last batch with fewer rows is merged with the previous one.
+             last batch with fewer rows gets some of the previous one, so that the number of batches stays the same, or
+             is merged with it if it has too few.
     """
     cuts, total = [0], len(lengths)
     window = max(at_least, batch_tokens // max(1, int(lengths.sum(1).min()))) + 1  # no batch can hold more rows
@@ -123,5 +128,8 @@ def cut_by_tokens(lengths: np.ndarray, batch_tokens: int, at_least: int = 1) -> 
         fit = int((np.arange(1, len(ahead) + 1) * longest <= batch_tokens).sum())
         cuts.append(min(total, cuts[-1] + max(fit, at_least)))
     if len(cuts) > 2 and cuts[-1] - cuts[-2] < at_least:
-        del cuts[-2]
+        if cuts[-1] - cuts[-3] >= 2 * at_least:
+            cuts[-2] = cuts[-1] - at_least
+        else:
+            del cuts[-2]
     return cuts

@@ -45,6 +45,10 @@ class EncoderModel(nn.Module):
         """Initializes the parameters."""
         initialize(self, seed)
 
+    def states(self, ids: Tensor, types: Tensor | None) -> Tensor:
+        """The states of padded ids (B, N, W). Types are left out if the encoder has none."""
+        return self.encoder(ids, ids != self.pad_id, types=types if self.shape.type_vocab_size else None)
+
 
 class SpanModel(EncoderModel):
     """Predicts where an answer starts and ends, with two scores per token ("BERT", Sec. 4.2)."""
@@ -57,7 +61,7 @@ class SpanModel(EncoderModel):
 
         All scores are finite, also at positions that cannot be part of an answer. The caller excludes such positions.
         """
-        return self.spans(self.encoder(ids, ids != self.pad_id, types=types))
+        return self.spans(self.states(ids, types))
 
 
 class Classifier(EncoderModel):
@@ -72,5 +76,4 @@ class Classifier(EncoderModel):
 
     def forward(self, ids: Tensor, types: Tensor | None = None) -> Tensor:
         """ids, int (B, N), padded; types, int (B, N), None: all 0 -> scores (B, labels)."""
-        states = self.encoder(ids, ids != self.pad_id, types=types)
-        return self.classifier(self.dropout(self.pooler(states[:, 0]).tanh()))
+        return self.classifier(self.dropout(self.pooler(self.states(ids, types)[:, 0]).tanh()))

@@ -22,7 +22,13 @@ FREE = (  # groups and keys that may change: how long, where and how fast a run 
     *("task.max_steps", "task.validations", "data.num_workers", "data.prefetch_factor", "data.max_test"),
     "data.test_size",
 )
-NOT_FREE = ("precision", "gradient_clip_val", "gradient_clip_algorithm", "limit_train_batches")  # keys of the trainer
+NOT_FREE = (  # keys of the trainer
+    "precision",
+    "gradient_clip_val",
+    "gradient_clip_algorithm",
+    "limit_train_batches",
+    "limit_val_batches",  # of the examples that select the checkpoint
+)
 
 
 def deciding(record: Mapping[str, Any]) -> dict[str, Any]:

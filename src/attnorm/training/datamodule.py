@@ -58,6 +58,8 @@ class TaskDataModule(pl.LightningDataModule):
     def train_dataloader(self) -> ResumableLoader:
         sampler = copy(self.train_sampler)
         sampler.rank = self.trainer.global_rank  # known only here: forked processes inherit the sampler of their parent
+        if self.cfg.trainer.limit_train_batches is not None:
+            sampler.limit = self.updates_per_epoch()
         return self._loader("train", sampler)
 
     def val_dataloader(self) -> ResumableLoader:
@@ -65,10 +67,16 @@ class TaskDataModule(pl.LightningDataModule):
         return self._loader("validation", self._sampler("validation", shuffle=False, rows=self._selecting(), **ranks))
 
     def _selecting(self) -> np.ndarray:
-        """The validation rows on which the best checkpoint is selected."""
-        split = self.splits["validation"]
+        """The validation rows on which the best checkpoint is selected: with limit_val_batches, evenly spaced ones that
+        fill about so many batches."""
+        split, limit = self.splits["validation"], self.cfg.trainer.limit_val_batches
         selecting = self.task.selecting(split)
-        return np.flatnonzero([str(group) in selecting for group in self.task.row_groups(split)])
+        rows = np.flatnonzero([str(group) in selecting for group in self.task.row_groups(split)])
+        if limit is None:
+            return rows
+        share = limit / len(self._sampler("validation", shuffle=False, rows=rows)) if isinstance(limit, int) else limit
+        kept = min(len(rows), max(self.trainer.world_size, round(share * len(rows))))
+        return rows[np.arange(kept) * len(rows) // kept]
 
     def probe_batch(self) -> dict:
         """The first validation batch, the same whenever it is asked for."""

@@ -1,5 +1,6 @@
 """Lightning's trainer for a run: its callbacks, how many updates it makes, and when it validates."""
 
+import math
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,9 @@ def build_trainer(
     plugins: list[Any] = [AtomicCheckpointIO()]
     if SLURMEnvironment.detect():
         plugins.append(SLURMEnvironment(auto_requeue=False))  # `GracefulStop` requeues
+    limits = {"limit_train_batches": None, "limit_val_batches": None}  # the loaders of `TaskDataModule` end there
     trainer = pl.Trainer(
-        **settings | {"max_steps": -1, "val_check_interval": 1},  # both are known once the trainer is: `set_length`
+        **settings | limits | {"max_steps": -1, "val_check_interval": 1},  # the latter two are set in `set_length`
         logger=loggers or False,
         callbacks=callbacks,
         plugins=plugins,
@@ -91,17 +93,15 @@ def set_length(trainer: pl.Trainer, data: TaskDataModule) -> int:
     if not data.cfg.trainer.fast_dev_run:
         trainer.val_check_interval = validation_interval(data, updates) * trainer.accumulate_grad_batches
         trainer.fit_loop.epoch_loop.max_steps = updates
-        if data.cfg.trainer.limit_train_batches is not None:
-            trainer.limit_train_batches = data.updates_per_epoch() * trainer.accumulate_grad_batches
     return updates
 
 
 def validation_interval(data: TaskDataModule, updates: int) -> int:
     """After how many updates to validate: trainer.val_check_interval counts batches (whole number) or is a share of an
-    epoch; without it, task.validations times over the run."""
+    epoch; without it, at most task.validations times over the run."""
     asked = data.cfg.trainer.val_check_interval
     if asked is None:
-        return max(1, updates // data.cfg.task.validations)
+        return math.ceil(updates / data.cfg.task.validations)
     if isinstance(asked, float):
         return max(1, round(asked * data.updates_per_epoch()))
     return asked // data.trainer.accumulate_grad_batches

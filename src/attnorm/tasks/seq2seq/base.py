@@ -32,7 +32,7 @@ class Seq2SeqModule(TaskModule):
     shown:        what source, target and text are called where examples are displayed.
     validation:   the texts of the validation split. Row i corresponds to row i of the validation batches.
     scorer:       what scores the generated texts.
-    scored_pairs: the number of validation pairs, from the first, whose greedy texts are scored in a validation.
+    scored_pairs: of so many first validation pairs, the greedy texts of those that select are scored in a validation.
     max_length:   maximum number of tokens of a greedy text.
     """
 
@@ -111,7 +111,7 @@ def smoothed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> 
     `F.cross_entropy(..., label_smoothing=smoothing)` bit for bit, because it uses the same operations.
     logits: (tokens, V). labels: int64 (tokens,).
     """
-    log_p = logits.log_softmax(-1)
+    log_p = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
     plain = F.nll_loss(log_p, labels, reduction="sum")
     if not smoothing:
         return plain, plain

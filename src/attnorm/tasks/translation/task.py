@@ -1,5 +1,6 @@
 """Translation: pairs of sentences, an encoder-decoder, BLEU and chrF."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -49,7 +50,8 @@ def joined(tables: Sequence[dict[str, list[int]]]) -> dict[str, list[int]]:
 
 AUTO = "auto"
 # sacremoses applies its general rules to any other text, without a word
-Language = Annotated[str, Field(pattern="^[a-z]{2}$", description="the two-letter code of a language")]
+CODE = "^[a-z]{2}$"
+Language = Annotated[str, Field(pattern=CODE, description="the two-letter code of a language")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,15 +73,14 @@ class TranslationTask(Seq2SeqTask):
     @staticmethod
     def completed(cfg: dict) -> dict:
         """With task.detokenize=auto, the language is that of the targets, or English if the data do not say it."""
-        task, data = cfg["task"], cfg["data"]
-        if task["detokenize"] != AUTO:
+        task, language = cfg["task"], cfg["data"].get("target_language", "en")
+        if task["detokenize"] != AUTO or not re.match(CODE, language):
             return cfg
-        return {**cfg, "task": {**task, "detokenize": data.get("target_language", "en")}}
+        return {**cfg, "task": {**task, "detokenize": language}}
 
     def scorer(self) -> Scorer:
         """BLEU and chrF, with the configured detokenization."""
-        language = self.config.detokenize
-        return Scorer(self.cfg.source.options.get("target_language", "en") if language == AUTO else language)
+        return Scorer(self.config.detokenize)
 
     def module(self, model: Any, tokenizer: Tokenizer, validation: Split) -> TranslationModule:
         options = self.module_options(self.config.scored_pairs)
@@ -97,6 +98,9 @@ class TranslationTask(Seq2SeqTask):
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
         yield from super().problems(is_valid)
+        if is_valid("task", "data") and self.config.detokenize == AUTO:
+            sentence = "task.detokenize=auto needs a two-letter code; type task.detokenize=<code>, or null"
+            yield Problem("data.target_language", sentence, self.cfg.source.options["target_language"])
         fertility = self.decoding().fertility
         if fertility is not None and is_valid("attention"):
             wrong = [name for name in self.cross_normalizers() if name not in WITH_FERTILITY]

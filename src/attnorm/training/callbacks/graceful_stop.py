@@ -82,9 +82,10 @@ class GracefulStop(pl.Callback):
 
 
 class TimeLimit(Timer):
-    """`trainer.max_time`: ends training after the update in which the time is up.
+    """`trainer.max_time`: ends training after the update in which the time of this process is up.
 
-    Lightning's own timer can end it between two accumulated batches, whose gradients would then be lost.
+    Lightning's own timer can end it between two accumulated batches, whose gradients would then be lost. It also saves
+    the time in checkpoints, so that a run that its limit has ended would never continue.
     """
 
     def __init__(self, duration: str):
@@ -96,6 +97,12 @@ class TimeLimit(Timer):
         if (index + 1) % trainer.accumulate_grad_batches == 0:
             super().on_train_batch_end(trainer, module, outputs, batch, index)
 
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Nothing: an earlier version has saved the time."""
+
 
 class EarlyStopping(pl.callbacks.EarlyStopping):
     """Lightning's early stopping on the metric that the task monitors.
@@ -105,3 +112,7 @@ class EarlyStopping(pl.callbacks.EarlyStopping):
 
     def __init__(self, monitor: str, mode: str, patience: Count | None = None):
         super().__init__(monitor, mode=mode, patience=sys.maxsize if patience is None else patience)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continues to count, with the patience that is set now."""
+        super().load_state_dict({**state_dict, "patience": self.patience})
