@@ -10,6 +10,7 @@ from tolerance import tolerance
 from torch.testing import assert_close
 
 from attnorm.attention import Mask, build_normalizer
+from attnorm.attention.normalizers import _key_bias
 
 pytestmark = pytest.mark.numerical
 
@@ -267,3 +268,17 @@ def test_dead_rows_and_columns_are_zero_with_finite_gradients_never_nan(variant,
             assert (out[~with_mass.any(-1)] == 0).all()
             for gradient in (*reference.gradients(w, [scores]), *reference.gradients(out, qkv)):
                 assert gradient.isfinite().all()
+
+
+def test_a_mask_with_segments_first_used_in_inference_mode_serves_training_afterwards(monkeypatch):
+    monkeypatch.setattr(_key_bias, "DENSE_UP_TO", {"cpu": 0})
+    mask = Mask(segments=torch.tensor([[0, 0, 1, 1, 1]]))
+    q, k, v = (randn(1, 2, 5, 4, seed=seed) for seed in range(3))
+    module = build_normalizer("dnas")
+    with torch.inference_mode():
+        expected = module.attend(q, k, v, mask).clone()
+    leaf = q.clone().requires_grad_()
+    found = module.attend(leaf, k, v, mask)
+    found.sum().backward()
+    assert_close(found.detach(), expected.clone())
+    assert leaf.grad.isfinite().all()

@@ -261,6 +261,20 @@ def test_cached_self_attention_equals_the_causal_full_pass(normalizer, order, sc
         assert_close(step, full[:, t : t + 1], **TIGHT)
 
 
+@pytest.mark.parametrize("normalizer, scorer", AUTOREGRESSIVE)
+def test_several_queries_at_once_equal_the_full_pass_or_are_refused(normalizer, scorer):
+    """The beginning of a text, and then a token, as decoders of other people do it."""
+    layer, n = make_layer(normalizer, scorer=scorer), 5
+    x, cache = randn(BATCH, n, WIDTH), Cache(grows=True)
+    full = layer(x, x, Mask(causal=True))
+    if layer.normalizer.couples_queries == "past":
+        with pytest.raises(ValueError, match="depends on earlier queries; give it one at a time, not 4"):
+            layer(x[:, :4], x[:, :4], Mask(causal=True), cache=cache)
+        return
+    for part in (slice(0, 4), slice(4, 5)):
+        assert_close(layer(x[:, part], x[:, part], Mask(causal=True), cache=cache), full[:, part], **TIGHT)
+
+
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("normalizer, scorer", AUTOREGRESSIVE)
 def test_cached_cross_attention_equals_the_full_pass_and_projects_the_memory_once(normalizer, order, scorer):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from reference import WIDTH, randn
+from torch.utils.checkpoint import checkpoint
 
 from attnorm.attention import RegularizedMax, build_normalizer
 
@@ -50,3 +51,14 @@ def test_a_solution_has_first_derivatives_only_and_says_so(name, power):
     assert torch.equal(gradient, plain)
     with pytest.raises(RuntimeError, match="only first derivatives are implemented"):
         torch.autograd.grad(gradient.square().sum(), s)
+
+
+@pytest.mark.parametrize("name", SOLVED)
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_the_gradients_of_a_solution_are_the_same_under_checkpointing(name, reentrant):
+    (module, log_prior), (s, k) = SOLVED[name], inputs()
+    loss = lambda s, k: module(s, log_prior=log_prior, keys=k, scale=0.5).square().sum()  # noqa: E731
+    expected = torch.autograd.grad(loss(s, k), (s, k), allow_unused=True)
+    checkpoint(loss, s, k, use_reentrant=reentrant).backward()
+    for leaf, gradient in zip((s, k), expected, strict=True):
+        assert (leaf.grad is None and gradient is None) or torch.equal(leaf.grad, gradient)

@@ -218,3 +218,13 @@ def test_the_function_can_be_compiled_as_a_whole(name):
 
     inputs = qkv(2, 3, keys=L)
     same(torch.compile(both, backend="aot_eager", fullgraph=True)(*inputs), both(*inputs), inputs)
+
+
+@pytest.mark.parametrize("name", ["softmax", "dnas", "sinkhorn", "off_by_one"])
+@pytest.mark.parametrize("lead", [(), (2,), (2, 3), (2, 2, 3), (0, 3)], ids=str)
+def test_nothing_to_attend_to_gives_zeros_and_nothing_asked_gives_nothing(name, lead):
+    for queries, keys in ((0, 5), (5, 0), (0, 0)):
+        q, k, v = (torch.randn(*lead, length, 4) for length in (queries, keys, keys))
+        for mask in (None, torch.ones(queries, keys, dtype=torch.bool)):
+            found = attention(q, k, v, mask, normalizer=name)
+            assert found.shape == (*lead, queries, 4) and not found.any()

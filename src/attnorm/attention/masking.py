@@ -26,7 +26,7 @@ class Mask:
     segments: Tensor | None = None
     # caches, because every layer needs the same dense form and the same segments
     _dense: dict = field(default_factory=dict, init=False, repr=False, compare=False)
-    _segments: list = field(default_factory=list, init=False, repr=False, compare=False)
+    _segments: dict = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name, tensor in self._tensors():
@@ -98,13 +98,14 @@ class Mask:
         if any(tensor.shape[0] != batch for _, tensor in self._tensors()):  # one for all examples
             tensors = {name: tensor.expand(batch, -1) for name, tensor in self._tensors()}
             return Mask(**tensors, causal=self.causal).each_segment(attend, q, k, v, log_prior, scale)
-        if not self._segments:
-            self._segments.extend(self._find_segments())
+        inference = torch.is_inference_mode_enabled()  # its tensors cannot be used for training
+        if inference not in self._segments:
+            self._segments[inference] = list(self._find_segments())
         tokens = [x.transpose(1, 2).flatten(0, 1) for x in (q, k, v)]  # (B N, H, D)
         if log_prior is not None:
             log_prior = log_prior.expand(batch, heads, 1, length).permute(0, 3, 1, 2).flatten(0, 1)  # (B N, H, 1)
         out = torch.zeros_like(tokens[2])
-        for places, mask in self._segments:
+        for places, mask in self._segments[inference]:
 
             def of_segments(x: Tensor, places: Tensor = places) -> Tensor:
                 return x.index_select(0, places.flatten()).unflatten(0, places.shape).transpose(1, 2)  # (S, H, L, D)

@@ -170,6 +170,9 @@ class MultiHeadAttention(nn.Module):
         declared = self.normalizer.declared(q, features)
         if stepping:
             assert cache is not None
+            if q.shape[-2] != 1:
+                name = type(self.normalizer).__name__
+                raise ValueError(f"cache: {name} depends on earlier queries; give it one at a time, not {q.shape[-2]}")
             given = {"keys": k, "scale": scale} if self.normalizer.needs_keys else {}
             weights, cache.state = self.normalizer.step(
                 scores, mask, cache.state, log_prior=log_prior, **given, **declared

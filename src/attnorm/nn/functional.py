@@ -1,5 +1,7 @@
 """Attention with any normalizer, called like `torch.nn.functional.scaled_dot_product_attention`."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -92,7 +94,8 @@ def attention(
         attn_mask = torch.ones(n_queries, n_keys, dtype=torch.bool, device=query.device).tril()
     elif attn_mask is not None and attn_mask.dim() > 2 and query.dim() != 4:
         attn_mask = with_heads(attn_mask.expand(*query.shape[:-1], n_keys))
-    keys, queries = (None if x is None else x.reshape(-1, x.shape[-1]) for x in (key_padding_mask, query_padding_mask))
+    padding = (key_padding_mask, query_padding_mask)
+    keys, queries = (None if x is None else x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) for x in padding)
     shape = (len(q), n_queries, n_keys)
     mask, bias = read_masks(normalizer, shape, attn_mask, keys, queries, is_causal and n_queries == n_keys)
     context, _ = attend(normalizer, q, k, v, mask, bias, log_prior, features, scale, dropout_p)
@@ -101,7 +104,8 @@ def attention(
 
 def with_heads(x: Tensor) -> Tensor:
     """(..., L, E) -> (B, H, L, E)."""
-    return x.reshape(-1, x.shape[-3] if x.dim() > 3 else 1, *x.shape[-2:])
+    heads = x.shape[-3] if x.dim() > 3 else 1
+    return x.reshape(math.prod(x.shape[:-2]) // max(heads, 1), heads, *x.shape[-2:])  # -1 is unknown without elements
 
 
 def attend(

@@ -159,8 +159,8 @@ def run(job: Job) -> Result:
 
 @torch.no_grad()
 def measure(probe: Probe, trained: Trained, members: int) -> dict[str, np.ndarray]:
-    """Entropy and column mass of the weights on other examples than those of the test, and the mean weight on wanted
-    keys, (E,) each."""
+    """Entropy and column mass of the weights on the first examples of the test, and the mean weight on wanted keys,
+    (E,) each."""
     model: Any = trained.model
     if not hasattr(model, "weights"):
         return {}

@@ -423,3 +423,84 @@ def test_on_a_gpu_64k_by_64k_trains_in_memory_that_grows_with_64k(variant, on_gp
     out.backward(torch.ones_like(out))
     assert all(x.grad.isfinite().all() for x in inputs)
     assert torch.cuda.max_memory_allocated() < 2**30  # a table of bytes would have 4 GiB
+
+
+# ------------------------------------------------------------------------------------------- layouts and transforms
+
+MASKS_AND_CAUSAL = MASKS | CAUSAL
+CAUSAL_TOO = ("softmax", "off_by_one")
+FAST = [*OF_EACH, "off_by_one", "dnas_slack"]
+OTHER_SHAPES = {  # of q, of k and of v, before the last two axes
+    "one head of keys": ((BATCH, HEADS), (BATCH, 1), (BATCH, 1)),
+    "one head of values": ((BATCH, HEADS), (BATCH, HEADS), (BATCH, 1)),
+    "one batch of keys": ((BATCH, HEADS), (1, HEADS), (1, HEADS)),
+    "one batch of queries": ((1, HEADS), (BATCH, HEADS), (BATCH, HEADS)),
+    "one head of queries": ((BATCH, 1), (BATCH, HEADS), (BATCH, HEADS)),
+}
+
+
+def built(name):
+    return make(name) if name in VARIANTS else build_normalizer(name).double()
+
+
+@pytest.mark.parametrize("mask", ["none", "both_sides", "causal_keys"])
+@pytest.mark.parametrize("variant", FAST)
+def test_the_layout_in_memory_does_not_matter(variant, mask):
+    """The features of a convolution, (B, H, D, N) in memory, and rows that are far apart."""
+    if MASKS_AND_CAUSAL[mask] is not None and MASKS_AND_CAUSAL[mask].causal and variant not in CAUSAL_TOO:
+        return
+    module = built(variant)
+    usual = [randn(BATCH, HEADS, N, 4, seed=seed) for seed in range(3)]
+    expected = value_and_gradients(lambda *x: module.attend(*x, MASKS_AND_CAUSAL[mask]), usual, module.parameters())
+    for layout in (lambda x: x.mT.contiguous().mT, lambda x: x.repeat_interleave(2, -1)[..., ::2]):
+        inputs = [layout(x).detach().requires_grad_() for x in usual]
+        assert all(x.stride(-1) > 1 for x in inputs)
+        found = module.attend(*inputs, MASKS_AND_CAUSAL[mask])
+        slopes = reference.gradients(found, [*inputs, *module.parameters()])
+        for ours, theirs in zip([found.detach(), *slopes], expected, strict=True):
+            assert_close(ours, theirs, **TIGHT)
+
+
+@pytest.mark.parametrize("shapes", OTHER_SHAPES)
+@pytest.mark.parametrize("variant", FAST)
+def test_shared_heads_and_batches_are_spread_as_the_dense_formula_spreads_them(monkeypatch, variant, shapes):
+    module = built(variant)
+    inputs = [randn(*shape, N, 4, seed=seed) for seed, shape in enumerate(OTHER_SHAPES[shapes])]
+    found = value_and_gradients(module.attend, inputs, module.parameters())
+    monkeypatch.setattr(key_bias, "DENSE_UP_TO", {"cpu": 10**9})
+    expected = value_and_gradients(module.attend, inputs, module.parameters())
+    for ours, theirs in zip(found, expected, strict=True):
+        assert_close(ours, theirs, **TIGHT)
+
+
+@pytest.mark.parametrize("variant", FAST)
+def test_as_many_values_as_keys_are_needed(variant):
+    q, k = (randn(BATCH, HEADS, N, 4, seed=seed) for seed in range(2))
+    for length in (N // 2, 2 * N):
+        with pytest.raises((RuntimeError, ValueError)):
+            built(variant).attend(q, k, randn(BATCH, HEADS, length, 4))
+
+
+@pytest.mark.parametrize("variant", FAST)
+def test_values_may_have_another_dtype_as_in_the_dense_formula(monkeypatch, variant):
+    module = built(variant).float()
+    q, k, v = (randn(BATCH, HEADS, N, 4, seed=seed).float() for seed in range(3))
+    found = module.attend(q.bfloat16(), k.bfloat16(), v)
+    monkeypatch.setattr(key_bias, "DENSE_UP_TO", {"cpu": 10**9})
+    assert found.dtype == v.dtype and torch.equal(found, module.attend(q.bfloat16(), k.bfloat16(), v))
+
+
+@pytest.mark.parametrize("variant", FAST)
+def test_transforms_of_functions_differentiate_as_finite_differences_do(variant):
+    module = built(variant)
+    q, k, v, step = (randn(1, 2, N, 4, seed=seed) for seed in range(4))
+    attend = lambda q: module.attend(q, k, v, Mask(keys=torch.ones(1, N, dtype=torch.bool)))  # noqa: E731
+    small = 1e-5
+    expected = (attend(q + small * step) - attend(q - small * step)) / (2 * small)
+    assert_close(torch.func.jvp(attend, (q,), (step,))[1], expected, rtol=1e-6, atol=1e-8)
+    with torch.autograd.forward_ad.dual_level():
+        dual = attend(torch.autograd.forward_ad.make_dual(q, step))
+        assert_close(torch.autograd.forward_ad.unpack_dual(dual).tangent, expected, rtol=1e-6, atol=1e-8)
+    leaf = q.clone().requires_grad_()
+    (plain,) = torch.autograd.grad(attend(leaf).square().sum(), leaf)
+    assert_close(torch.func.grad(lambda q: attend(q).square().sum())(q), plain, **TIGHT)

@@ -36,6 +36,7 @@ def logsumexp(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor
     The shapes are those of `attention`. Returns (B, H, 1, N) in float32 or wider, which can be used as a bias of the
     transposed problem. If all keys are masked, the result is finite and has no gradient.
     """
+    q, k = _aligned(q, k)
     bias = None if bias is None else bias.to(torch.promote_types(k.dtype, torch.float32))
     return operators.logsumexp(q, k, _spread(bias, k), scale)[0].unsqueeze(-2)
 
@@ -44,6 +45,7 @@ def _attention(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, causal: bool, total_needs_grad: bool
 ) -> tuple[Tensor, Tensor]:
     """The operator, whose kernels take values as wide as the keys: zeros widen the narrower ones."""
+    q, k, v = _aligned(q, k, v)
     width = v.shape[-1]
     missing = width - k.shape[-1]
     if missing > 0:
@@ -52,6 +54,14 @@ def _attention(
         v = F.pad(v, (0, -missing))
     output, total = operators.attention(q, k, v, _spread(bias, k), scale, causal, total_needs_grad)
     return output[..., :width], total
+
+
+def _aligned(*tensors: Tensor) -> list[Tensor]:
+    """The tensors with the same batch and heads, and with the numbers of a row one after the other in memory: kernels
+    take both for granted."""
+    shape = torch.broadcast_shapes(*(x.shape[:-2] for x in tensors))
+    spread = (x.expand(*shape, *x.shape[-2:]) for x in tensors)
+    return [x if x.stride(-1) == 1 else x.contiguous() for x in spread]
 
 
 def _spread(bias: Tensor | None, k: Tensor) -> Tensor | None:

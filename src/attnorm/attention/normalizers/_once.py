@@ -21,14 +21,25 @@ def once_differentiable(backward: Callable[..., Gradients]) -> Callable[..., Gra
 
     @wraps(backward)
     def once(ctx: Any, *grads: Tensor) -> Gradients:
+        read = ReadOnce(ctx)
         with torch.no_grad():
-            found = backward(ctx, *grads)
-        behind = [x for x in (*grads, *ctx.saved_tensors) if x.requires_grad]
+            found = backward(read, *grads)
+        behind = [x for x in (*grads, *read.saved_tensors) if x.requires_grad]
         if not torch.is_grad_enabled() or not behind:
             return found
         return tuple(x if x is None else NotTwice.apply(x, *behind) for x in found)
 
     return once
+
+
+class ReadOnce:
+    """A context whose saved tensors are unpacked only once, as checkpointing (`torch.utils.checkpoint`) requires."""
+
+    def __init__(self, ctx: Any):
+        self.ctx, self.saved_tensors = ctx, ctx.saved_tensors
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.ctx, name)
 
 
 class NotTwice(torch.autograd.Function):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from attnorm.attention.hooks import TrainingHooks
 from attnorm.attention.masking import Mask, dense_mask
@@ -204,11 +205,19 @@ class FastNormalizer(Normalizer):
     ) -> Tensor:
         self.refuse_leak(mask)
         scale = q.shape[-1] ** -0.5 if scale is None else scale
-        if q.numel() and k.numel():
+        alike = q.dtype == k.dtype == v.dtype and k.shape[-2] == v.shape[-2]  # kernels would not notice
+        if q.numel() and k.numel() and alike and not being_transformed():
             output = self.fast_attend(q, k, v, Given(mask, log_prior, k, scale, q, features))
             if output is not None:
                 return output
         return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale, features=features)
+
+
+def being_transformed() -> bool:
+    """Whether `torch.func` or forward-mode differentiation is at work, for which the fused kernels have no rules."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def dot_scores(q: Tensor, k: Tensor, scale: float | Tensor) -> Tensor:
