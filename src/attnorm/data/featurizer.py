@@ -63,7 +63,7 @@ def list_lengths(ids: Table, column: str) -> np.ndarray:
     return pc.list_value_length(ids.data.column(column)).to_numpy().astype(np.int64)
 
 
-def cut(sequences: Sequence[Sequence[int]], limit: int) -> tuple[list[Sequence[int]], int]:
+def cut(sequences: Sequence[list[int]], limit: int) -> tuple[list[list[int]], int]:
     """Truncates each sequence to `limit` tokens. Returns the sequences and the number of truncated ones."""
     return [sequence[:limit] for sequence in sequences], sum(len(sequence) > limit for sequence in sequences)
 

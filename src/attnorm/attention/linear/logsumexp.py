@@ -59,9 +59,10 @@ def _attention(
 def _aligned(*tensors: Tensor) -> list[Tensor]:
     """The tensors with the same batch and heads, and with the numbers of a row one after the other in memory: kernels
     take both for granted."""
-    shape = torch.broadcast_shapes(*(x.shape[:-2] for x in tensors))
-    spread = (x.expand(*shape, *x.shape[-2:]) for x in tensors)
-    return [x if x.stride(-1) == 1 else x.contiguous() for x in spread]
+    if any(x.shape[:2] != tensors[0].shape[:2] for x in tensors):
+        shape = torch.broadcast_shapes(*(x.shape[:2] for x in tensors))
+        tensors = tuple(x.expand(*shape, -1, -1) for x in tensors)
+    return [x if x.stride(-1) == 1 else x.contiguous() for x in tensors]
 
 
 def _spread(bias: Tensor | None, k: Tensor) -> Tensor | None:
