@@ -165,7 +165,7 @@ def test_a_verdict_that_depends_on_the_rate_is_said(tmp_path, report, scores, sa
 def test_compare_says_what_the_report_says_of_the_sweep(capsys, tmp_path, better, depends):
     scores = {"softmax": SOFTMAX, "hnas": at((1, 1), (25, 25), (24, 24.5))}
     folder = tuned_sweep(tmp_path, {"softmax": 0, "hnas": 9}, scores) if depends else better
-    run_compare([f"against={folder}"], runs.ROOT / "src/attnorm/conf")
+    run_compare([f"against={folder}"])
     said = " ".join("".join(capsys.readouterr()).split())
     assert "hnas minus softmax" in said and "differ in more than their attention" not in said
     assert ("The verdict on hnas depends on optimizer.lr: " in said) == depends

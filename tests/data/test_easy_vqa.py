@@ -1,6 +1,6 @@
 """easy-VQA: rows and views from the package, checked on a stand-in for it and, where it is installed, on itself."""
 
-import importlib
+import importlib.util
 import json
 import sys
 
@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from builders import build_source
 
-from attnorm.data.sources import easy_vqa
 from attnorm.data.sources.easy_vqa import VIEWS, cells, colours, edges, patches
 
 QUESTIONS = {
@@ -73,7 +72,7 @@ def test_the_fingerprint_and_the_views_follow_the_package(package, tmp_path):
 
 
 def test_packages_that_are_missing_are_named(monkeypatch, tmp_path):
-    monkeypatch.setattr(easy_vqa.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     source = build_source("easy_vqa")
     assert source.check() == [
         "data=easy_vqa: the package easy-vqa is not installed; pip install easy-vqa",
