@@ -10,7 +10,10 @@ from typing import Any
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields the file to write; when the context has ended without an error, it replaces `path`. Creates its folder."""
+    """Yields the file to write; when the context has ended without an error, it replaces `path`. Creates its folder.
+
+    The file belongs to this process alone, because two commands may write the same results.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
     unfinished.unlink(missing_ok=True)  # it may be a link to elsewhere: the folder may come from anyone

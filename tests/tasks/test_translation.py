@@ -88,6 +88,8 @@ def test_the_language_of_the_targets_decides_how_texts_are_detokenized(tmp_path)
         recorded(*files)
     assert recorded(*files, "task.detokenize=fr")["task"]["detokenize"] == "fr"
     assert recorded(*files, "task.detokenize=null")["task"]["detokenize"] is None
+    with pytest.raises(ConfigError, match=r"^data\.target_language=null: "):
+        recorded(*files[:-1], "data.target_language=null")
 
 
 @pytest.mark.parametrize("package", ["sacrebleu", "sacremoses"])

@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from attnorm.errors import Problem, key_of
 from attnorm.resolved import ResolvedConfig
+from attnorm.sweeps.jobs import override_key
 
 
 @dataclass
@@ -151,7 +152,7 @@ def composed(overrides: Sequence[str]) -> DictConfig:
 
     keys = []
     for override in overrides:
-        name = override.lstrip("+").partition("=")[0]
+        name = override_key(override)
         if name not in groups() and not name.startswith(("~", "hydra.")) and not {"/", "@"} & set(name):
             keys.append(override)
     cfg = of_files(*[override for override in overrides if override not in keys]).copy()

@@ -13,7 +13,7 @@ from attnorm.progress import console
 from attnorm.run.config_file import COST
 from attnorm.run.state import RunState, state_of
 from attnorm.sweeps.cost import MEASURING, ArmCost, check_machines, cost_of, equalized
-from attnorm.sweeps.jobs import key_of
+from attnorm.sweeps.jobs import override_key
 from attnorm.sweeps.launchers.base import Launcher
 from attnorm.sweeps.scheduler import Grid, Scheduler
 from attnorm.sweeps.state import Journal, is_held
@@ -37,8 +37,8 @@ def measure(
     Raises RunError if an arm cannot be measured or if others were measured on another machine, and Interrupted if a
     signal stops the sweep.
     """
-    kind, ours = command.settings.cost, {key_of(it) for it in MEASURING}
-    runs = [(*(it for it in arm if key_of(it) not in ours), *MEASURING) for arm in arms]
+    kind, ours = command.settings.cost, {override_key(it) for it in MEASURING}
+    runs = [(*(it for it in arm if override_key(it) not in ours), *MEASURING) for arm in arms]
     facts = checker.check(runs)
     if problems := problems_of(command, runs, facts):
         raise ConfigError(problems)

@@ -14,7 +14,7 @@ from attnorm.config.command import Command, read
 from attnorm.errors import Problem
 from attnorm.imports import nearest
 from attnorm.parts import names_of
-from attnorm.sweeps.jobs import choices, expand, key_of, parse
+from attnorm.sweeps.jobs import choices, expand, override_key, parse
 from attnorm.sweeps.settings import SweepSettings
 from attnorm.sweeps.tuning import Tuning
 
@@ -69,10 +69,10 @@ class SweepCommand:
 def read_sweep(arguments: Sequence[str]) -> SweepCommand:
     """Reads the arguments. Raises ConfigError with everything that is wrong with the keys of the sweep itself."""
     options, folders, rest, problems = split_options(arguments)
-    own = [it for it in rest if key_of(it).partition(".")[0] in OWN]
+    own = [it for it in rest if override_key(it).partition(".")[0] in OWN]
     theirs = [it for it in rest if it not in own]
     for argument in theirs:
-        key = key_of(argument)
+        key = override_key(argument)
         if key in REFUSED:
             problems.append(Problem.about(key, f"{argument}: {REFUSED[key]}"))
         elif "." not in key and (suggestion := nearest(key, OWN, cutoff=0.7)) and not is_of_runs(key, folders):
@@ -111,7 +111,7 @@ def problems_of(settings: SweepSettings, overrides: Sequence[Override]) -> Itera
             yield Problem("cost", message, settings.cost)
         if not any(it.is_sweep_override() and plain_key(it) != "seed" for it in overrides):
             yield Problem("cost", "has no effect with a single arm; give a key several values", settings.cost)
-        if settings.tune and (key := key_of(settings.tune)).partition(".")[0] in COSTLY:
+        if settings.tune and (key := override_key(settings.tune)).partition(".")[0] in COSTLY:
             message = f"an update of each arm is measured once, and {key} may change its cost or the number of updates"
             yield Problem("tune", f"{message}; with cost={settings.cost}, tune a key of the optimizer", settings.tune)
 

@@ -7,7 +7,7 @@ from attnorm.cli.check_jobs import Checked
 from attnorm.cli.read_sweep import SweepCommand
 from attnorm.errors import ConfigError, Problem
 from attnorm.run.key import NOT_PART
-from attnorm.sweeps.jobs import Job, expand, job_folder, key_of, label_of, name_of
+from attnorm.sweeps.jobs import Job, expand, job_folder, label_of, name_of, override_key
 from attnorm.sweeps.state import Journal
 
 NAMED_JOBS = 3  # jobs that the message on a problem names
@@ -38,7 +38,7 @@ def tuned(arm: Overrides, key: str, value: str, seed: str) -> Overrides:
 
 def with_updates(overrides: Overrides, updates: int | None) -> Overrides:
     """The overrides of a job with its number of updates, or as they are."""
-    others = tuple(it for it in overrides if key_of(it) != "trainer.max_steps")
+    others = tuple(it for it in overrides if override_key(it) != "trainer.max_steps")
     return overrides if updates is None else (*others, f"++trainer.max_steps={updates}")
 
 
@@ -50,9 +50,9 @@ def refuse_other_budget(folder: Path, journal: Journal, jobs: Iterable[Overrides
     """
 
     def split(overrides: Overrides) -> tuple[frozenset[str], str]:
-        updates = [it.lstrip("+") for it in overrides if key_of(it) == "trainer.max_steps"]
-        others = [it for it in overrides if key_of(it).partition(".")[0] not in NOT_PART]
-        return frozenset(it for it in others if key_of(it) != "trainer.max_steps"), "".join(updates)
+        updates = [it.lstrip("+") for it in overrides if override_key(it) == "trainer.max_steps"]
+        others = [it for it in overrides if override_key(it).partition(".")[0] not in NOT_PART]
+        return frozenset(it for it in others if override_key(it) != "trainer.max_steps"), "".join(updates)
 
     planned = dict(map(split, jobs))
     for job in journal.jobs():
@@ -69,7 +69,7 @@ def arm_of(command: SweepCommand, overrides: Overrides) -> Overrides:
     """The overrides of the arm of a job: without its seed, what is tuned, and the updates that its budget pays for."""
     tuned_key = [command.tuning.key] if command.tuning else []
     varied = ["seed", *tuned_key, *(["trainer.max_steps"] if command.settings.cost != "updates" else [])]
-    return tuple(override for override in overrides if key_of(override) not in varied)
+    return tuple(override for override in overrides if override_key(override) not in varied)
 
 
 def dimensions(command: SweepCommand) -> list:

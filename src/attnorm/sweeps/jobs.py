@@ -75,7 +75,7 @@ def expand(overrides: Iterable[Override]) -> list[tuple[str, ...]]:
     return list(itertools.product(*map(choices, overrides)))
 
 
-def key_of(override: str) -> str:
+def override_key(override: str) -> str:
     """The key of an override: "seed" of "++seed=1"."""
     return override.partition("=")[0].lstrip("+")
 

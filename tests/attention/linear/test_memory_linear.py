@@ -461,14 +461,16 @@ def test_the_layout_in_memory_does_not_matter(variant, mask):
             assert_close(ours, theirs, **TIGHT)
 
 
+@pytest.mark.parametrize("mask", ["none", "both_sides", "segments"])
 @pytest.mark.parametrize("shapes", OTHER_SHAPES)
 @pytest.mark.parametrize("variant", FAST)
-def test_shared_heads_and_batches_are_spread_as_the_dense_formula_spreads_them(monkeypatch, variant, shapes):
+def test_shared_heads_and_batches_are_spread_as_the_dense_formula_spreads_them(monkeypatch, variant, shapes, mask):
     module = built(variant)
+    attend = lambda *x: module.attend(*x, MASKS[mask])  # noqa: E731
     inputs = [randn(*shape, N, 4, seed=seed) for seed, shape in enumerate(OTHER_SHAPES[shapes])]
-    found = value_and_gradients(module.attend, inputs, module.parameters())
+    found = value_and_gradients(attend, inputs, module.parameters())
     monkeypatch.setattr(key_bias, "DENSE_UP_TO", {"cpu": 10**9})
-    expected = value_and_gradients(module.attend, inputs, module.parameters())
+    expected = value_and_gradients(attend, inputs, module.parameters())
     for ours, theirs in zip(found, expected, strict=True):
         assert_close(ours, theirs, **TIGHT)
 

@@ -44,17 +44,14 @@ def html_of(report: Report) -> str:
     """The page as a text."""
     figures = {figure.name: payload_of(figure) for figure in figures_of(report)}
     scripts = [asset("page.js"), *([asset("charts.js")] if figures else [])]
-    return (
-        environment("attnorm.analysis.report")
-        .get_template("page.html")
-        .render(
-            report=report,
-            style=asset("style.css"),
-            scripts=scripts,
-            policy=policy_of(scripts),
-            figures=json_of(figures) if figures else "",
-            library=library() if figures else "",
-        )
+    page = environment("attnorm.analysis.report").get_template("page.html")
+    return page.render(
+        report=report,
+        style=asset("style.css"),
+        scripts=scripts,
+        policy=policy_of(scripts),
+        figures=json_of(figures) if figures else "",
+        library=library() if figures else "",
     )
 
 

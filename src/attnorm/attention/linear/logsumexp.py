@@ -36,7 +36,7 @@ def logsumexp(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor
     The shapes are those of `attention`. Returns (B, H, 1, N) in float32 or wider, which can be used as a bias of the
     transposed problem. If all keys are masked, the result is finite and has no gradient.
     """
-    q, k = _aligned(q, k)
+    q, k = _rows(q, k)
     bias = None if bias is None else bias.to(torch.promote_types(k.dtype, torch.float32))
     return operators.logsumexp(q, k, _spread(bias, k), scale)[0].unsqueeze(-2)
 
@@ -45,7 +45,7 @@ def _attention(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, causal: bool, total_needs_grad: bool
 ) -> tuple[Tensor, Tensor]:
     """The operator, whose kernels take values as wide as the keys: zeros widen the narrower ones."""
-    q, k, v = _aligned(q, k, v)
+    q, k, v = _rows(q, k, v)
     width = v.shape[-1]
     missing = width - k.shape[-1]
     if missing > 0:
@@ -56,12 +56,8 @@ def _attention(
     return output[..., :width], total
 
 
-def _aligned(*tensors: Tensor) -> list[Tensor]:
-    """The tensors with the same batch and heads, and with the numbers of a row one after the other in memory: kernels
-    take both for granted."""
-    if any(x.shape[:2] != tensors[0].shape[:2] for x in tensors):
-        shape = torch.broadcast_shapes(*(x.shape[:2] for x in tensors))
-        tensors = tuple(x.expand(*shape, -1, -1) for x in tensors)
+def _rows(*tensors: Tensor) -> list[Tensor]:
+    """The tensors with the numbers of a row one after the other in memory, which kernels take for granted."""
     return [x if x.stride(-1) == 1 else x.contiguous() for x in tensors]
 
 

@@ -207,10 +207,20 @@ class FastNormalizer(Normalizer):
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         alike = q.dtype == k.dtype == v.dtype and k.shape[-2] == v.shape[-2]  # kernels would not notice
         if q.numel() and k.numel() and alike and not being_transformed():
-            output = self.fast_attend(q, k, v, Given(mask, log_prior, k, scale, q, features))
+            wide_q, wide_k, wide_v = with_shared_heads(q, k, v)
+            given = Given(mask, log_prior, wide_k, scale, wide_q, features)
+            output = self.fast_attend(wide_q, wide_k, wide_v, given)
             if output is not None:
                 return output
         return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale, features=features)
+
+
+def with_shared_heads(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Tensors (B, H, L, D) expanded to the same batch and heads, which kernels take for granted."""
+    if all(x.shape[:2] == tensors[0].shape[:2] for x in tensors):
+        return tensors
+    shape = torch.broadcast_shapes(*(x.shape[:2] for x in tensors))
+    return tuple(x.expand(*shape, -1, -1) for x in tensors)
 
 
 def being_transformed() -> bool:

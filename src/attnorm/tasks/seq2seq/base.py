@@ -32,7 +32,7 @@ class Seq2SeqModule(TaskModule):
     shown:        what source, target and text are called where examples are displayed.
     validation:   the texts of the validation split. Row i corresponds to row i of the validation batches.
     scorer:       what scores the generated texts.
-    scored_pairs: of so many first validation pairs, the greedy texts of those that select are scored in a validation.
+    scored_pairs: a validation scores the greedy texts of those of so many first pairs that select the checkpoint.
     max_length:   maximum number of tokens of a greedy text.
     """
 

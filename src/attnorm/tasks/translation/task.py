@@ -49,8 +49,8 @@ def joined(tables: Sequence[dict[str, list[int]]]) -> dict[str, list[int]]:
 
 
 AUTO = "auto"
-# sacremoses applies its general rules to any other text, without a word
 CODE = "^[a-z]{2}$"
+# sacremoses applies its general rules to any other text, without a word
 Language = Annotated[str, Field(pattern=CODE, description="the two-letter code of a language")]
 
 
@@ -74,7 +74,7 @@ class TranslationTask(Seq2SeqTask):
     def completed(cfg: dict) -> dict:
         """With task.detokenize=auto, the language is that of the targets, or English if the data do not say it."""
         task, language = cfg["task"], cfg["data"].get("target_language", "en")
-        if task["detokenize"] != AUTO or not re.match(CODE, language):
+        if task["detokenize"] != AUTO or not re.match(CODE, str(language)):
             return cfg
         return {**cfg, "task": {**task, "detokenize": language}}
 
