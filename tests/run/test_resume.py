@@ -125,6 +125,21 @@ def test_a_checkpoint_without_its_best_one_beside_it_can_be_resumed(tmp_path):
     assert (summary["best_step"], summary["state"]) == (14, "finished")
 
 
+@pytest.mark.slow
+def test_a_run_that_was_killed_before_its_settings_were_recorded_passes_its_curves_on(monkeypatch, tmp_path):
+    overrides = (*SHORT, *LENGTHS["both"])
+
+    def kill(path, content):
+        raise KeyboardInterrupt
+
+    first = runs.stopped(monkeypatch, tmp_path / "first", 9, *overrides)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(run_folder, "write_text", kill)
+        runs.tiny_run(tmp_path / "second", *overrides, last(first))
+    runs.tiny_run(tmp_path / "third", *overrides, last(tmp_path / "second"))
+    assert rows(tmp_path / "third") == rows(uninterrupted(*overrides))
+
+
 # a run that cannot be continued
 
 

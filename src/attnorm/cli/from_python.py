@@ -5,12 +5,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hydra import compose
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from hydra.initialize import get_gh_backup, restore_gh_from_backup
+from omegaconf import DictConfig, flag_override
+from omegaconf.errors import OmegaConfBaseException
+
 from attnorm.choices import CONF, own_folder
+from attnorm.cli.check_jobs import start_hydra
+from attnorm.cli.errors import explain_hydra_error
+from attnorm.config.arguments import as_typed, readable, register_attention, run_to_resume, wrong_choices
 from attnorm.errors import ConfigError, in_yaml
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
     from attnorm.analysis.run import Run
 
 
@@ -28,7 +36,6 @@ def train(overrides: Sequence[str] = (), *, config_dir: str | Path | None = None
     """
     from attnorm.analysis.run import load_run
     from attnorm.cli.resume import resume_in
-    from attnorm.config.arguments import readable, run_to_resume
     from attnorm.progress import quiet_libraries
 
     quiet_libraries()
@@ -53,22 +60,13 @@ def typed(settings: Mapping[str, object], group: str = "") -> Iterator[str]:
 def train_new(arguments: list[str], config_dir: Path | None) -> Path:
     """Trains with these arguments, and returns the run folder."""
     from attnorm.cli.start import start_composed
-    from attnorm.config.arguments import as_typed
 
     cfg, run = composed(arguments, config_dir)
     return start_composed(cfg, run, as_typed(arguments))
 
 
-def composed(arguments: list[str], config_dir: Path | None) -> tuple["DictConfig", Path]:
+def composed(arguments: list[str], config_dir: Path | None) -> tuple[DictConfig, Path]:
     """The composed configuration, and the run folder that it names. Raises ConfigError for what cannot be composed."""
-    from hydra import compose
-    from hydra.errors import HydraException
-    from omegaconf import flag_override
-    from omegaconf.errors import OmegaConfBaseException
-
-    from attnorm.cli.errors import explain_hydra_error
-    from attnorm.config.arguments import register_attention, wrong_choices
-
     if problems := wrong_choices(arguments):
         raise ConfigError(problems)
     register_attention(arguments)
@@ -86,11 +84,6 @@ def composed(arguments: list[str], config_dir: Path | None) -> tuple["DictConfig
 @contextmanager
 def hydra_started(folders: Sequence[Path]) -> Iterator[None]:
     """Within this context, `hydra.compose` reads these folders. What the caller has made of Hydra is restored."""
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.initialize import get_gh_backup, restore_gh_from_backup
-
-    from attnorm.cli.check_jobs import start_hydra
-
     before = get_gh_backup()
     try:
         start_hydra(folders)

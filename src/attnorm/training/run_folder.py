@@ -65,10 +65,11 @@ def start_record(cfg: ResolvedConfig, run: Path, overrides: list[str]) -> None:
     """Writes the configuration and the environment of a run, with the overrides that were typed for it.
 
     A new run that starts from `ckpt_path` gets its copies before that, so that a run with recorded settings has them
-    all. A run that is resumed in its folder keeps its environment and the time of its start. What has changed since
-    then is added to the list `resumed` of environment.json.
+    all. It claims its folder first: another run that starts from its checkpoint takes it for a run folder from then on.
+    A run that is resumed in its folder keeps its environment and the time of its start. What has changed since then is
+    added to the list `resumed` of environment.json.
     """
-    run.mkdir(parents=True, exist_ok=True)
+    _claim(run)
     opened(run)  # a new run may have been given a folder with something in it
     environment, before = describe_environment() | {"overrides": overrides}, {}
     if cfg.continues:
