@@ -76,7 +76,8 @@ def tables_of(arms: Mapping[str, Sequence[Run]], metrics: Sequence[str], split: 
         return {}  # there is no interval
     tables = {}
     for metric in metrics:
-        ids, _ = shared_examples([by_seed[seed] for by_seed in found.values() for seed in seeds], metric)
+        named = {f"{arm}, seed {seed}": by_seed[seed] for arm, by_seed in found.items() for seed in seeds}
+        ids, _ = shared_examples(named, metric)
         for arm, by_seed in found.items():
             tables[arm, metric] = np.stack([by_seed[seed].values(metric, ids) for seed in seeds])
     return tables

@@ -17,7 +17,6 @@ from sweeps import table
 from attnorm.analysis import compare
 from attnorm.analysis.comparison import Comparison
 from attnorm.analysis.verdict import COSTS
-from attnorm.tasks.results import direction
 
 COLUMNS = (
     *("task", "metric", "primary", "examples", "arm", "seeds", "mean", "sd"),
@@ -69,8 +68,7 @@ def write_verdicts(
 
 def beats(mean: float, found: Comparison, method: str) -> bool:
     """Whether a mean is better than the score of a simple method."""
-    sign = direction(found.metric)
-    return sign * (mean - found.simple[method]) > 0
+    return found.direction * (mean - found.simple[method]) > 0
 
 
 def rows_of(found: Comparison) -> Iterator[dict[str, str]]:

@@ -27,6 +27,17 @@ class Temperature(Normalizer):
         return softmax_over_keys(self.log_temperature.exp() * s)
 
 
+class Noisy(Normalizer):
+    """softmax with Gumbel noise in training. modes: whether each call was one of training."""
+
+    modes: ClassVar[list[bool]] = []
+
+    def weights(self, s, given):
+        self.modes.append(self.training)
+        noise = -torch.rand_like(s).clamp_min(1e-6).log().neg().clamp_min(1e-6).log()
+        return softmax_over_keys(s + noise if self.training else s)
+
+
 class Gate(Normalizer):
     """softmax(s), and one learned matrix per head, which training moves and weight decay shrinks."""
 
@@ -119,7 +130,7 @@ class Unsolved(Tiny):
     """A solver that fails at a size of the tests."""
 
     def ceiling(self, batch):
-        return torch.linalg.inv(torch.zeros(batch.keys.shape[1] - 4, 2, 2)).sum((1, 2))
+        return torch.linalg.inv(torch.eye(2) * (batch.keys.shape[1] == 4)).sum() * torch.ones(len(batch.keys))
 
 
 class UnsolvedInTraining(Tiny):
@@ -128,7 +139,26 @@ class UnsolvedInTraining(Tiny):
     train_sizes = (4, 5)
 
     def ceiling(self, batch):
-        return torch.linalg.inv(torch.ones(1, 1, 1) * (batch.keys.shape[1] != 5)).sum((1, 2))
+        return torch.linalg.inv(torch.eye(2) * (batch.keys.shape[1] != 5)).sum() * torch.ones(len(batch.keys))
+
+
+class NumberAsCeiling(Tiny):
+    def ceiling(self, batch):
+        return 1.0
+
+
+class ScoreOfQueries(Tiny):
+    def score(self, outputs, batch):
+        return outputs.argmax(-1) == batch.targets
+
+
+class LossOfExamples(Tiny):
+    def loss(self, outputs, batch):
+        return outputs.flatten(2).mean(-1)
+
+
+class NoDoses(Tiny):
+    doses: ClassVar = {}
 
 
 class Dosed(Tiny):

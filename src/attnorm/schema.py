@@ -26,6 +26,7 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1)]  # a probability that leaves something over
+Level = Annotated[float, Field(gt=0, lt=1)]  # of an interval
 Probability = Annotated[float, Field(ge=0, le=1)]
 Text = Annotated[str, Field(min_length=1)]
 FolderName = Annotated[str, Field(pattern=r"^[^/\x00]*[^/\x00.][^/\x00]*$", description="a name without /")]

@@ -17,13 +17,14 @@ from made_up_runs import make_run, make_runs
 from scipy import stats
 
 from attnorm.analysis import compare
-from attnorm.analysis.arms import arms_of, find_runs, varying, waiting_jobs
+from attnorm.analysis.arms import arms_of, find_runs, varying
 from attnorm.analysis.cautions import unbeaten
 from attnorm.analysis.comparison import baseline_of
 from attnorm.analysis.statistics.crossed import paired_difference
 from attnorm.analysis.statistics.power import plan
 from attnorm.analysis.statistics.variances import Variances
 from attnorm.analysis.verdict import Verdict, adjusted
+from attnorm.analysis.waiting import waiting_jobs
 from attnorm.errors import ConfigError, RunError
 from attnorm.run.state import locked
 from attnorm.sweeps.state import Journal
@@ -337,6 +338,24 @@ def test_p_values_are_adjusted_for_all_arms(tmp_path):
     assert len(both) == 4 and min(it.adjusted for it in both) == pytest.approx(4 * single[0])
 
 
+def test_an_arm_that_cannot_be_compared_is_still_of_the_family(tmp_path):
+    make_runs(tmp_path, {"softmax": 0.0, "dnas": 1.0})
+    [alone] = compare("softmax", tmp_path).verdicts
+    make_runs(tmp_path, {"hnas": 0.0, "ot": 0.0}, seeds=(7,))
+    [verdict] = compare("softmax", tmp_path).verdicts
+    assert (alone.family, verdict.family) == (1, 3)
+    assert verdict.adjusted == pytest.approx(min(1, 3 * alone.adjusted)) and verdict.detectable > alone.detectable
+
+
+def test_the_level_of_the_intervals_does_not_decide_the_verdict(tmp_path):
+    make_runs(tmp_path, THREE)
+    usual, wide = (compare("softmax", tmp_path, level=level).verdicts for level in (0.95, 0.5))
+    assert [it.word for it in usual] == [it.word for it in wide] and "50 % interval" in wide[0].sentence()
+    assert [it.detectable for it in usual] == [it.detectable for it in wide]
+    half = replace(wide[0], adjusted=0.3, no_verdict=None)
+    assert not half.is_shown and replace(half, adjusted=0.04).is_shown
+
+
 def test_what_is_detectable_allows_for_the_other_arms():
     """The difference of one of three arms that is detectable, in experiments in which only the seeds vary."""
     random, (seeds, examples), noise = np.random.default_rng(0), (5, 20), 0.1
@@ -412,6 +431,16 @@ def test_a_lower_loss_beats_a_simple_method(ours, is_beaten):
     assert bool(unbeaten(runs_of_arms, {"unigram": {"loss": 1.5}}, "loss")) is is_beaten
     assert unbeaten(runs_of_arms, {}, "loss") == [] == unbeaten({"softmax": []}, {"unigram": {"loss": 1.5}}, "loss")
     assert bool(unbeaten(runs_of_arms, {"unigram": {"loss": 1.5, "f1": 9.0}}, "f1 of another task")) is is_beaten
+
+
+def test_the_task_says_in_which_direction_its_own_metric_is_better(tmp_path):
+    """The planted fault: a metric of which lower values are better, and whose name says nothing about that."""
+    summary = {"monitor": "val/rougeL", "mode": "min"}
+    make_runs(tmp_path, {"softmax": 0.0, "dnas": 3.0}, lead=200.0, summary=summary)
+    found = compare("softmax", tmp_path)
+    assert found.withheld == [] and found.direction == -1 and "(lower is better)" in found.verdicts[0].sentence()
+    other = compare("softmax", tmp_path, "rouge1")
+    assert other.direction == 1 and "(lower is better)" not in other.verdicts[0].sentence()
 
 
 @pytest.mark.slow
@@ -531,7 +560,7 @@ def test_an_arm_with_few_seeds_does_not_reduce_those_of_the_others(tmp_path):
     assert {it.label: it.difference.seeds for it in found.verdicts} == {"dnas": 4, "hnas": 1}
     make_runs(tmp_path, {"sinkhorn": 0.0}, seeds=(7, 8, 9))
     with_it = compare("softmax", tmp_path)
-    assert [it.sentence() for it in with_it.verdicts] == [it.sentence() for it in found.verdicts]
+    assert [repr(it.difference) for it in with_it.verdicts] == [repr(it.difference) for it in found.verdicts]
     assert [it.label for it in with_it.scores] == ["softmax", "dnas", "hnas"]
     assert "sinkhorn is not compared: sinkhorn and softmax have no seed in common" in with_it.notes[-1]
     with pytest.raises(RunError, match="sinkhorn and softmax have no seed in common"):
@@ -568,8 +597,20 @@ def test_no_verdict_is_given_while_planned_runs_are_unfinished(tmp_path):
         journal.add("job", f"dnas_{seed}", key=str(seed), label=f"attention=dnas seed={seed}", overrides=[])
     assert waiting_jobs([tmp_path]) == compare("softmax", tmp_path).pending == ["attention=dnas seed=8"]
     assert waiting_jobs([f"{tmp_path.parent}/{tmp_path.name[:-1]}?"]) == ["attention=dnas seed=8"]
+    assert waiting_jobs([f"{tmp_path}/*"]) == compare("softmax", f"{tmp_path}/*").pending == ["attention=dnas seed=8"]
     journal.add("end", "dnas_8", code=2, failure=True)  # before it had a run folder
     assert waiting_jobs([tmp_path]) == []
+
+
+def test_of_single_run_folders_only_the_jobs_of_their_arms_are_waited_for(tmp_path):
+    make_runs(tmp_path, {"softmax": 0.0, "dnas": 3.0}, seeds=(1,))
+    journal = Journal(tmp_path)
+    for arm, seed in (("softmax", 1), ("dnas", 1), ("dnas", 2), ("hnas", 1)):
+        typed = [f"attention={arm}", f"++seed={seed}"]
+        journal.add("job", f"{arm}_{seed}", key=f"{arm}{seed}", label=f"{arm} {seed}", overrides=typed)
+    assert waiting_jobs([tmp_path]) == ["dnas 2", "hnas 1"]
+    assert waiting_jobs([tmp_path / "dnas_1", tmp_path / "softmax_1"]) == ["dnas 2"]
+    assert waiting_jobs([tmp_path / "softmax_1"]) == []
 
 
 def test_runs_with_other_callbacks_are_another_arm(tmp_path):
@@ -579,6 +620,35 @@ def test_runs_with_other_callbacks_are_another_arm(tmp_path):
         "softmax (callbacks={})",
         "softmax (callbacks.early.patience=3)",
     ]
+
+
+def test_arms_are_named_by_the_runs_that_have_recorded_their_attention(tmp_path):
+    mixed = {"settings": {"attention.encoder": ["hnas", "softmax"]}, "summary": {"attention": "hnas+softmax"}}
+    for seed, state in ((1, None), (2, "finished"), (3, "finished")):
+        make_run(tmp_path / f"mixed_{seed}", "mixed", seed, state=state, **mixed)
+        make_run(tmp_path / f"softmax_{seed}", "softmax", seed)
+    assert [arm.label for arm in arms_of(find_runs([tmp_path]))] == ["hnas+softmax", "softmax"]
+    for seed in (2, 3):
+        shutil.rmtree(tmp_path / f"mixed_{seed}")
+    environment = tmp_path / "mixed_1/environment.json"
+    environment.write_text(json.dumps({"attention": "hnas+softmax"}))
+    assert [arm.label for arm in arms_of(find_runs([tmp_path]))] == ["hnas+softmax", "softmax"]
+
+
+def test_two_spellings_of_a_folder_are_one_run(tmp_path, monkeypatch):
+    make_runs(tmp_path / "s", {"softmax": 0.0, "dnas": 3.0}, seeds=(1,))
+    monkeypatch.chdir(tmp_path)
+    found = find_runs(["s", tmp_path / "s", "s/../s/dnas_*"])
+    assert [str(run.folder) for run in found] == ["s/dnas_1", "s/softmax_1"]
+    assert compare(f"{tmp_path}/s/softmax_*", "s").baseline == "softmax"
+
+
+def test_a_label_with_signs_of_a_path_is_a_label(tmp_path):
+    for folder, root in (("a", "/data/a[1]"), ("b", "/data/b")):
+        make_run(tmp_path / folder, settings={"data.root": root})
+    assert compare("softmax (data.root=/data/a[1])", tmp_path).baseline == "softmax (data.root=/data/a[1])"
+    with pytest.raises(RunError, match=r"c\): no run folder there"):
+        compare("softmax (data.root=/data/c)", tmp_path)
 
 
 @pytest.mark.slow
@@ -708,6 +778,14 @@ def test_the_command_prints_scores_verdicts_and_plans(monkeypatch, tmp_path, cap
     for verdict in compare("softmax", tmp_path).verdicts:  # two arms
         for row in plan(verdict.difference.variances, 1, level=0.975):
             assert re.search(rf"{row.examples:,} .*{row.seeds or 'no number is enough'} .*{row.detectable:.2f}", said)
+
+
+def test_an_arm_with_too_few_runs_does_not_keep_the_others_from_a_plan(monkeypatch, tmp_path, capsys):
+    make_runs(tmp_path, {"softmax": 0.0, "hnas": 3.0}, seeds=range(4))
+    make_runs(tmp_path, {"dnas": 3.0}, seeds=(1,))
+    assert runs.call(monkeypatch, "compare", str(tmp_path), "plan=1") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "dnas minus softmax: no plan, pilot:" in said and "hnas minus softmax: to detect 1 ROUGE-L F1" in said
 
 
 @pytest.mark.parametrize(

@@ -299,6 +299,47 @@ def test_a_primary_metric_without_scores_of_examples_gives_way_to_another(tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("broken", ["nan", "huge", "absent"])
+def test_a_further_metric_that_fails_leaves_the_verdicts(tmp_path, uncharted, broken):
+    make_runs(tmp_path, {"softmax": 0.0, "dnas": 9.0})
+    path = tmp_path / "dnas_2/predictions/validation.parquet"
+    rows = pd.read_parquet(path)
+    rows = rows.drop(columns="rouge1") if broken == "absent" else rows
+    if broken != "absent":
+        rows["loss_sum"] = np.nan if broken == "nan" else 1e5 * rows["n_tokens"]
+    rows.to_parquet(path, index=False)
+    [page] = collect([tmp_path]).tasks
+    assert [verdict.word for verdict in page.verdicts] == ["shown"]
+    left_out = " ".join(page.notes)
+    assert ("dnas, seed 2" in left_out) is (broken != "absent")
+    assert ("loss is not compared" in left_out) is (broken == "nan")
+    assert ("perplexity is not compared" in left_out) is (broken != "absent")
+
+
+def test_arms_without_a_finished_run_are_of_the_family(tmp_path, uncharted):
+    make_runs(tmp_path, {"softmax": 0.0, "dnas": 1.0})
+    [[alone]] = [page.verdicts for page in collect([tmp_path]).tasks]
+    make_runs(tmp_path, {"hnas": 0.0}, state="failed")
+    [page] = collect([tmp_path]).tasks
+    assert page.verdicts[0].family == 2 and page.verdicts[0].adjusted == pytest.approx(min(1, 2 * alone.adjusted))
+
+
+def test_a_baseline_whose_rivals_have_failed_is_not_called_the_only_arm(tmp_path, uncharted):
+    make_runs(tmp_path, {"softmax": 0.0})
+    assert collect([tmp_path]).tasks[0].headline.startswith("softmax is the only arm, ")
+    make_runs(tmp_path, {"dnas": 0.0}, state="failed")
+    assert collect([tmp_path]).tasks[0].headline.startswith("softmax is the only arm that can be compared, ")
+
+
+def test_the_page_shows_in_which_direction_a_metric_of_the_task_is_better(tmp_path, uncharted):
+    make_runs(tmp_path, {"softmax": 0.0, "dnas": 9.0}, summary={"monitor": "val/rougeL", "mode": "min"})
+    [page] = collect([tmp_path]).tasks
+    [column] = [column for column in page.main.columns if column.name.startswith("ROUGE-L")]
+    assert column.name.endswith("\u2193") and "lower is better" in column.hint
+    others = {row[0].text for row in page.others.rows}
+    assert any(name.endswith("ROUGE-1 F1 \u2191") for name in others) and "loss \u2193" in others
+
+
 def test_a_single_run_is_enough_for_a_page(tmp_path):
     task = task_of(collect([make_run(tmp_path / "a", "hnas", **SMALL)]))
     assert task.setup.differing is None and task.main.rows[0][0].text == "hnas"

@@ -109,7 +109,15 @@ def test_counted_costs_depend_on_the_formula_alone(better, tmp_path):
     counted = {**cost, "arms": [{**arm, "unit": "FLOPs"} for arm in cost["arms"]]}
     folder = sweep_copied(tmp_path / "flops", better, cost=counted)
     [found] = costs_of("t", arms_of(find_runs([folder])))
-    assert found.choice == "All arms spend the same FLOPs, with different numbers of updates: hnas 750, softmax 3,000."
+    arms = arms_of(find_runs([folder]))
+    said = "spend the same FLOPs, with different numbers of updates: hnas 750, softmax 3,000."
+    assert found.choice(arms) == f"All arms {said}"
+    make_run(folder / "dnas", "dnas", 1)
+    arms = arms_of(find_runs([folder]))
+    assert found.choice(arms) == f"Only some arms {said} Not measured with them: dnas."
+    [tuning] = tunings_of("t", arms)
+    assert tuning.choice(arms).startswith("Only some arms have their best optimizer.lr: ")
+    assert tuning.choice(arms).endswith(". Not tuned with them: dnas.")
 
 
 @pytest.mark.slow

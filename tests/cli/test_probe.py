@@ -163,8 +163,14 @@ def test_defaults_are_those_of_the_configuration_and_of_the_preset():
 
 
 def test_keys_change_the_plan():
-    with_prior = plan("normalizers=softmax,dnas_slack+content,dnas_slack_u", "options.dnas_slack={start:-1}")
-    assert [with_prior.arm(arm).options for arm in with_prior.arms[:3]] == [{}, {"start": -1}, {"start": -1}]
+    for label in ("dnas_slack+content", "dnas_slack_u"):
+        with_prior = plan(f"normalizers=softmax,{label}", "options.dnas_slack={start:-1}")
+        assert [with_prior.arm(arm).options for arm in with_prior.arms[:2]] == [{}, {"start": -1}]
+    both = ("options.dnas_slack_u.start=1", "options.dnas_slack={start:2,per_query:true}")
+    for typed in (both, both[::-1]):
+        found = plan("normalizers=softmax,dnas_slack_u,dnas_slack", *typed)
+        assert found.arm("dnas_slack_u").options == {"start": 1, "per_query": True}
+        assert found.arm("dnas_slack").options == {"start": 2, "per_query": True}
     own = "normalizers=softmax,hnas,probe_parts.Scaled"
     for typed in ("options.probe_parts.Scaled={factor:2}", "options.Scaled={factor:2}", "options.Scaled.factor=2"):
         found = plan(own, typed, "options.hnas.start=0.2", "options.hnas.per=layer")
@@ -220,7 +226,7 @@ def test_own_parts_of_the_working_directory_are_compared(monkeypatch, run, tmp_p
     typed = [f"normalizers=softmax,{mine},uniform", f"probes={own_probe}:0.3", "seeds=3", "rates=0.01"]
     code, printed, errors = run(*typed)
     assert code == 0, errors
-    assert len(ran) == 2 + 3, "two arms are tuned; they and a null arm are compared"
+    assert len(ran) == 3 + 3, "two arms and a null arm are tuned and scored"
     assert "preview: " in printed and "FirstHalf" in printed and "+0.000" in printed
     with open(tmp_path / "logs/probe/probe.csv", newline="") as file:
         rows = [*csv.DictReader(file)]
@@ -255,6 +261,29 @@ def test_an_error_of_an_own_probe_comes_before_training(run, tmp_path, name):
     with pytest.raises(torch.linalg.LinAlgError):
         run(f"probes=probe_parts.Tiny,probe_parts.{name}", "seeds=3", "rates=0.01", "out=here")
     assert not (tmp_path / "here").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("NumberAsCeiling", r"NumberAsCeiling\.ceiling: .* of the shape \(2,\) for 2 examples, not 1\.0"),
+        (
+            "ScoreOfQueries",
+            r"ScoreOfQueries\.score: .* shape \(1, 2\) for 2 examples, not torch\.bool \(1, 2, 4\)",
+        ),
+        ("LossOfExamples", r"LossOfExamples\.loss: .* of the shape \(1,\) for 2 examples, not torch\.float32 \(1, 2\)"),
+        ("NoDoses", r"NoDoses\.doses={}: expected the options of each dose by its name"),
+    ],
+)
+def test_an_own_probe_of_another_form_is_refused_before_training(run, tmp_path, name, message):
+    code, _, errors = run(f"probes=probe_parts.{name}", "seeds=3", "rates=0.01", "out=here")
+    assert code == 2 and re.search(message, " ".join(errors.split())), errors
+    assert not (tmp_path / "here").exists()
+
+
+def test_an_alias_and_what_it_stands_for_are_one_normalizer(run):
+    code, _, errors = run("normalizers=softmax,dnas_u,dnas+content", "probes=probe_parts.Tiny", "out=here")
+    assert code == 2 and "normalizers=dnas+content, dnas_u: named twice" in errors
 
 
 def test_a_cell_in_which_the_baseline_is_not_defined_is_in_the_table(run):

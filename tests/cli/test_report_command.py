@@ -36,7 +36,7 @@ def test_the_page_is_written_into_the_only_place(tmp_path):
     ("arguments", "message"),
     [
         ([], "runs: must be given"),
-        (["a", "level=1"], "level=1: allowed: numbers from 0 and below 1"),
+        (["a", "level=0"], "level=0: allowed: numbers above 0 and below 1"),
         (["a", "split=train"], "split=train: allowed: auto, test, validation"),
         (["a", "every=5"], "every=5: has no effect without watch=true"),
         (["a", "watch=true", "every=0"], "every=0: allowed: whole numbers from 1"),

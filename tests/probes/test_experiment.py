@@ -7,7 +7,9 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+import probe_parts
 import pytest
+import torch
 
 from attnorm.probes import PROBES, ensemble, experiment, jobs
 from attnorm.probes.experiment import Plan, compare, in_processes
@@ -77,7 +79,7 @@ def test_the_rate_has_the_best_mean_over_the_tuning_seeds(monkeypatch, tmp_path)
     scores = {1e-3: (0.6, 0.6), 1e-2: (0.95, 0.2), 3e-2: (0.9, float("nan"))}
     made_up(monkeypatch, lambda arm, rate, seed: scores[rate][seed % 2])
     [found] = compare(replace(PLAN, rates=tuple(scores)), tmp_path)
-    assert found.rate == {"softmax": 1e-3, "dnas": 1e-3}
+    assert found.rate == dict.fromkeys(PLAN.arms, 1e-3)
     assert found.tuning["dnas"][1e-2].tolist() == [0.95, 0.2]
 
 
@@ -85,9 +87,9 @@ def test_no_score_of_the_comparison_chooses_a_rate(monkeypatch, tmp_path):
     """Tests that prefer the other rate by far change nothing: they are trained at the rate of the tuning alone."""
     seen = made_up(monkeypatch, lambda arm, rate, seed: (0.9 if rate == 1e-3 else 0.1) if seed < 110 else 0.0)
     [found] = compare(PLAN, tmp_path)
-    assert found.rate == {"softmax": 1e-3, "dnas": 1e-3}
+    assert found.rate == dict.fromkeys(PLAN.arms, 1e-3)
     assert all(job.tune == (set(job.seeds) == {100, 101}) for job in seen)
-    assert [job.rates for job in seen if not job.tune and job.arm in found.rate] == [(1e-3,)] * 2
+    assert [job.rates for job in seen if not job.tune] == [(1e-3,)] * 4
 
 
 def test_tuning_draws_no_test_example_and_the_comparison_no_seed_of_tuning(monkeypatch, tmp_path):
@@ -107,6 +109,20 @@ def test_tuning_draws_no_test_example_and_the_comparison_no_seed_of_tuning(monke
     assert {size for kind, size in streams[False] if kind == "test"} == {4, 6}
 
 
+def test_models_are_scored_and_measured_as_they_are_used_and_a_job_can_be_repeated():
+    """A normalizer that adds noise in training: its noise depends on the job alone, and no score has any."""
+    job, modes = Job(TINY, "probe_parts.Noisy", (110, 111), (1e-2,), False, {}, 4), probe_parts.Noisy.modes
+    modes.clear()
+    first = jobs.run(job)
+    assert True in modes and modes[-3:] == [False] * 3, "the tests, and at last the measures"
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    second = jobs.run(job)
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(np.array_equal(first.scores[size], second.scores[size]) for size in first.scores)
+    assert all(np.array_equal(first.measures[name], second.measures[name]) for name in first.measures)
+
+
 def test_arms_of_a_cell_have_the_same_tests_and_the_same_batches(monkeypatch, tmp_path):
     """A model that does not look at its queries and keys gets the same scores under another name."""
     plan = replace(PLAN, arms=["softmax", "uniform", "none", "sparsemax"])
@@ -114,15 +130,18 @@ def test_arms_of_a_cell_have_the_same_tests_and_the_same_batches(monkeypatch, tm
     assert len(found.tests["uniform"].scores[4]) == 3, "the null arms have three seeds"
     assert found.tests["softmax"].scores[4].shape == (4, 1000)
     for seed in range(3):
-        again = jobs.run(Job(TINY, "uniform", (110 + seed,), (1e-2,), False, {}, 4))
+        again = jobs.run(Job(TINY, "uniform", (110 + seed,), (found.rate["uniform"],), False, {}, 4))
         assert np.array_equal(again.scores[6][0], found.tests["uniform"].scores[6][seed])
 
 
-def test_null_arms_are_not_tuned_and_take_the_third_of_four_rates(monkeypatch, tmp_path):
-    seen = made_up(monkeypatch, lambda arm, rate, seed: -abs(rate - 3e-3))
-    compare(replace(PLAN, rates=PRESETS["atlas"].rates), tmp_path)
-    null = [job for job in seen if job.arm in ("uniform", "none")]
-    assert [(job.tune, job.rates, job.seeds) for job in null] == [(False, (1e-2,), (110, 111, 112))] * 2
+def test_null_arms_are_tuned_on_the_grid_of_the_others_and_do_not_extend_it(monkeypatch, tmp_path):
+    best = {"softmax": 3e-3, "dnas": 9e-2, "uniform": 1.0, "none": 1e-9}
+    seen = made_up(monkeypatch, lambda arm, rate, seed: -abs(np.log(rate / best[arm])))
+    [found] = compare(replace(PLAN, rates=RATES, extensions=2), tmp_path)
+    assert [sorted(found.tuning[arm]) for arm in best] == [[*RATES, *UP]] * 4
+    assert (found.rate["uniform"], found.rate["none"]) == (UP[-1], RATES[0])
+    null = [(job.arm, job.rates, job.seeds) for job in seen if job.arm in ("uniform", "none") and not job.tune]
+    assert null == [("uniform", UP[-1:], (110, 111, 112)), ("none", RATES[:1], (110, 111, 112))]
 
 
 RATES = (1e-3, 3e-3, 1e-2, 3e-2)
@@ -148,7 +167,7 @@ def test_an_edge_extends_the_grid_for_all_arms_and_not_without_end(monkeypatch, 
     expected = sorted((*RATES, *added))
     assert all(sorted(found.tuning[arm]) == pytest.approx(expected) for arm in best)
     tuned = [(job.arm, rate) for job in seen if job.tune for rate in job.rates]
-    assert len(tuned) == len(set(tuned)) == 2 * len(expected), "no rate is trained twice"
+    assert len(tuned) == len(set(tuned)) == 4 * len(expected), "no rate is trained twice"
     for arm, value in best.items():
         assert found.rate[arm] == pytest.approx(min(expected, key=lambda rate: abs(np.log(rate / value))))
 
@@ -182,7 +201,7 @@ def test_the_share_shortens_training():
 
 def test_what_is_there_is_not_run_again(ran, tmp_path):
     first = compare(PLAN, tmp_path)
-    assert len(ran) == 2 + 4
+    assert len(ran) == 4 + 4
     ran.clear()
     second = compare(PLAN, tmp_path)
     assert ran == []
@@ -202,10 +221,10 @@ TUNED = {"softmax", "dnas", "sink"}
     [
         ({"seeds": (110, 111, 114)}, set(), {*TUNED, "uniform", "none"}),
         ({"seeds": (110, 111, 112, 113, 114)}, set(), TUNED),  # the null arms keep their three
-        ({"tuning_seeds": (102, 103)}, TUNED, set()),
+        ({"tuning_seeds": (102, 103)}, {*TUNED, "uniform", "none"}, set()),
         ({"options": {"dnas": {}}}, set(), set()),
         ({"options": {"sink": {"start": 3.0}}}, {"sink"}, {"sink"}),
-        ({"share": 0.5}, TUNED, {*TUNED, "uniform", "none"}),
+        ({"share": 0.5}, {*TUNED, "uniform", "none"}, {*TUNED, "uniform", "none"}),
     ],
     ids=["other seeds", "more seeds", "tuning seeds", "no option", "option", "share"],  # sets have no fixed order
 )
@@ -315,7 +334,7 @@ def test_a_write_that_is_killed_leaves_nothing_that_is_read(monkeypatch, ran, tm
     assert left.name.endswith(".unfinished") and left.stat().st_size
     ran.clear()
     [found] = compare(PLAN, tmp_path)
-    assert len(ran) == 6 and not found.failed and found.tests.keys() == {*PLAN.arms}
+    assert len(ran) == 8 and not found.failed and found.tests.keys() == {*PLAN.arms}
 
 
 @pytest.mark.parametrize("size", [0, 100])
@@ -336,7 +355,7 @@ def test_an_arm_that_fails_is_reported_and_the_others_are_not_lost(tmp_path):
     plan = replace(PLAN, arms=["softmax", "probe_parts.Broken", "dnas", "uniform"])
     [found] = compare(plan, tmp_path, report=lambda job, result: seen.append((job.arm, result)))
     assert found.failed == {"probe_parts.Broken": "RuntimeError: broken on <purpose>"}
-    assert found.tests.keys() == {"softmax", "dnas", "uniform"} and found.rate.keys() == {"softmax", "dnas"}
+    assert found.tests.keys() == found.rate.keys() == {"softmax", "dnas", "uniform"}
     outcomes = [result for arm, result in seen if arm == "probe_parts.Broken"]
     assert outcomes == [experiment.Failure("RuntimeError: broken on <purpose>")]
     [trace] = [file for file in tmp_path.rglob("*Broken*") if file.is_file()]

@@ -250,6 +250,13 @@ def test_coverage_has_all_six_kinds_and_two_of_them_once():
         assert torch.equal(batch.keys, batch.values)
 
 
+def test_the_position_of_a_token_says_nothing_about_its_kind_in_coverage():
+    batch = drawn(Cell("coverage"), 2000, 24)
+    is_rare = batch.keys.gather(2, batch.rare.unsqueeze(1).expand(-1, 24, -1)).sum(-1)  # (examples, positions)
+    error = (1 / 12 * 11 / 12 / 2000) ** 0.5
+    assert (is_rare.mean(0) - 2 / 24).abs().max() < 5 * error
+
+
 def test_coverage_scores_the_share_of_rare_kinds_among_the_six_most_likely():
     batch = with_members(drawn(Cell("coverage"), 1), 3)
     outputs = 5 * batch.targets.clone()  # all six

@@ -6,10 +6,11 @@ import pytest
 from marks import slow
 from sweeping import events, report, sweep
 
-from attnorm.analysis.arms import run_folders, waiting_jobs
+from attnorm.analysis.arms import run_folders
+from attnorm.analysis.waiting import waiting_jobs
 from attnorm.cli.sweep_jobs import refuse_other_budget
 from attnorm.errors import RunError
-from attnorm.sweeps.cost import ArmCost, check_machines, equalized
+from attnorm.sweeps.cost import MEASURING, ArmCost, check_machines, equalized
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.state import Journal
 
@@ -78,7 +79,7 @@ def test_another_budget_needs_another_folder(tmp_path):
     sweep(tmp_path, *ARMS, "cost=time")  # softmax at the same price: the same budget
     assert len(run_folders(tmp_path / "s")) == 3 * 2
     said = sweep(tmp_path, ARMS[0], cheaper, *ARMS[2:], "cost=time", code=2)
-    assert "pays for trainer.max_steps=500 now, and " in said and "choose another dir" in said
+    assert "dnas price=0.1 would spend 100 CPU seconds, and attention=dnas has 200; choose another folder" in said
     assert len(run_folders(tmp_path / "s")) == 3 * 2
 
 
@@ -90,6 +91,20 @@ def test_jobs_of_another_budget_that_have_not_started_are_set_aside(tmp_path):
     assert [job.name for job in journal.jobs()] == ["a"]
     refuse_other_budget(tmp_path, journal, [("tags=[x]", "seed=1", "attention=dnas", "++trainer.max_steps=8")])
     assert not journal.jobs()
+
+
+@pytest.mark.slow
+def test_arms_that_are_added_spend_the_budget_of_the_first_ones(tmp_path):
+    typed, first = ("steps=1", "seed=1", "dir=s"), ("attention=dnas,hnas", "price=0.2")
+    sweep(tmp_path, *first, *typed, "cost=time")
+    said = sweep(tmp_path, "attention=softmax,sink", "price=0.1", *typed, "cost=time", code=2)
+    assert "error: dir=s: " in said and "would spend 100 CPU seconds, and attention=dnas has 200" in said
+    assert "the same time, not the same flops" in sweep(tmp_path, *first, *typed, "cost=flops", code=2)
+    sweep(tmp_path, "attention=softmax,sink", "price=0.2", *typed, "cost=time")
+
+
+def test_a_time_is_measured_without_the_validations_that_the_run_will_have():
+    assert "++trainer.val_check_interval=null" in MEASURING and "++task.validations=1" in MEASURING
 
 
 @pytest.mark.slow

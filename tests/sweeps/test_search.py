@@ -107,11 +107,22 @@ def test_another_space_needs_another_folder(tmp_path):
     assert "error: dir=s: holds a search over other values (search=random" in said
 
 
-def test_failed_trials_are_told_and_the_search_goes_on(tmp_path):
-    said = sweep(tmp_path, "dir=s", "search=random", "trials=6", "x=interval(0,1)", "fails=0,9", "retries=1", code=1)
-    states = {it.state.name for it in study_of(tmp_path / "s").trials}
-    assert states == {"COMPLETE", "FAIL"} and "unfinished" in said
-    assert len(study_of(tmp_path / "s").trials) == 6
+def test_trials_that_fail_are_tried_again_by_the_repeated_command(tmp_path):
+    typed = ("dir=s", "search=random", "trials=6", "x=interval(0,1)", "fails=0,9", "retries=1")
+    said = sweep(tmp_path, *typed, code=1)
+    states = [it.state.name for it in study_of(tmp_path / "s").trials]
+    assert set(states) == {"COMPLETE", "RUNNING"} and len(states) == 6
+    assert f"{states.count('RUNNING')} of 6 jobs are unfinished; repeat the command" in said
+    before = sorted(map(len, attempts(tmp_path / "s")))
+    sweep(tmp_path, *typed, code=1)
+    assert [it.state.name for it in study_of(tmp_path / "s").trials] == states
+    assert sum(map(len, attempts(tmp_path / "s"))) == sum(before) + 2 * states.count("RUNNING")
+
+
+def test_searches_with_different_seeds_have_no_trial_in_common(tmp_path):
+    for seed in (0, 1):
+        sweep(tmp_path, f"dir={seed}", "search=random", f"search_seed={seed}", "trials=5", "x=interval(0,1)", "steps=1")
+    assert not {*tried(tmp_path / "0")} & {*tried(tmp_path / "1")}
 
 
 def test_an_interrupted_trial_is_resumed_and_told(tmp_path):

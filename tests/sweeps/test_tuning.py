@@ -8,7 +8,8 @@ import signal
 import pytest
 from sweeping import attempts, begin, end, events, report, steps, sweep, wait_for
 
-from attnorm.analysis.arms import find_runs, run_folders, waiting_jobs
+from attnorm.analysis.arms import find_runs, run_folders
+from attnorm.analysis.waiting import waiting_jobs
 from attnorm.cli.read_sweep import read_sweep
 from attnorm.cli.sweep import run_sweep
 from attnorm.errors import ConfigError, Problem, RunError

@@ -15,11 +15,10 @@ from typing import Any
 from attnorm.attention.build import short_name
 from attnorm.errors import RunError
 from attnorm.resolved import leaves
-from attnorm.run.config_file import COST, FILE, TUNE, read_config
+from attnorm.run.config_file import COST, EVENTS, FILE, TUNE, read_config
 from attnorm.run.key import NOT_PART
 from attnorm.run.opened_folder import opened
 from attnorm.run.state import SUMMARY, RunState, read_json, state_of
-from attnorm.sweeps.state import EVENTS, JobState, Journal, state_of_job
 
 SHARED = (*NOT_PART, "seed", "ckpt_path")  # groups and keys that do not make an arm
 MAX_LISTED = 3  # keys in which arms may differ before labels name only those that are needed to tell them apart
@@ -77,9 +76,14 @@ class TrainedRun:
         return pd.to_numeric(cells["val/loss"][cells["val/loss"] != ""], errors="coerce").tolist()
 
     @property
+    def label(self) -> object:
+        """The label of its attention as the run has recorded it, at the latest when it ended."""
+        return self.summary.get("attention") or self.environment.get("attention")
+
+    @property
     def attention(self) -> str:
         """The label of its attention, such as "hnas"."""
-        if label := self.summary.get("attention"):
+        if label := self.label:
             return str(label)
         names = [value for value in self.config["attention"].values() if isinstance(value, str)]
         return "_".join(dict.fromkeys(map(short_name, names))) or "none"
@@ -120,13 +124,21 @@ def find_runs(paths: Iterable[str | Path]) -> list[TrainedRun]:
 
     Raises RunError for a place without runs, and for a run folder whose config.yaml cannot be read.
     """
-    folders: dict[Path, None] = {}
+    folders: list[Path] = []
     for path in paths:
         found = run_folders(path)
         if not found:
             raise no_runs(path)
-        folders |= dict.fromkeys(found)
-    return [read_folder(folder) for folder in folders]
+        folders += found
+    return [read_folder(folder) for folder in each_once(folders)]
+
+
+def each_once(folders: Iterable[Path]) -> list[Path]:
+    """The folders without repetitions, which may be spelled in different ways."""
+    found: dict[Path, Path] = {}
+    for folder in folders:
+        found.setdefault(folder.resolve(), folder)
+    return [*found.values()]
 
 
 def no_runs(place: str | Path) -> RunError:
@@ -171,20 +183,6 @@ def read_folder(folder: Path) -> TrainedRun:
     return TrainedRun(folder, config, state, summary)
 
 
-def waiting_jobs(paths: Iterable[str | Path]) -> list[str]:
-    """The labels of the jobs that a sweep in one of these places has not started yet."""
-    labels = []
-    for root in (path for each in paths for path in expanded(each)):
-        for path in sorted(root.rglob(EVENTS)):
-            journal = Journal(opened(path.parent))
-            for job in journal.jobs():
-                state = state_of_job(job, journal)  # a job that failed before it had a run folder is not waiting
-                has_run = state_of(job.folder) is not RunState.ABSENT
-                if state is JobState.WAITING or (state is JobState.RUNNING and not has_run):
-                    labels.append(job.label)
-    return labels
-
-
 def arms_of(runs: Sequence[TrainedRun]) -> list[Arm]:
     """Groups runs by their settings, in the order in which they are given.
 
@@ -194,7 +192,7 @@ def arms_of(runs: Sequence[TrainedRun]) -> list[Arm]:
     for run in runs:
         groups[repr(sorted(run.settings.items(), key=lambda item: item[0]))].append(run)
     members = [one_per_seed(group) for group in groups.values()]
-    names = labels_of([group[0] for group in members])
+    names = labels_of([next((run for run in group if run.label), group[0]) for group in members])
     arms = []
     for name, counting, group in zip(names, members, groups.values(), strict=True):
         older = [run for run in group if run.state is RunState.FINISHED and run not in counting]

@@ -7,7 +7,7 @@ interval may be too narrow, or if one of its runs is unusual.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from statistics import median
 
@@ -44,13 +44,19 @@ def simple_methods(record: Mapping[str, object]) -> dict[str, dict[str, float]]:
     return {name: metrics for name, metrics in scores.items() if metrics}
 
 
-def unbeaten(arms: Mapping[str, Sequence[Metrics]], methods: Mapping[str, Metrics], primary: str | None) -> list[str]:
+def unbeaten(
+    arms: Mapping[str, Sequence[Metrics]],
+    methods: Mapping[str, Metrics],
+    primary: str | None,
+    direction: Callable[[str], int] = direction,
+) -> list[str]:
     """A clause for each simple method that no arm beats.
 
     An arm beats a method if its mean over seeds is better on the primary metric, on the whole split. A method without a
     value for the primary metric is judged by its first metric.
 
-    arms: for each arm, the recorded metrics of its runs. methods: see `simple_methods`.
+    arms: for each arm, the recorded metrics of its runs. methods: see `simple_methods`. direction: of a metric, 1 if a
+    higher value of it is better, -1 if a lower one is.
     """
     clauses = []
     for method, its in methods.items():

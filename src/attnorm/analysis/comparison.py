@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attnorm.analysis.arms import Arm, arms_of, find_runs, is_of_normalizer, varying, waiting_jobs
+from attnorm.analysis.arms import Arm, arms_of, find_runs, is_of_normalizer, varying
 from attnorm.analysis.cautions import cautions_of, failures, numbers_of, simple_methods, unbeaten
 from attnorm.analysis.provenance import check_inputs, doubts_of
 from attnorm.analysis.scores import (
@@ -15,6 +15,7 @@ from attnorm.analysis.scores import (
     SplitName,
     check_current,
     common_split,
+    direction_of,
     evaluation_of,
     example_table,
     primary_metric,
@@ -23,6 +24,7 @@ from attnorm.analysis.scores import (
 from attnorm.analysis.seeds import NoSharedSeed, SharedSeeds, shared_seeds
 from attnorm.analysis.statistics.crossed import paired_difference, without_claims
 from attnorm.analysis.verdict import ArmScores, Verdict, adjusted
+from attnorm.analysis.waiting import waiting_jobs
 from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.imports import nearest
 from attnorm.run.state import RunState
@@ -42,6 +44,7 @@ class Comparison:
     """Arms compared with a baseline on one metric.
 
     arms: the baseline first. metric: its name. is_primary: whether the task declares it as its primary metric.
+    direction: 1 if a higher value of the metric is better, -1 if a lower one is.
     source: the examples, as a key of SOURCES. examples: their number.
     scores: of all arms, the baseline first, over the seeds that count, see `shared_seeds`. verdicts: of the other arms.
     simple: the metric of each simple method, such as lead-8, on the whole split; empty if they do not have it.
@@ -54,6 +57,7 @@ class Comparison:
     arms: list[Arm]
     metric: str
     is_primary: bool
+    direction: int
     source: Source
     examples: int
     scores: list[ArmScores]
@@ -101,17 +105,13 @@ def compare(
     An arm that shares no scored seed with the baseline is left out if others do, and `Comparison.notes` says so. Raises
     RunError for folders without runs and runs that cannot be compared, and ConfigError for other arguments.
     """
-    # the baseline is given by its label: it is neither a path nor a pattern
-    is_label = isinstance(baseline, str) and not Path(baseline).exists() and not set("*?[/") & set(baseline)
-    if against is None or is_label:
-        paths = places_of(baseline if against is None else against)
-        arms = arms_of(find_runs(paths))
+    paths = places_of(baseline if against is None else against)
+    arms = arms_of(find_runs(paths))
+    if against is None or is_label(baseline, arms):
         chosen = baseline_of(arms, None if against is None else str(baseline))
     else:
-        paths = [*places_of(baseline), *places_of(against)]
-        runs = find_runs(places_of(baseline))
-        arms = arms_of([*runs, *find_runs(places_of(against))])
-        folders = {run.folder for run in runs}
+        paths = [*places_of(baseline), *paths]
+        arms, folders = arms_of(find_runs(paths)), {run.folder for run in find_runs(places_of(baseline))}
         formed = [arm for arm in arms if any(run.folder in folders for run in arm.runs)]
         if len(formed) != 1:
             labels = "; ".join(arm.label for arm in formed) or "they repeat runs of against"
@@ -124,7 +124,8 @@ def compare(
     while True:
         try:
             found = compare_arms(chosen, others, metric, split=split, level=level, grouped=grouped, pending=pending)
-            return replace(found, notes=[*found.notes, *left_out])
+            verdicts = adjusted(found.verdicts, len(left_out))
+            return replace(found, verdicts=verdicts, notes=[*found.notes, *left_out])
         except NoSharedSeed as error:
             others = [arm for arm in others if arm.label != error.label]
             left_out.append(f"{error.label} is not compared: {error}.")
@@ -155,7 +156,7 @@ def compare_arms(
     tables = shared.named_tables()
     primary = primary_metric(finished)
     metric = metric_of(list(tables.values()), metric, primary)
-    ids, notes = shared_examples(list(tables.values()), metric)
+    ids, notes = shared_examples(tables, metric)
     doubts = [*doubts_of(arms), *check_inputs(tables, ids)]
     source = common_source(tables)
     if source == "validation":
@@ -168,7 +169,7 @@ def compare_arms(
     records = {arm.label: [evaluation_of(run, chosen_split) for run in shared.runs(arm).values()] for arm in arms}
     methods = next((simple for its in records.values() for record in its if (simple := simple_methods(record))), {})
     metrics = {label: [numbers_of(record.get("metrics")) for record in its] for label, its in records.items()}
-    beaten_by_none = unbeaten(metrics, methods, primary)
+    beaten_by_none = unbeaten(metrics, methods, primary, lambda name: direction_of(finished, name))
     by_arm, withheld = failures(shared, metric, ids)
     groups = next(iter(tables.values())).groups(ids)
     if groups is not None and not grouped:
@@ -189,6 +190,7 @@ def compare_arms(
         arms=arms,
         metric=metric,
         is_primary=metric == primary,
+        direction=direction_of(finished, metric),
         source=source,
         examples=len(ids),
         scores=[shared.scores_of(arm, metric, ids) for arm in arms],
@@ -215,6 +217,7 @@ def verdict_of(
         baseline=baseline.label,
         metric=metric,
         difference=difference,
+        direction=direction_of([run for _, run in both], metric),
         adjusted=float("nan"),
         by_seed=dict(zip(pairs, rows.mean(1).tolist(), strict=True)),
         no_verdict=difference.no_verdict,
@@ -252,6 +255,13 @@ def metric_of(tables: Sequence[ExampleTable], asked: str | None, primary: str | 
         message = f"the runs have no such metric; allowed: {', '.join(allowed)}.{nearest(name, allowed)}"
         raise ConfigError([Problem("metric", message, name)])
     return name
+
+
+def is_label(baseline: Places, arms: Sequence[Arm]) -> bool:
+    """Whether a baseline is given by the label of an arm: it is that of one of these, or no path and no pattern."""
+    if not isinstance(baseline, str) or Path(baseline).exists():
+        return False
+    return not set("*?[/") & set(baseline) or any(arm.label == baseline for arm in arms)
 
 
 def baseline_of(arms: Sequence[Arm], label: str | None) -> Arm:

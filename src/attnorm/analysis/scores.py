@@ -17,7 +17,7 @@ from attnorm.errors import RunError
 from attnorm.imports import TRUST, find, trusted_packages
 from attnorm.run.checkpoint import BEST
 from attnorm.run.state import read_json
-from attnorm.tasks.results import CHECKPOINT, CORPUS_METRICS, PREDICTIONS, CorpusMetric
+from attnorm.tasks.results import CHECKPOINT, CORPUS_METRICS, PREDICTIONS, CorpusMetric, direction
 from attnorm.wording import counted
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class ExampleTable:
             sums = rows[list(corpus.columns)].to_numpy(np.float64)
             values = np.full(len(rows), np.nan)
             known = np.isfinite(sums).all(1)
-            if known.sum() > 1:
+            if known.sum() > 1 and np.isfinite(corpus.of(sums[known].sum(0))):
                 values[known] = pseudo_values(sums[known], corpus.of)
             return values
         return rows[metric].to_numpy(np.float64)
@@ -145,20 +145,23 @@ def common_split(runs: Sequence[TrainedRun], split: SplitName) -> SplitName:
     return "test" if runs and all(test_table(run) for run in runs) else "validation"
 
 
-def shared_examples(tables: Sequence[ExampleTable], metric: str) -> tuple[list[str], list[str]]:
+def shared_examples(tables: Mapping[str, ExampleTable], metric: str) -> tuple[list[str], list[str]]:
     """The ids of the examples that all runs have a score for, in order, and notes about those that they have not.
 
-    Raises RunError if the runs have no such example.
+    tables: by the name of the run. Raises RunError if the runs have no such example.
     """
-    ids = list(tables[0].rows.index)
-    common = set(ids).intersection(*(table.rows.index for table in tables[1:]))
+    ids = list(next(iter(tables.values())).rows.index)
+    common = set(ids).intersection(*(table.rows.index for table in tables.values()))
     notes = []
-    if len(common) < max(len(table.rows) for table in tables):
+    if len(common) < max(len(table.rows) for table in tables.values()):
         notes.append(
             f"The runs have {len(common):,} examples in common; those that only some of them have are left out."
         )
     ids = [name for name in ids if name in common]
-    known = np.isfinite(np.stack([table.values(metric, ids) for table in tables])).all(0) if ids else np.zeros(0, bool)
+    scored = {name: np.isfinite(table.values(metric, ids)) for name, table in tables.items()} if ids else {}
+    if none := [name for name, its in scored.items() if not its.any()]:
+        raise RunError(f"no example has a finite {metric} in the scores of {'; '.join(none)}")
+    known = np.all([*scored.values()], axis=0) if ids else np.zeros(0, bool)
     if not known.all():
         notes.append(f"Left out for want of a score in some run: {counted(int((~known).sum()), 'example')}.")
     if not known.any():
@@ -275,6 +278,14 @@ def unlike_scores(rows: pd.DataFrame) -> Iterator[str]:
     yield from (name for name in scores if not pd.api.types.is_numeric_dtype(rows[name]))
     if "selecting" in rows and not pd.api.types.is_bool_dtype(rows["selecting"]):
         yield "selecting"
+
+
+def direction_of(runs: Sequence[TrainedRun], metric: str) -> int:
+    """1 if a higher value of the metric is better, -1 if a lower one is: for the metric that selects the checkpoints,
+    as the task declares it, and for others as `attnorm.tasks.results.direction` says."""
+    recorded = (run.summary.get("mode") for run in runs if str(run.summary.get("monitor")).endswith(f"/{metric}"))
+    mode = next((it for it in recorded if it in ("min", "max")), None)
+    return direction(metric) if mode is None else -1 if mode == "min" else 1
 
 
 def primary_metric(runs: Sequence[TrainedRun]) -> str | None:

@@ -11,8 +11,10 @@ from attnorm.analysis.arms import TrainedRun, as_number
 from attnorm.analysis.statistics.crossed import Difference
 from attnorm.analysis.statistics.multiple import holm
 from attnorm.analysis.statistics.power import detectable
-from attnorm.tasks.results import LOWER_IS_BETTER, NAMES, NATS_OR_BITS
+from attnorm.tasks.results import NAMES, NATS_OR_BITS
 from attnorm.wording import counted
+
+FALSE_CALLS = 0.05  # the probability of any false "shown" in a family of comparisons, whatever the level of intervals
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,8 @@ class Verdict:
 
     difference: the arm minus the baseline, over the seeds that count. adjusted: its p-value for new seeds and new
                 examples, adjusted for all arms that were compared (Holm 1979); NaN without a verdict.
-    family:     the number of verdicts that are adjusted together.
+    family:     the number of comparisons that are adjusted together.
+    direction:  1 if a higher value of the metric is better, -1 if a lower one is.
     by_seed:    the difference of each seed. no_verdict: the reason if there is no verdict.
     is_silent:  whether no claim is made at all, not even the estimate, because planned runs are unfinished or because
                 the models have not learned the task (`analysis.cautions`).
@@ -104,11 +107,12 @@ class Verdict:
     left_out: str = ""
     cautions: tuple[str, ...] = ()
     family: int = 1
+    direction: int = 1
 
     @property
     def strict_level(self) -> float:
         """The level of an interval that excludes zero only if the difference is shown, whatever the other arms are."""
-        return 1 - (1 - self.difference.level) / self.family
+        return 1 - FALSE_CALLS / self.family
 
     @property
     def detectable(self) -> float:
@@ -117,8 +121,8 @@ class Verdict:
 
     @property
     def is_shown(self) -> bool:
-        """Whether the difference is shown at the level of the interval, after the adjustment."""
-        return self.no_verdict is None and self.adjusted < 1 - self.difference.level
+        """Whether the difference is shown: its adjusted p-value is below 0.05."""
+        return self.no_verdict is None and self.adjusted < FALSE_CALLS
 
     @property
     def word(self) -> str:
@@ -141,7 +145,7 @@ class Verdict:
         low, high = difference.new_seeds_and_examples.low, difference.new_seeds_and_examples.high
         interval = f"{difference.level * 100:g} % interval {low:.{digits}f} to {high:.{digits}f}"
         adjusted = f"adjusted p {p_is(self.adjusted)}"
-        better = " (lower is better)" if self.metric in LOWER_IS_BETTER else ""
+        better = " (lower is better)" if self.direction < 0 else ""
         return (
             f"{start}{better}, {interval} for new seeds and new examples ({sizes}): {self.word}, {adjusted}. "
             f"Detectable with 80 % power: {self.detectable:.{digits}f}.{more}"
@@ -179,8 +183,11 @@ def listed_seeds(seeds: Sequence[int]) -> str:
     return f"seeds {', '.join(most)} and {last}" if most else f"seed {last}"
 
 
-def adjusted(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts with p-values that are adjusted for all of them together."""
-    p_values = [verdict.difference.p_value if verdict.no_verdict is None else float("nan") for verdict in verdicts]
-    family = len(verdicts)
-    return [replace(verdict, adjusted=p, family=family) for verdict, p in zip(verdicts, holm(p_values), strict=True)]
+def adjusted(verdicts: Sequence[Verdict], left_out: int = 0) -> list[Verdict]:
+    """The verdicts with p-values that are adjusted for all of them together.
+
+    left_out: further arms that were to be compared and could not be; they belong to the family too.
+    """
+    p_values = [nan if verdict.no_verdict is not None else verdict.difference.p_value for verdict in verdicts]
+    every = holm([*p_values, *[nan] * left_out])
+    return [replace(verdict, adjusted=p, family=len(every)) for verdict, p in zip(verdicts, every, strict=False)]

@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 from math import isnan, nan
-from typing import Annotated, Any
-
-from pydantic import Field
+from typing import Any
 
 from attnorm.analysis.cautions import simple_label, withheld_lines
 from attnorm.analysis.comparison import SOURCES, Comparison, compare
@@ -12,10 +10,9 @@ from attnorm.analysis.scores import SplitName
 from attnorm.analysis.statistics.power import plan
 from attnorm.analysis.verdict import COSTS, ArmScores, Verdict, decimals
 from attnorm.config.command import read
-from attnorm.errors import RunError
 from attnorm.progress import console
 from attnorm.run.config_file import EVENTS
-from attnorm.schema import Positive, Text
+from attnorm.schema import Level, Positive, Text
 from attnorm.tasks.results import NAMES
 from attnorm.training.console import print_table, show_lines, show_warnings
 from attnorm.wording import counted
@@ -31,7 +28,7 @@ class CompareSettings:
     against: Places
     metric: Text | None = None
     split: SplitName = "auto"
-    level: Annotated[float, Field(gt=0, lt=1)] = 0.95
+    level: Level = 0.95
     plan: Positive | None = None
 
 
@@ -81,7 +78,7 @@ def chosen_by_sweeps(comparison: Comparison) -> tuple[list[str], list[str]]:
 
     tunings, costs = tunings_of("", comparison.arms), costs_of("", comparison.arms)
     parts: list[Tuning | EqualCost] = [*tunings, *costs]
-    sentences = [*(it.choice for it in parts), *depending(tunings, comparison.verdicts)]
+    sentences = [*(it.choice(comparison.arms) for it in parts), *depending(tunings, comparison.verdicts)]
     return chosen_by(parts, comparison.arms), sentences
 
 
@@ -100,16 +97,16 @@ def show_verdict(verdict: Verdict) -> None:
 
 
 def show_plan(found: Comparison, verdict: Verdict, difference: float) -> None:
-    """How many seeds and examples would show a difference between an arm and the baseline, and what they would cost.
-
-    Raises RunError if the runs are too few to plan with.
-    """
+    """How many seeds and examples would show a difference between an arm and the baseline, and what they would cost; or
+    that the runs are too few to plan with."""
     hours = [it.costs["hours"] for it in found.scores if it.label in (verdict.label, verdict.baseline) if it.costs]
     per_run = sum(hours) / len(hours) if hours else None
     try:
         rows = plan(verdict.difference.variances, difference, level=verdict.strict_level, hours_per_run=per_run)
     except ValueError as error:
-        raise RunError(f"{verdict.label} and {verdict.baseline}: {error}") from error
+        console.print()
+        console.print(f"{verdict.label} minus {verdict.baseline}: no plan, {error}", markup=False)
+        return
     digits = decimals(found.metric)
     table = [["examples", "seeds per arm", "detectable difference", "hours for both arms"]]
     for row in rows:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from attnorm import progress
 from attnorm.analysis.probes.page import grouped, write_page
@@ -17,10 +18,11 @@ from attnorm.attention.build import short_name
 from attnorm.attention.testing.before_training import failure_of, is_of_attnorm
 from attnorm.attention.testing.cases import WIDTH
 from attnorm.config.command import read
-from attnorm.errors import Problem
+from attnorm.errors import ConfigError, Problem
 from attnorm.imports import PATH
 from attnorm.probes import PROBES
 from attnorm.probes.arm import ALIASES, NULLS, Arm
+from attnorm.probes.ensemble import stack
 from attnorm.probes.experiment import Failure, Plan, compare
 from attnorm.probes.jobs import Cell, Job, Result, cells_of
 from attnorm.probes.presets import PRESETS, comparison_seeds, tuning_seeds
@@ -105,7 +107,8 @@ def problems_of(settings: ProbeSettings) -> list[Problem]:
             arms.append(Arm(name, options))
         except ValueError as error:
             problems.append(Problem("normalizers", str(error)))
-    if twice := {name for name in names if names.count(name) > 1}:
+    spelled = [ALIASES.get(name, name) for name in names]
+    if twice := {name for name, it in zip(names, spelled, strict=True) if spelled.count(it) > 1}:
         message = "named twice; for two settings of one class, write a subclass with another name"
         problems.append(Problem("normalizers", message, ", ".join(sorted(twice))))
     if settings.rates and len(set(settings.rates)) < len(settings.rates):
@@ -144,12 +147,27 @@ def problems_of(settings: ProbeSettings) -> list[Problem]:
 
 
 def try_probes(cells: Sequence[Cell]) -> None:
-    """Draws and solves two examples of every cell at every size, so that an error in a probe of one's own ends the
-    command before anything is trained."""
+    """Draws and solves two examples of every cell at every size and scores a model that has not been trained, so that
+    an error in a probe of one's own ends the command before anything is trained.
+
+    Raises ConfigError for a probe that returns other tensors than it should.
+    """
     for cell in cells:
-        probe = cell.probe()
+        probe, found = cell.probe(), dict[str, tuple[Any, tuple[int, ...]]]()
+        model = probe.model(Arm("uniform"), [0])
         for size in {*probe.test_sizes, *probe.train_sizes}:
-            probe.ceiling(probe.batch(2, size, torch.Generator().manual_seed(0)))
+            batch = probe.batch(2, size, torch.Generator().manual_seed(0))
+            if (ceiling := probe.ceiling(batch)) is not None:
+                found["ceiling"] = ceiling, (2,)
+            batch = stack([batch])
+            with torch.no_grad():
+                outputs = model(batch)
+                found |= {"loss": (probe.loss(outputs, batch), (1,)), "score": (probe.score(outputs, batch), (1, 2))}
+            for name, (value, shape) in found.items():
+                if not isinstance(value, Tensor) or not value.is_floating_point() or value.shape != shape:
+                    what = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+                    message = f"expected floating-point numbers of the shape {shape} for 2 examples, not {what}"
+                    raise ConfigError([Problem("probes", f"{cell.short}.{name}: {message}")])
 
 
 def namesakes(key: str, shorts: Sequence[str]) -> list[Problem]:
@@ -175,12 +193,13 @@ def plan_of(settings: ProbeSettings) -> Plan:
 
 def options_of(settings: ProbeSettings, label: str) -> Any:
     """The options of a normalizer, typed as options.hnas={start:0.1} or options.hnas.start=0.1."""
-    keys = keys_of(label)
-    options: Any = next((settings.options[key] for key in keys if key in settings.options), {})
-    if not isinstance(options, dict):
-        return options
-    single = {name: value for name, value in settings.options.items() if name.rpartition(".")[0] in keys}
-    return {**options, **{name.rpartition(".")[2]: value for name, value in single.items()}}
+    options: dict[str, Any] = {}
+    for key in reversed(keys_of(label)):  # what is typed for the label itself counts most
+        if not isinstance(whole := settings.options.get(key, {}), dict):
+            return whole
+        single = {name: value for name, value in settings.options.items() if name.rpartition(".")[0] == key}
+        options |= {**whole, **{name.rpartition(".")[2]: value for name, value in single.items()}}
+    return options
 
 
 def keys_of(label: str) -> tuple[str, ...]:

@@ -77,6 +77,8 @@ def read_sweep(arguments: Sequence[str]) -> SweepCommand:
             problems.append(Problem.about(key, f"{argument}: {REFUSED[key]}"))
         elif "." not in key and (suggestion := nearest(key, OWN, cutoff=0.7)) and not is_of_runs(key, folders):
             problems.append(Problem.about(key, f"{argument}: attnorm sweep has no such key.{suggestion}"))
+    if sum(override_key(argument) == "tune" for argument in own) > 1:
+        problems.append(Problem("tune", "is given more than once; a sweep tunes one key"))
     problems += wrong_choices(readable(theirs, is_sweep=True))
     overrides: list[Override] = []
 

@@ -12,7 +12,7 @@ from attnorm.cli.errors import exit_code
 from attnorm.config.command import Command, read
 from attnorm.errors import Problem, UserError
 from attnorm.progress import console
-from attnorm.schema import Count, Share, Text
+from attnorm.schema import Count, Level, Text
 
 if TYPE_CHECKING:
     from attnorm.analysis.report.content import Report
@@ -35,7 +35,7 @@ class ReportSettings:
     baseline: Text | None = None
     metric: Text | None = None
     split: Literal["auto", "test", "validation"] = "auto"
-    level: Share = 0.95
+    level: Level = 0.95
     watch: bool = False
     every: Count = 30
     open: bool = False

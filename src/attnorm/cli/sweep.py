@@ -31,9 +31,10 @@ from attnorm.cli.sweep_jobs import (
 )
 from attnorm.errors import ConfigError, Problem
 from attnorm.progress import console
+from attnorm.run.config_file import COST
 from attnorm.run.opened_folder import opened
 from attnorm.run.state import FolderLock
-from attnorm.sweeps.cost import ArmCost, record_of
+from attnorm.sweeps.cost import ArmCost, record_of, recorded_costs, refuse_other_total
 from attnorm.sweeps.jobs import Job, label_of, name_of, sweep_name
 from attnorm.sweeps.launchers.base import Launcher
 from attnorm.sweeps.process import TRAIN
@@ -85,6 +86,8 @@ def sweep(command: SweepCommand) -> int:
                 samples = [with_updates(job, updates_of(command, costs, job)) for job in samples]
                 refuse_other_budget(folder, journal, samples)
                 facts = checker.check(samples)
+                if problems := problems_of(command, samples, facts):
+                    raise ConfigError(problems)
             jobs = list({job.key: job for job in grid_jobs(command, folder, journal, samples, facts)}.values())
             same = f"; {len(samples) - len(jobs)} of them equal another one" if len(jobs) < len(samples) else ""
             console.print(f"checked {len(samples)} jobs in {seconds:.0f} s{same}")
@@ -209,6 +212,8 @@ def arm_costs(
     finally:
         launcher.close()
     print_costs(list(costs.values()))
+    if any(job.folder.exists() for job in journal.jobs() if job.purpose != COST):
+        refuse_other_total(folder, recorded_costs(folder, command.settings.cost), list(costs.values()))
     return costs
 
 

@@ -55,7 +55,8 @@ class Coverage(Probe):
         drawn = torch.rand(count, size - RARE - FREQUENT, generator=generator)
         slots = torch.bucketize(drawn, torch.tensor(SHARES).cumsum(0)[:-1])
         certain = torch.arange(FREQUENT + RARE).expand(count, -1)  # all six are present
-        tokens = kinds.gather(1, torch.cat([slots, certain], 1))
+        order = permutations(count, size, generator)  # the position of a token says nothing about its kind
+        tokens = kinds.gather(1, torch.cat([slots, certain], 1).gather(1, order))
         one_hot = F.one_hot(tokens, KINDS).float()
         present = one_hot.amax(1)
         queries = torch.eye(QUERIES).expand(count, -1, -1)

@@ -146,10 +146,12 @@ def evaluate(
 ) -> tuple[Tensor, Tensor]:
     """The scores (E, count) on examples that are the same for all arms and seeds, and which members are not finite."""
     scores, finite = [], torch.ones(members, dtype=torch.bool)
+    model.eval()
     for batch in batches(probe, split, size, count, members):
         outputs = model(batch)
         finite &= outputs.flatten(1).isfinite().all(1)
         scores.append(probe.score(outputs.nan_to_num(0.0, 0.0, 0.0), batch))
+    model.train()
     return torch.cat(scores, 1), ~finite
 
 

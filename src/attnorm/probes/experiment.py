@@ -20,7 +20,7 @@ from attnorm.probes.jobs import Cell, Job, Result, load, run, save
 
 TUNING_SEEDS, SEEDS = 100, 110  # the first of each; they never overlap
 FACTOR = 3.0  # between learning rates
-NULL_SEEDS = 3  # of the null arms, which have nothing to tune
+NULL_SEEDS = 3  # of the null arms, which are not compared
 
 
 @dataclass(frozen=True)
@@ -99,14 +99,16 @@ def compare(plan: Plan, folder: Path, workers: int = 1, report: Report = lambda 
     report: called with each job that ends.
     """
     found = [Found(cell) for cell in plan.cells]
-    grids = {cell: [list(plan.rates)] for cell in plan.cells}
-    for _ in range(2 * plan.extensions + 1):
+    grids, nulls = {cell: [list(plan.rates)] for cell in plan.cells}, [arm for arm in NULLS if arm in plan.arms]
+    added = {cell: list[list[float]]() for cell in plan.cells}
+
+    def tune(arms_of: Callable[[Cell], Sequence[str]], grids: Mapping[Cell, Sequence[Sequence[float]]]) -> None:
         jobs = [
             (it, plan.tuning(it.cell, arm, rates))
             for it in found
             if plan.trained(it.cell)
             for rates in grids[it.cell]
-            for arm in plan.fit(it.cell)
+            for arm in arms_of(it.cell)
             if arm not in it.failed
         ]
         for it, job, result in results_of(jobs, folder, workers, report):
@@ -118,14 +120,20 @@ def compare(plan: Plan, folder: Path, workers: int = 1, report: Report = lambda 
                 it.failed[job.arm] = result.reason
         for it in found:
             it.rate = {arm: best_rate(scores) for arm, scores in it.tuning.items()}
+
+    for _ in range(2 * plan.extensions + 1):
+        tune(plan.fit, grids)
+        for it in found:
             grids[it.cell] = [[rate] for rate in further_rates(plan, it)]
+            added[it.cell] += grids[it.cell]
         if not any(grids.values()):
             break
-    middle = sorted(plan.rates)[len(plan.rates) // 2]
+    tune(lambda cell: nulls, {cell: [list(plan.rates), *its] for cell, its in added.items()})  # they extend no grid
+    middle = sorted(plan.rates)[len(plan.rates) // 2]  # where nothing is trained
     tests = [
         (it, plan.test(it.cell, arm, it.rate.get(arm, middle)))
         for it in found
-        for arm in [*plan.fit(it.cell), *(arm for arm in NULLS if arm in plan.arms)]
+        for arm in [*plan.fit(it.cell), *nulls]
         if arm not in it.failed
     ]
     for it, job, result in results_of(tests, folder, workers, report):

@@ -55,7 +55,7 @@ def cells_of(name: str) -> list[Cell]:
     """All doses of a probe. Raises ValueError for an unknown name, and for doses of another form. "module:Class" and
     "module.Class" are the same."""
     doses = find("probe", name, PROBES, Probe).doses
-    if not (isinstance(doses, Mapping) and all(isinstance(it, str) for it in doses)):
+    if not (isinstance(doses, Mapping) and doses and all(isinstance(it, str) for it in doses)):
         raise ValueError(f"{name}.doses={doses!r}: expected the options of each dose by its name, as in {EXAMPLE}")
     return [Cell(name.replace(":", "."), dose) for dose in doses]
 
@@ -141,17 +141,24 @@ def run(job: Job) -> Result:
     probe = job.cell.probe()
     arm = Arm(job.arm, job.options)
     seeds, rates = list(job.seeds) * len(job.rates), [rate for rate in job.rates for _ in job.seeds]
-    trained = train(probe, arm, seeds, rates, job.updates)
-    scores, diverged = {}, torch.zeros(len(seeds), dtype=torch.bool)
+    with torch.random.fork_rng(devices=[]):  # for normalizers that draw random numbers themselves
+        torch.manual_seed(int(digest(job.stem, 8), 16))
+        return scored(job, probe, train(probe, arm, seeds, rates, job.updates))
+
+
+def scored(job: Job, probe: Probe, trained: Trained) -> Result:
+    """The result of a trained ensemble."""
+    members, scores = len(job.seeds) * len(job.rates), {}
+    diverged = torch.zeros(members, dtype=torch.bool)
     if not job.tune:
         for size in probe.test_sizes:
-            scored, lost = evaluate(probe, trained.model, len(seeds), "test", size)
-            scores[size], diverged = scored.numpy(), diverged | lost
+            of_size, lost = evaluate(probe, trained.model, members, "test", size)
+            scores[size], diverged = of_size.numpy(), diverged | lost
     return Result(
         curve=trained.curve.numpy(),
         scores=scores,
         scalars={name: value.numpy() for name, value in trained.learned_scalars().items()},
-        measures={} if job.tune else measure(probe, trained, len(seeds)),
+        measures={} if job.tune else measure(probe, trained, members),
         diverged=int(diverged.sum()),
         seconds=trained.seconds,
     )
@@ -159,9 +166,8 @@ def run(job: Job) -> Result:
 
 @torch.no_grad()
 def measure(probe: Probe, trained: Trained, members: int) -> dict[str, np.ndarray]:
-    """Entropy and column mass of the weights on the first examples of the test, and the mean weight on wanted keys,
-    (E,) each."""
-    model: Any = trained.model
+    """Entropy and column mass of the weights on MEASURED examples, and the mean weight on wanted keys, (E,) each."""
+    model: Any = trained.model.eval()
     if not hasattr(model, "weights"):
         return {}
     [batch] = batches(probe, "test", probe.size, MEASURED, members, pieces=1)

@@ -10,7 +10,7 @@ from attnorm.errors import RunError
 from attnorm.run.opened_folder import is_name, opened
 
 FILE = "config.yaml"
-EVENTS = "jobs.jsonl"  # of a sweep folder
+EVENTS, SWEEP_FILE = "jobs.jsonl", "sweep.json"  # of a sweep folder
 COST_FILE = "cost.json"  # of a run that measures the cost of an update
 TUNE, COST = "tune", "cost"  # folders in a sweep folder, whose runs tune or measure: they are no runs of arms
 MOST_BYTES, MOST_DEPTH, LARGEST = 1 << 20, 20, 1 << 53  # a real one has 3 kB and 4 levels

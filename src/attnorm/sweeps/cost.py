@@ -4,12 +4,14 @@ The cost of an update is measured in short runs, one after the other, before the
 the sweep folder, so the costs are the same when the command is repeated.
 """
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
-from attnorm.errors import RunError
-from attnorm.run.config_file import COST_FILE
+from attnorm.errors import ConfigError, Problem, RunError
+from attnorm.run.config_file import COST_FILE, SWEEP_FILE
 from attnorm.run.state import read_json
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.results import why_ended
@@ -20,6 +22,7 @@ MEASURING = (  # overrides of a run that measures
     "++seed=0",
     f"++trainer.max_steps={WARMUP + MEASURED}",
     "++task.validations=1",
+    "++trainer.val_check_interval=null",
     "++data.max_valid=16",
     "++callbacks.update_cost._target_=attnorm.training.callbacks.update_cost.UpdateCost",
     f"++callbacks.update_cost.warmup={WARMUP}",
@@ -43,6 +46,11 @@ class ArmCost:
     unit: str
     updates: int = 0
     is_baseline: bool = False
+
+    @property
+    def total(self) -> float:
+        """The cost of all updates."""
+        return self.updates * self.per_update
 
 
 def equalized(costs: Sequence[ArmCost]) -> list[ArmCost]:
@@ -85,6 +93,26 @@ def check_machines(jobs: Sequence[Job], kind: str) -> None:
         )
 
 
+def recorded_costs(folder: Path, kind: str) -> list[ArmCost]:
+    """The costs of the arms that a sweep folder has recorded. Raises ConfigError if their budget is of another kind."""
+    record = read_json(folder / SWEEP_FILE).get("cost")
+    if not record:
+        return []
+    if record["kind"] != kind:
+        message = f"its arms spend the same {record['kind']}, not the same {kind}; choose another folder"
+        raise ConfigError([Problem("dir", message, folder)])
+    names = [field.name for field in fields(ArmCost)]
+    return [ArmCost(**{name: its[name] for name in names}) for its in record["arms"]]
+
+
+def refuse_other_total(folder: Path, before: Sequence[ArmCost], now: Sequence[ArmCost]) -> None:
+    """Raises ConfigError if arms of a task would spend another budget than the arms that the folder has already."""
+    for old, new in itertools.product(before, now):
+        if old.task == new.task and abs(old.total - new.total) > max(old.per_update, new.per_update):
+            spent = f"{new.arm} would spend {new.total:.4g} {new.unit}, and {old.arm} has {old.total:.4g}"
+            raise ConfigError([Problem("dir", f"{spent}; choose another folder", folder)])
+
+
 def record_of(kind: str, costs: Sequence[ArmCost]) -> dict[str, Any]:
     """The costs as they are recorded in sweep.json."""
-    return {"kind": kind, "arms": [{**asdict(cost), "total": cost.updates * cost.per_update} for cost in costs]}
+    return {"kind": kind, "arms": [{**asdict(cost), "total": cost.total} for cost in costs]}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from attnorm.files import write_json
+from attnorm.run.config_file import SWEEP_FILE
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.results import Result, ranked, result_of
 from attnorm.sweeps.scheduler import Plan
@@ -31,7 +32,7 @@ class SweepRecord:
         mode: str | None,
         about: Callable[[], Mapping[str, Any]] = dict,
     ):
-        self.path, self.command, self.mode = folder / "sweep.json", command, mode
+        self.path, self.command, self.mode = folder / SWEEP_FILE, command, mode
         self.plan, self.journal, self.about = plan, journal, about
         self.is_due = False
         self.written_at = 0.0

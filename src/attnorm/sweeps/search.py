@@ -118,7 +118,7 @@ class SeededSampler(BaseSampler):
 
     def sampler(self, trial: FrozenTrial, name: str) -> BaseSampler:
         """The sampler of one value; `name` is "" for the values that are sampled together."""
-        return self.make(zlib.crc32(f"{self.seed + trial.number} {name}".encode()))
+        return self.make(zlib.crc32(f"{self.seed} {trial.number} {name}".encode()))
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         return self.sampler(trial, "").infer_relative_search_space(study, trial)
@@ -252,9 +252,7 @@ class Search:
         if state is JobState.FINISHED and isinstance(value, (int, float)) and value == value:
             self.study.tell(number, value)
         elif state is JobState.PRUNED:
-            self.study.tell(number, state=TrialState.PRUNED)
-        else:
-            self.study.tell(number, state=TrialState.FAIL)
+            self.study.tell(number, state=TrialState.PRUNED)  # one that failed stays open, for the repeated command
 
     def is_done(self, job: Job, state: JobState) -> bool:
         return state in DONE_STATES

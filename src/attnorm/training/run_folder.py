@@ -71,7 +71,7 @@ def start_record(cfg: ResolvedConfig, run: Path, overrides: list[str]) -> None:
     """
     _claim(run)
     opened(run)  # a new run may have been given a folder with something in it
-    environment, before = describe_environment() | {"overrides": overrides}, {}
+    environment, before = describe_environment() | {"attention": cfg.label, "overrides": overrides}, {}
     if cfg.continues:
         if cfg.checkpoint is None:
             forget(run)

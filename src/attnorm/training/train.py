@@ -243,5 +243,10 @@ def evaluate_best(
         lr_factor = task.cfg.optimization.groups.hybrid_lr_factor if name in fast else None
         console.show_learned_scalar(name, rows, lr_factor)
     console.show_warnings(warnings)
-    best = {"monitor": task_module.monitor, "best_value": best_value(trainer), "best_step": best_step}
+    best = {
+        "monitor": task_module.monitor,
+        "mode": task_module.mode,
+        "best_value": best_value(trainer),
+        "best_step": best_step,
+    }
     return {**best, "validation": scores.record(), "warnings": warnings}

@@ -106,7 +106,11 @@ def results_of_cell(found: Found, arms: Sequence[Arm], rates: Sequence[float]) -
             row = row_of(found, arm, size, null, ceiling, difference)
             rows.append(replace(row, verdict=verdict) if verdict else row)
     unfit = {arm.label: reason for arm in arms if (reason := arm.unfit(probe.site))}
-    curves = {arm: {rate: float(s.mean()) for rate, s in sorted(of.items())} for arm, of in found.tuning.items()}
+    curves = {
+        arm: {rate: float(s.mean()) for rate, s in sorted(of.items())}
+        for arm, of in found.tuning.items()
+        if arm not in NULLS
+    }
     return CellResults(found, judged(rows, found, arms, rates), curves, {**unfit, **found.failed})
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from attnorm.analysis.arms import Arm, arms_of, waiting_jobs
+from attnorm.analysis.arms import Arm, arms_of
 from attnorm.analysis.cautions import withheld_lines
 from attnorm.analysis.comparison import Comparison, baseline_of
 from attnorm.analysis.provenance import doubts_of
@@ -39,8 +39,8 @@ from attnorm.analysis.report.tables import Table
 from attnorm.analysis.report.tuning import EqualCost, Tuning, costs_of, depending, tunings_of, without_chosen
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.verdict import Verdict
+from attnorm.analysis.waiting import waiting_jobs
 from attnorm.run.state import RunState
-from attnorm.tasks.results import direction
 
 Places = Sequence[str | Path]
 
@@ -178,16 +178,21 @@ def task_page(anchor: str, arms: Sequence[Arm], baseline: Arm, results: Results,
         anchor=anchor,
         facts=task_facts(arms, baseline, main),
         withheld=withheld_lines(main.withheld) if main else [],
-        headline=headline(main) if main else "There is nothing to compare yet.",
+        headline=headline(main, results.missing) if main else "There is nothing to compare yet.",
         setup=setup,
         warnings=[*warnings_of(setup, main, metric), *depending(tunings, main.verdicts if main else [])],
         verdicts=[verdict for verdict in main.verdicts if not (main.withheld and verdict.is_silent)] if main else [],
-        notes=[*(it.choice for it in chosen), *results.left_out, *(main.notes if main else []), *left_out_of(main)],
+        notes=[
+            *(it.choice(arms) for it in chosen),
+            *results.left_out,
+            *(main.notes if main else []),
+            *left_out_of(main),
+        ],
         doubts=main.doubts if main else doubts_of(arms),
         tunings=tunings,
         costs=costs,
         main=main_table(f"results-{anchor}", ordered, results),
-        others=other_metrics_table(f"metrics-{anchor}", results),
+        others=other_metrics_table(f"metrics-{anchor}", ordered, results),
         forest=forest(f"forest-{anchor}", main) if main and decided else None,
         drawings=drawings_of(anchor, ordered, compared),
         samples=samples_of(main, ordered, split) if main else [],
@@ -200,7 +205,7 @@ def ordered_arms(arms: Sequence[Arm], baseline: Arm, main: Comparison | None) ->
     """The baseline, then the arms in the order given; if there are too many colours to tell apart, the best first."""
     others = [arm for arm in arms if arm is not baseline]
     if main is not None and len(arms) > charts.COLOURS:
-        means = {scores.label: -direction(main.metric) * scores.mean for scores in main.scores if scores.values}
+        means = {scores.label: -main.direction * scores.mean for scores in main.scores if scores.values}
         others.sort(key=lambda arm: means.get(arm.label, float("inf")))
     return [baseline, *others]
 

@@ -12,7 +12,6 @@ from attnorm.analysis.report.runs import shortened
 from attnorm.analysis.scores import ExampleTable, SplitName, example_table
 from attnorm.analysis.verdict import decimals
 from attnorm.errors import RunError
-from attnorm.tasks.results import direction
 
 SAMPLES, EXTREMES, PAIRS, MOST_ARMS = 4, 4, 3, 6
 LONGEST = 600  # characters of a text
@@ -101,7 +100,7 @@ def contrast(comparison: Comparison, baseline: Arm, arm: Arm, split: SplitName) 
     scores = np.stack([[table.values(metric, ids) for table in pair] for pair in pairs.values()])  # (seeds, 2, n)
     ours, theirs = scores.mean(0)
     gap = ours - theirs
-    sign = direction(metric)
+    sign = comparison.direction
     order = [row for row in np.argsort(-sign * gap, kind="stable") if np.isfinite(gap[row]) and gap[row]]
     best = [row for row in order if sign * gap[row] > 0][:EXTREMES]
     worst = [row for row in reversed(order) if sign * gap[row] < 0][:EXTREMES]

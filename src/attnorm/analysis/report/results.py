@@ -1,6 +1,7 @@
 """The final scores of the arms of a task: comparisons on all metrics, the verdicts in one sentence, and tables."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import isnan
 
@@ -8,10 +9,17 @@ from attnorm.analysis.arms import Arm
 from attnorm.analysis.cautions import numbers_of, simple_label
 from attnorm.analysis.comparison import SOURCES, Comparison, compare_arms
 from attnorm.analysis.report.tables import NOTHING, Cell, Column, Table, interval, number, written
-from attnorm.analysis.scores import SplitName, common_split, evaluation_of, example_table, primary_metric
+from attnorm.analysis.scores import (
+    SplitName,
+    common_split,
+    direction_of,
+    evaluation_of,
+    example_table,
+    primary_metric,
+)
 from attnorm.analysis.verdict import COSTS, ArmScores, Verdict, adjusted, decimals, mean_costs, p_text
 from attnorm.errors import ConfigError, Problem, RunError
-from attnorm.tasks.results import LOWER_IS_BETTER, NAMES
+from attnorm.tasks.results import NAMES
 
 BASELINE = "baseline"
 
@@ -21,12 +29,13 @@ class Results:
     """The final scores of the arms of a task.
 
     comparisons: on the metric of the verdicts first, and then on all other metrics; [] if nothing can be compared.
-    left_out: why arms are not compared, in words. reported: the metrics at the end of the runs by arm, if there are no
-    scores of single examples.
+    left_out: why arms and further metrics are not compared, in words. missing: the number of these arms. reported: the
+    metrics at the end of the runs by arm, if there are no scores of single examples.
     """
 
     comparisons: list[Comparison]
     left_out: list[str]
+    missing: int
     reported: dict[str, list[ArmScores]]
 
     @property
@@ -48,7 +57,7 @@ def results_of(
     allowed = metrics_of(arms, split)
     if not allowed:
         reason = "No finished run has scores of single examples, so there is nothing to compare yet."
-        return Results([], [reason], reported_scores([baseline, *others]))
+        return Results([], [reason], 0, reported_scores([baseline, *others]))
 
     def on(name: str, these: Sequence[Arm]) -> Comparison:
         return compare_arms(baseline, these, name, split=split, level=level, pending=pending)
@@ -61,24 +70,22 @@ def results_of(
         try:
             main = on(chosen, with_runs)
         except RunError:  # because of some arms, perhaps
-            with_runs, reasons = comparable(with_runs, lambda arm: on(chosen, [arm]))
-            main, left_out = on(chosen, with_runs), left_out + reasons
-        more = [on(name, with_runs) for name in allowed if name != chosen]
+            asked, with_runs = with_runs, []
+            for arm in asked:
+                try:
+                    with_runs += on(chosen, [arm]).arms[1:]
+                except RunError as error:
+                    left_out.append(f"{arm.label} is not compared: {str(error).rstrip('.')}.")
+            main = on(chosen, with_runs)
     except RunError as error:
-        return Results([], [sentence(str(error))], reported_scores([baseline, *others]))
-    return Results([main, *more], left_out, {})
-
-
-def comparable(arms: Sequence[Arm], compare: Callable[[Arm], object]) -> tuple[list[Arm], list[str]]:
-    """The arms that can be compared with the baseline, and why the others cannot."""
-    kept, left_out = [], []
-    for arm in arms:
+        return Results([], [sentence(str(error))], 0, reported_scores([baseline, *others]))
+    missing, more = len(left_out), list[Comparison]()
+    for name in allowed:
         try:
-            compare(arm)
-            kept.append(arm)
-        except RunError as error:
-            left_out.append(f"{arm.label} is not compared: {str(error).rstrip('.')}.")
-    return kept, left_out
+            more += [] if name == chosen else [on(name, with_runs)]
+        except RunError as error:  # the verdicts do not depend on it
+            left_out.append(f"{title_of(name)} is not compared: {str(error).rstrip('.')}.")
+    return Results([replace(main, verdicts=adjusted(main.verdicts, missing)), *more], left_out, missing, {})
 
 
 def metrics_of(arms: Sequence[Arm], split: SplitName) -> list[str]:
@@ -86,15 +93,10 @@ def metrics_of(arms: Sequence[Arm], split: SplitName) -> list[str]:
     finished = [run for arm in arms for run in arm.finished.values()]
     chosen = common_split(finished, split)
     listed: list[list[str]] = []
-    for arm in arms:  # the runs of an arm have the same columns
-        for run in arm.finished.values():
-            try:
-                table = example_table(run, chosen)
-            except RunError:
-                continue
-            if table is not None:
+    for run in finished:
+        with suppress(RunError):
+            if (table := example_table(run, chosen)) is not None:
                 listed.append(table.metrics())
-                break
     return [name for name in (listed[0] if listed else []) if all(name in names for names in listed)]
 
 
@@ -116,13 +118,26 @@ def reported_scores(arms: Sequence[Arm]) -> dict[str, list[ArmScores]]:
 
 def with_holm(all_results: Sequence[Results]) -> list[Results]:
     """The results with p-values that are adjusted for all primary metrics on the page together."""
-    primary = [results.main for results in all_results if results.main is not None and results.main.is_primary]
-    verdicts = iter(adjusted([verdict for results in primary for verdict in results.verdicts]))
-    new = {id(results): replace(results, verdicts=[next(verdicts) for _ in results.verdicts]) for results in primary}
+    primary = [it for it in all_results if it.main is not None and it.main.is_primary]
+    mains = [it.main for it in primary if it.main is not None]
+    missing = sum(it.missing for it in primary)
+    verdicts = iter(adjusted([verdict for main in mains for verdict in main.verdicts], missing))
+    new = {id(main): replace(main, verdicts=[next(verdicts) for _ in main.verdicts]) for main in mains}
     return [
         replace(results, comparisons=[new.get(id(comparison), comparison) for comparison in results.comparisons])
         for results in all_results
     ]
+
+
+def direction_in(arms: Sequence[Arm], metric: str) -> int:
+    """1 if a higher value of a metric of these arms is better, -1 if a lower one is."""
+    return direction_of([run for arm in arms for run in arm.finished.values()], metric)
+
+
+def main_reported(arms: Sequence[Arm], results: Results) -> str:
+    """The metric in `Results.reported` that is shown first: the primary one, if it is there."""
+    primary = primary_metric([run for arm in arms for run in arm.finished.values()])
+    return primary if primary in results.reported else next(iter(results.reported))
 
 
 def title_of(metric: str) -> str:
@@ -130,14 +145,9 @@ def title_of(metric: str) -> str:
     return NAMES.get(metric, metric.replace("_", " "))
 
 
-def arrow(metric: str) -> str:
-    """An arrow that points to where the metric is better."""
-    return "\u2193" if metric in LOWER_IS_BETTER else "\u2191"
-
-
-def better(metric: str) -> str:
-    """Whether "lower" or "higher" is better."""
-    return "lower" if metric in LOWER_IS_BETTER else "higher"
+def arrow(direction: int) -> str:
+    """An arrow that points to where a metric is better. direction: 1 if a higher value is, -1 if a lower one is."""
+    return "\u2193" if direction < 0 else "\u2191"
 
 
 def examples_of(comparison: Comparison) -> str:
@@ -151,14 +161,15 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
-def headline(comparison: Comparison) -> str:
-    """The verdicts of a task in one sentence."""
+def headline(comparison: Comparison, missing: int) -> str:
+    """The verdicts of a task in one sentence. missing: the number of arms that could not be compared."""
     shown = [verdict for verdict in comparison.verdicts if verdict.is_shown]
     decided = [verdict for verdict in comparison.verdicts if verdict.no_verdict is None]
     if comparison.pending:
         return "No verdict yet: planned runs are not finished."
     if not comparison.verdicts:
-        return f"{comparison.baseline} is the only arm, so there is nothing to compare it with."
+        which = "only arm that can be compared" if missing else "only arm"
+        return f"{comparison.baseline} is the {which}, so there is nothing to compare it with."
     if comparison.withheld and all(verdict.is_silent for verdict in comparison.verdicts):
         return "No verdict: the models have not learned enough to compare their normalizers."
     if not decided:
@@ -193,12 +204,11 @@ def main_table(name: str, arms: Sequence[Arm], results: Results) -> Table | None
     """The table of final scores: one row per arm, the baseline first."""
     main = results.main
     if main is not None:
-        metric, scores, pending = main.metric, main.scores, bool(main.pending)
+        metric, scores, pending, towards = main.metric, main.scores, bool(main.pending), main.direction
         verdicts = {verdict.label: verdict for verdict in main.verdicts}
     elif results.reported:
-        primary = primary_metric([run for arm in arms for run in arm.finished.values()])
-        metric = primary if primary in results.reported else next(iter(results.reported))
-        scores, verdicts, pending = results.reported[metric], {}, False
+        metric = main_reported(arms, results)
+        scores, verdicts, pending, towards = results.reported[metric], {}, False, direction_in(arms, metric)
     else:
         return None
     digits, level = decimals(metric), next((verdict.difference.level for verdict in verdicts.values()), 0.95)
@@ -209,7 +219,11 @@ def main_table(name: str, arms: Sequence[Arm], results: Results) -> Table | None
         Column("difference", True, "arm minus baseline, over the same seeds"),
         Column(f"{level * 100:g} % interval", True, "of the difference, for new seeds and new examples, unadjusted"),
         Column("adjusted p", True, "for new seeds and new examples, adjusted for all comparisons on the page (Holm)"),
-        Column(f"{title} {arrow(metric)}", True, f"{title}, mean over seeds; {better(metric)} is better"),
+        Column(
+            f"{title} {arrow(towards)}",
+            True,
+            f"{title}, mean over seeds; {'lower' if towards < 0 else 'higher'} is better",
+        ),
         Column("s.d.", True, "standard deviation over seeds"),
         Column("seeds", True, "number of seeds; all means and differences are over the same seeds"),
         *(Column(cost.name, True, cost.meaning) for cost in COSTS.values()),
@@ -254,11 +268,11 @@ def verdict_cells(verdict: Verdict | None, digits: int, pending: bool) -> list[C
     ]
 
 
-def other_metrics_table(name: str, results: Results) -> Table | None:
+def other_metrics_table(name: str, arms: Sequence[Arm], results: Results) -> Table | None:
     """All other metrics, one row per metric and arm: the difference with the unadjusted interval, mean and spread."""
     if results.main is None:
-        main = next(iter(results.reported), None)
-        groups: list[tuple[str, list[ArmScores], dict[str, Verdict]]] = [
+        main = main_reported(arms, results) if results.reported else None
+        groups: list[tuple[str, Sequence[ArmScores], dict[str, Verdict]]] = [
             (metric, scores, {}) for metric, scores in results.reported.items() if metric != main
         ]
     else:
@@ -274,9 +288,9 @@ def other_metrics_table(name: str, results: Results) -> Table | None:
     columns += [Column("mean", True, "mean over seeds"), Column("s.d.", True, "standard deviation over seeds")]
     rows = []
     for metric, scores, verdicts in groups:
-        digits = decimals(metric)
+        digits, title = decimals(metric), f"{title_of(metric)} {arrow(direction_in(arms, metric))}"
         for its in scores:
-            row = [Cell(f"{title_of(metric)} {arrow(metric)}"), Cell(its.label)]
+            row = [Cell(title), Cell(its.label)]
             if compared:
                 cells = verdict_cells(verdicts.get(its.label), digits, pending)[1:3]
                 row += [Cell(BASELINE), Cell("")] if its is scores[0] else cells

@@ -10,14 +10,16 @@ from attnorm.analysis.arms import (
     Arm,
     TrainedRun,
     as_number,
+    each_once,
+    expanded,
     is_of_normalizer,
     no_runs,
     read_folder,
     run_folders,
     varying,
-    waiting_jobs,
 )
 from attnorm.analysis.report.tables import NOTHING, Cell, Column, Table, number
+from attnorm.analysis.waiting import waiting_jobs
 from attnorm.errors import RunError, in_yaml
 from attnorm.run.state import PROGRESS, FolderLock, RunState, read_json
 from attnorm.sweeps.results import last_line
@@ -64,14 +66,14 @@ def readable_runs(places: Places) -> tuple[list[TrainedRun], list[Trouble]]:
 
     Raises RunError for a place without runs, unless a sweep is about to start some there.
     """
-    folders: dict[Path, None] = {}
+    folders: list[Path] = []
     for path in places:
         found = run_folders(path)
         if not found and not waiting_jobs([path]):
             raise no_runs(path)
-        folders |= dict.fromkeys(found)
+        folders += found
     runs, unreadable = [], []
-    for folder in folders:
+    for folder in each_once(folders):
         try:
             runs.append(read_folder(folder))
         except RunError as error:
@@ -133,10 +135,10 @@ def name_of(arm: Arm, run: TrainedRun) -> str:
 
 def sweep_at_work(places: Places) -> bool:
     """Whether the process of a sweep is at work in one of these places, and may start or resume runs there."""
-    for place in places:
+    for root in (path for place in places for path in expanded(place)):
         with suppress(OSError):
-            events = sorted(Path(place).rglob(EVENTS)) if Path(place).is_dir() else []
-            if any(FolderLock(path.parent, SWEEP_LOCK).holder() is not None for path in events):
+            events = [root.parent / EVENTS, *sorted(root.rglob(EVENTS))] if root.is_dir() else []
+            if any(FolderLock(path.parent, SWEEP_LOCK).holder() is not None for path in events if path.is_file()):
                 return True
     return False
 

@@ -5,9 +5,9 @@ out.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from attnorm.analysis.arms import Arm, as_number
 from attnorm.analysis.report.charts import COLOURS, Figure, curves, styles_of_arms
@@ -16,13 +16,11 @@ from attnorm.analysis.report.drawings import title_of_curve
 from attnorm.analysis.report.runs import Setup
 from attnorm.analysis.report.tables import Cell, Column, Table, number
 from attnorm.analysis.verdict import Verdict
-from attnorm.run.config_file import EVENTS
+from attnorm.run.config_file import EVENTS, SWEEP_FILE
 from attnorm.run.state import RunState, read_json
 from attnorm.sweeps.tuning import mean
-from attnorm.tasks.results import direction
 from attnorm.wording import counted
 
-SWEEP_FILE = "sweep.json"
 Part = TypeVar("Part")
 
 
@@ -41,7 +39,7 @@ class Tuning:
     """How a sweep tuned its arms.
 
     key:    the setting that is tuned. values: those that were tried. mode: "min" if a lower metric is better, or "max".
-    trials: by arm and value, one for each tuning seed. keys: the settings that the sweep chose.
+    trials: by arm and value, one for each tuning seed.
     best:   the value with which each arm is compared.
     about:  the metric, the seeds and the budget in words. table: the mean of the metric at every value.
     notes:  why the grid was not extended further, and the arms that failed at every value.
@@ -56,17 +54,16 @@ class Tuning:
     figures: list[Figure]
     table: Table
     notes: list[str]
-    keys: tuple[str, ...] = ()
 
     @property
     def labels(self) -> set[str]:
         """The arms that were tuned."""
         return set(self.trials)
 
-    @property
-    def choice(self) -> str:
-        """The values of the arms, as a sentence."""
-        return f"Each arm has its best {self.key}: {', '.join(map(' '.join, self.best.items()))}."
+    def choice(self, arms: Sequence[Arm]) -> str:
+        """The values of the arms, as a sentence. arms: all that are compared."""
+        values, others = ", ".join(map(" ".join, self.best.items())), beside(self, arms, "tuned")
+        return f"{'Only some arms have their' if others else 'Each arm has its'} best {self.key}: {values}.{others}"
 
 
 @dataclass(frozen=True)
@@ -78,19 +75,25 @@ class EqualCost:
     about: str
     table: Table
     figures: list[Figure]
-    keys: tuple[str, ...] = field(default=("trainer.max_steps",))
+    key: ClassVar[str] = "trainer.max_steps"  # the setting that the sweep chose
 
     @property
     def labels(self) -> set[str]:
         """The arms whose cost is known."""
         return set(self.updates)
 
-    @property
-    def choice(self) -> str:
-        """The updates of the arms, as a sentence, and what the cost depends on."""
+    def choice(self, arms: Sequence[Arm]) -> str:
+        """The updates of the arms, as a sentence, and what the cost depends on. arms: all that are compared."""
         more = "" if self.unit == "FLOPs" else " A time depends on the implementation as well as on the normalizer."
-        updates = ", ".join(map(" ".join, self.updates.items()))
-        return f"All arms spend the same {self.unit}, with different numbers of updates: {updates}.{more}"
+        updates, others = ", ".join(map(" ".join, self.updates.items())), beside(self, arms, "measured")
+        who = "Only some arms" if others else "All arms"
+        return f"{who} spend the same {self.unit}, with different numbers of updates: {updates}.{more}{others}"
+
+
+def beside(part: Tuning | EqualCost, arms: Sequence[Arm], done: str) -> str:
+    """The arms with which a sweep has not done what it did with the others, as a sentence; "" if there are none."""
+    others = ", ".join(arm.label for arm in arms if arm.label not in part.labels)
+    return f" Not {done} with them: {others}." if others else ""
 
 
 def sweeps_of(arms: Sequence[Arm]) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
@@ -176,7 +179,7 @@ def tuning_of(name: str, content: dict[str, Any], labels: dict[str, str], order:
     )
     table = Table(f"{name}-table", f"Mean of {metric} over the tuning seeds", columns, rows, can_copy=True)
     chosen = {label: str(its["best"]) for label, its in tuned.items()}
-    return Tuning(key, values, mode, trials, chosen, about, figure, table, notes, (key,))
+    return Tuning(key, values, mode, trials, chosen, about, figure, table, notes)
 
 
 def positive(value: object) -> float:
@@ -211,7 +214,7 @@ def dependence(tuning: Tuning, verdict: Verdict) -> str | None:
     """
     if not verdict.is_shown or not {verdict.label, verdict.baseline} <= tuning.labels:
         return None
-    is_better = verdict.difference.estimate * direction(verdict.metric) > 0
+    is_better = verdict.difference.estimate * verdict.direction > 0
     reverses, disappears = list[str](), list[str]()
     for value in tuning.values:
         gains = gains_of(tuning, tuning.trials[verdict.label][value], tuning.trials[verdict.baseline][value], verdict)
@@ -237,7 +240,7 @@ def gains_of(tuning: Tuning, ours: Sequence[Trial], theirs: Sequence[Trial], ver
     if mean_of(ours) is None or mean_of(theirs) is None:
         return [] if mean_of(ours) is mean_of(theirs) else [1.0 if mean_of(theirs) is None else -1.0]
     primary = all(trial.metric == verdict.metric and trial.score is not None for trial in (*ours, *theirs))
-    sign = direction(verdict.metric) if primary else -1 if tuning.mode == "min" else 1
+    sign = verdict.direction if primary else -1 if tuning.mode == "min" else 1
     values = [[(it.score if primary else it.value) or 0.0 for it in trials] for trials in (ours, theirs)]
     return [sign * (a - b) for a, b in zip(*values, strict=True)]
 
@@ -294,4 +297,4 @@ def without_chosen(setup: Setup, parts: Sequence[Tuning | EqualCost], arms: Sequ
 def chosen_by(parts: Sequence[Tuning | EqualCost], arms: Sequence[Arm]) -> list[str]:
     """The settings that one sweep chose for all arms by the same rule."""
     labels = {arm.label for arm in arms}
-    return [key for part in parts if labels <= part.labels for key in part.keys]
+    return [part.key for part in parts if labels <= part.labels]

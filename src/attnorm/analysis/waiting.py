@@ -1,0 +1,43 @@
+"""The jobs that sweeps have not started yet: there is no verdict on an arm that waits for one."""
+
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator
+from pathlib import Path
+
+from attnorm.analysis.arms import expanded
+from attnorm.run.config_file import EVENTS, FILE
+from attnorm.run.opened_folder import opened
+from attnorm.run.state import RunState, state_of
+from attnorm.sweeps.jobs import Job, override_key
+from attnorm.sweeps.state import JobState, Journal, state_of_job
+
+
+def waiting_jobs(paths: Iterable[str | Path]) -> list[str]:
+    """The labels of the jobs that a sweep in one of these places has not started yet.
+
+    Of a sweep from which single run folders are given, these are the jobs that differ from one of them only in the
+    seed.
+    """
+    roots = [path.absolute() for each in paths for path in expanded(each)]
+    sweeps = dict.fromkeys(path.parent for root in roots for path in sorted(root.rglob(EVENTS)))
+    labels = [job.label for folder in sweeps for job in waiting_in(folder)]
+    given: dict[Path, set[str]] = defaultdict(set)
+    for root in roots:
+        if root.parent not in sweeps and (root / FILE).is_file() and (root.parent / EVENTS).is_file():
+            given[root.parent].add(root.name)
+    return labels + [job.label for folder, names in given.items() for job in waiting_in(folder, names)]
+
+
+def waiting_in(sweep: Path, names: Container[str] | None = None) -> Iterator[Job]:
+    """The jobs of a sweep that have not started; with names of run folders, only those of their arms."""
+
+    def arm(job: Job) -> frozenset[str]:
+        return frozenset(it for it in job.overrides if override_key(it) != "seed")
+
+    journal = Journal(opened(sweep))
+    asked = {arm(job) for job in journal.jobs() if names is None or job.name in names}
+    for job in journal.jobs():
+        state = state_of_job(job, journal)  # a job that failed before it had a run folder is not waiting
+        has_run = state_of(job.folder) is not RunState.ABSENT
+        if arm(job) in asked and (state is JobState.WAITING or (state is JobState.RUNNING and not has_run)):
+            yield job
