@@ -24,7 +24,7 @@ def sinkhorn_scores(found: Found) -> Iterator[tuple[int, Tensor, Tensor]]:
     """For each size of a cell: the size, scores, and 1 for each key that some query wants and 0 for the others.
 
     The scores (B, 1, N, M) are those of sinkhorn, trained with the first seed of the comparison at its tuned rate, on
-    some test examples. The second tensor is (B, M).
+    some examples. The second tensor is (B, M).
     """
     probe = found.cell.probe()
     model = train(probe, Arm("sinkhorn"), [110], [found.rate["sinkhorn"]], probe.updates).model

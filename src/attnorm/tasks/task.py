@@ -65,9 +65,9 @@ class Task(ABC):
     def featurizer(self) -> Featurizer:
         """The featurizer, which converts texts to rows of ids."""
 
-    @abstractmethod
-    def model(self, tokenizer: Tokenizer) -> torch.nn.Module:
+    def model(self, tokenizer: Tokenizer) -> Any:
         """Builds the configured model with its initial parameters."""
+        return self.build_model(tokenizer)
 
     @abstractmethod
     def module(self, model: Any, tokenizer: Tokenizer, validation: Split) -> TaskModule:
@@ -150,8 +150,10 @@ class Task(ABC):
 
     def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
         """The input tensors with which the model reads one cleaned text, and the tokens of its attention."""
-        name = self.config.name
-        raise ConfigError([Problem("text", f"task={name}: its models need more input than a text")])
+        message = f"task={self.config.name}: its models need more input than a text"
+        if type(self).attended_example is not Task.attended_example:
+            message += "; give the id of a validation example as example"
+        raise ConfigError([Problem("text", message)])
 
     def attended_example(self, model: Any, split: Split, row: int) -> tuple[tuple, Tokens]:
         """The arguments with which the model reads one row of a split, as a batch, and the tokens of its attention."""
@@ -214,13 +216,15 @@ class Task(ABC):
             cleaner=cleaner,
         )
 
-    def build_model(self, cls: Any = None, **facts: Any) -> Any:
+    def build_model(self, tokenizer: Tokenizer, cls: Any = None, **facts: Any) -> Any:
         """Builds the configured model, or an instance of `cls` with the same configuration, with initial parameters.
 
-        facts: values that only the task knows, such as vocab_size and pad_id. Only those that the model takes are
-               passed.
+        facts: values that only the task knows, besides vocab_size and pad_id, those of the tokenizer. Only those that
+               the model takes are passed.
         """
-        cls, facts = cls or self.cfg.model_class, {"attention": self.cfg.attention, "seed": self.cfg.seed, **facts}
+        words = {"vocab_size": tokenizer.vocab_size, "pad_id": tokenizer.pad_id}
+        facts = {"attention": self.cfg.attention, "seed": self.cfg.seed, **words, **facts}
+        cls = cls or self.cfg.model_class
         if hasattr(self.cfg.model_class, "Config"):
             return call(cls, {"shape": self.cfg.model}, facts)
         return call(cls, vars(self.cfg.model), facts)

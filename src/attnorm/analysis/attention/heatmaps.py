@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from attnorm.analysis.notebook import Figure, FigureSet
 
-FORMATS = ("png", "svg")
 CELL, LARGEST, SMALLEST = 0.17, 11.0, 1.3  # inches: a cell, and the longest and shortest side of a heat map
 LINE = 0.125  # inches that a label takes
 WIDEST = 25.0  # inches of a figure with several columns

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import torch
 
 from attnorm.analysis.papers.drawing import BLUE, VERMILION, Drawing, Rows, listed, panels
-from attnorm.analysis.papers.fenchel_models import Measured, has_transformers, measured_bert, measured_runs, measured_t5
+from attnorm.analysis.papers.fenchel_models import Measured, has_transformers, measured, measured_runs
 from attnorm.analysis.papers.registry import Settings
 from attnorm.errors import ConfigError, Problem
 
@@ -20,10 +20,10 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 def draw_layers(settings: Settings) -> Drawing:
     """Draws Figure 4: the distribution over positions of the mean over heads, layer by layer."""
     if settings.runs:
-        measured = of_runs(settings)
+        every = of_runs(settings)
     else:
-        measured = (*measured_bert(settings), *(measured_t5(settings) if has_transformers() else ()))
-    stacks = by_stack(measured)
+        every = (*measured("bert", settings), *(measured("t5", settings) if has_transformers() else ()))
+    stacks = by_stack(every)
     most = max(len(layers) for _, layers in stacks)
     size = (1.8 * most + 1.2, 1.65 * len(stacks) + 0.9)
     title = "Relative deviation of alpha z from the exact solution, by layer (mean over heads)"
@@ -43,10 +43,10 @@ def draw_layers(settings: Settings) -> Drawing:
         panel.set_xlabel("deviation")
     rows: Rows = [
         {"model": it.model, "stack": it.stack, "layer": it.layer, "position": position, "deviation": value}
-        for it in measured
+        for it in every
         for position, value in enumerate(it.deviation.mean(0).tolist())
     ]
-    return Drawing(figure, rows, sentences(measured))
+    return Drawing(figure, rows, sentences(every))
 
 
 def draw_heads(settings: Settings, stack: str | None = None) -> Drawing:
@@ -55,9 +55,9 @@ def draw_heads(settings: Settings, stack: str | None = None) -> Drawing:
     stack: the kind of attention of a T5 (Figures 6 to 8); None: all layers of a BERT, or of runs (Figure 5).
     """
     if stack is not None:
-        layers = [layer for layer in measured_t5(settings) if layer.stack == stack]
+        layers = [layer for layer in measured("t5", settings) if layer.stack == stack]
     else:
-        layers = list(of_runs(settings) if settings.runs else measured_bert(settings))
+        layers = list(of_runs(settings) if settings.runs else measured("bert", settings))
     columns = min(3, len(layers))
     lines = -(-len(layers) // columns)
     names = ", ".join(name for name, _ in by_stack(layers))
@@ -91,18 +91,18 @@ def draw_heads(settings: Settings, stack: str | None = None) -> Drawing:
     return Drawing(figure, rows, sentences(layers))
 
 
-def sentences(measured: Iterable[Measured]) -> tuple[str, str]:
+def sentences(every: Iterable[Measured]) -> tuple[str, str]:
     """The means of layers and heads, and how exact the solutions are."""
-    measured = list(measured)
+    every = list(every)
     means = "; ".join(
         f"{name}: {listed((layer.deviation.mean().item() for layer in layers), '.3f')}"
-        for name, layers in by_stack(measured)
+        for name, layers in by_stack(every)
     )
-    heads = torch.cat([layer.deviation.mean(1) for layer in measured])
-    positions = measured[0].deviation.shape[1]
-    largest = max(layer.stationarity for layer in measured)
+    heads = torch.cat([layer.deviation.mean(1) for layer in every])
+    positions = every[0].deviation.shape[1]
+    largest = max(layer.stationarity for layer in every)
     random = (
-        " Random weights say nothing about a trained model." if any("random" in it.model for it in measured) else ""
+        " Random weights say nothing about a trained model." if any("random" in it.model for it in every) else ""
     )
     return (
         f"Mean deviation by layer: {means}.",
@@ -111,10 +111,10 @@ def sentences(measured: Iterable[Measured]) -> tuple[str, str]:
     )
 
 
-def by_stack(measured: Iterable[Measured]) -> list[tuple[str, list[Measured]]]:
+def by_stack(every: Iterable[Measured]) -> list[tuple[str, list[Measured]]]:
     """The layers of each stack, with its name."""
     stacks: dict[str, list[Measured]] = defaultdict(list)
-    for layer in measured:
+    for layer in every:
         stacks[f"{layer.model}: {layer.stack}"].append(layer)
     return list(stacks.items())
 

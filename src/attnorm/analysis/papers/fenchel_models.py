@@ -67,27 +67,13 @@ class Measured:
     stationarity: float
 
 
-def measured_bert(settings: Settings) -> tuple[Measured, ...]:
-    """The layers of the BERT of `settings.model`, of the installed small one, or of a randomly initialized one."""
-    return measured("bert", folders_by_type(settings.model).get("bert"), *shared(settings))
-
-
-def measured_t5(settings: Settings) -> tuple[Measured, ...]:
-    """The layers of the T5 of `settings.model`, or of a randomly initialized one."""
-    return measured("t5", folders_by_type(settings.model).get("t5"), *shared(settings))
-
-
-def shared(settings: Settings) -> tuple[Path | None, int, int, int]:
-    return settings.text, settings.lines, settings.tokens, settings.seed
-
-
 @lru_cache(maxsize=4)  # several figures show the same model
-def measured(
-    kind: str, folder: Path | None, text: Path | None, lines: int, tokens: int, seed: int
-) -> tuple[Measured, ...]:
-    """The layers of the model in a folder; without a folder, of a model with the parameters of a seed."""
-    name, read = (bert if kind == "bert" else t5)(folder, tokens, seed)
-    return tuple(measure(name, read, texts(text, lines)))
+def measured(kind: str, settings: Settings) -> tuple[Measured, ...]:
+    """The layers of the BERT or T5 of `settings.model`, or of one with the parameters of a seed; of the BERT, the
+    installed small one comes before that. kind: "bert" or "t5"."""
+    folder = folders_by_type(settings.model).get(kind)
+    name, read = (bert if kind == "bert" else t5)(folder, settings.tokens, settings.seed)
+    return tuple(measure(name, read, texts(settings.text, settings.lines)))
 
 
 def measured_runs(settings: Settings) -> tuple[Measured, ...]:

@@ -86,9 +86,6 @@ class SumTask(Task):
     def featurizer(self) -> SumFeaturizer:
         return SumFeaturizer()
 
-    def model(self, tokenizer) -> torch.nn.Module:
-        return self.build_model(vocab_size=tokenizer.vocab_size, pad_id=tokenizer.pad_id)
-
     def module(self, model: torch.nn.Module, tokenizer, validation: Split) -> SumModule:
         return SumModule(model, tokenizer, self.config.label_smoothing)
 

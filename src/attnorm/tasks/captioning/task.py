@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from attnorm.data.captions import CAPTIONS
 from attnorm.data.images import Images, ImageShape
@@ -18,7 +17,7 @@ from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import digest, read_json
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.tokenizers.base import Tokenizer
-from attnorm.errors import ConfigError, DataError, Problem, RunError
+from attnorm.errors import DataError, RunError
 from attnorm.models.generation import Decoding
 from attnorm.progress import tracked
 from attnorm.resolved import ResolvedConfig
@@ -90,7 +89,7 @@ class CaptioningTask(Task):
         return CaptionFeaturizer(self.cfg.model.max_target)
 
     def model(self, tokenizer: Tokenizer) -> torch.nn.Module:
-        return self.build_model(vocab_size=tokenizer.vocab_size, pad_id=tokenizer.pad_id, **asdict(self.shape()))
+        return self.build_model(tokenizer, **asdict(self.shape()))
 
     def module(self, model: torch.nn.Module, tokenizer: Tokenizer, validation: Split) -> CaptioningModule:
         return CaptioningModule(
@@ -108,9 +107,6 @@ class CaptioningTask(Task):
             own, trained = asdict(images.shape), asdict(self.shape())
             raise DataError(f"data: the images have another shape ({own}) than those of the model ({trained})")
         return CaptionCollator(split.rows, split.texts, images, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
-
-    def example_ids(self, split: Split, rows: Any) -> list[str]:
-        return list(split.texts[list(rows)]["id"])
 
     def input_hashes(self, split: Split) -> list[str]:
         images = self.images(split.name)
@@ -132,10 +128,6 @@ class CaptioningTask(Task):
         images = NamedImages(self.shape(), splits, self.images)
         images.check(texts)
         return write_captions(model, tokenizer, images, texts, self.decoding(), self.cfg.data.batch_tokens)
-
-    def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
-        message = "task=captioning: its models look at an image; give the id of a validation image as example"
-        raise ConfigError([Problem("text", message)])
 
     def attended_example(self, model: Any, split: Split, row: int) -> tuple[tuple, Tokens]:
         """The model looks at an image and writes a caption. Each query is named by the word that it predicts; those of

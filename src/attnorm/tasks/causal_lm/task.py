@@ -86,9 +86,6 @@ class CausalLMTask(Task):
     def load(self, folder: Path) -> None:
         self._bigrams = Bigrams.load(folder)
 
-    def model(self, tokenizer: Tokenizer) -> Any:
-        return self.build_model(vocab_size=tokenizer.vocab_size, pad_id=tokenizer.pad_id)
-
     def module(self, model: Any, tokenizer: Tokenizer, validation: Split) -> LanguageModule:
         return LanguageModule(model, tokenizer, self.length)
 

@@ -103,8 +103,7 @@ class DocumentTask(LabelTask):
         return DocumentFeaturizer(self.cfg.model.max_tokens, self.labels)
 
     def model(self, tokenizer: Tokenizer) -> nn.Module:
-        words = {"vocab_size": tokenizer.vocab_size, "pad_id": tokenizer.pad_id}
-        return self.build_model(labels=len(self.labels), **words)
+        return self.build_model(tokenizer, labels=len(self.labels))
 
     def module(self, model: nn.Module, tokenizer: Tokenizer, validation: Split) -> DocumentModule:
         return DocumentModule(model, tokenizer, validation.texts, self.labels)

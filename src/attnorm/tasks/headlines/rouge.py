@@ -7,7 +7,6 @@ from attnorm.data.readers.text import read_lines
 from attnorm.errors import DataError
 
 METRICS = ("rouge1", "rouge2", "rougeL")
-NAMES = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
 PARTS = {"": "fmeasure", "_recall": "recall", "_precision": "precision"}  # ending of a metric's name -> attribute
 
 

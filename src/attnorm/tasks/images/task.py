@@ -13,7 +13,7 @@ from attnorm.data.preprocess import Split
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.images import IMAGES, ImageSource
 from attnorm.data.tokenizers.base import Tokenizer
-from attnorm.errors import ConfigError, DataError, Problem
+from attnorm.errors import DataError, Problem
 from attnorm.tasks.collator import Collator
 from attnorm.tasks.input_hashes import hash_of, hash_of_image
 from attnorm.tasks.labels import LabelFeaturizer, LabelModule, LabelTask
@@ -128,7 +128,7 @@ class ImageTask(LabelTask):
         return ImageFeaturizer(self.labels, math.prod(self.grid))
 
     def model(self, tokenizer: Tokenizer) -> nn.Module:
-        return self.build_model(image_shape=tuple(self.facts["shape"]), labels=len(self.labels))
+        return self.build_model(tokenizer, image_shape=tuple(self.facts["shape"]), labels=len(self.labels))
 
     def module(self, model: nn.Module, tokenizer: Tokenizer, validation: Split) -> ImageModule:
         module = ImageModule(model, tokenizer, validation.texts, self.labels)
@@ -152,10 +152,6 @@ class ImageTask(LabelTask):
             f"{hash_of(row)}-{hash_of_image(torch.from_numpy(image.copy()))}"
             for row, image in zip(split.texts, pixels, strict=False)
         ]
-
-    def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple, Tokens]:
-        message = "task=image_classification: its models read images; give the id of a validation image as example"
-        raise ConfigError([Problem("text", message)])
 
     def attended_example(self, model: Any, split: Split, row: int) -> tuple[tuple, Tokens]:
         """The model reads an image. Patches are named by row and column, learned queries by their number."""

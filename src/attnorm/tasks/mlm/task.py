@@ -30,9 +30,6 @@ class MaskedLMModule(TaskModule):
 
     counters = ("loss", "masked", "correct")
 
-    def __init__(self, model: MaskedLM, tokenizer: Tokenizer):
-        super().__init__(model, tokenizer)
-
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Scores of the vocabulary at the masked positions only, (K, V)."""
         return self.model(batch["ids"], batch["segments"], batch["masked_positions"])

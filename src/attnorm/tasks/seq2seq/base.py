@@ -163,9 +163,6 @@ class Seq2SeqTask(Task):
         model = self.cfg.model
         return PairFeaturizer(model.max_source, model.max_target, self.schema, self.names)
 
-    def model(self, tokenizer: Tokenizer) -> Any:
-        return self.build_model(vocab_size=tokenizer.vocab_size, pad_id=tokenizer.pad_id)
-
     def module_options(self, scored_pairs: int) -> dict[str, Any]:
         """The keyword arguments of the module."""
         lengths = {"scored_pairs": scored_pairs, "max_length": self.decoding().max_length}

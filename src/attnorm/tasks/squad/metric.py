@@ -33,7 +33,6 @@ from attnorm.wording import counted, listed
 
 Reference = tuple[str, Sequence[str]]  # (id, gold answers); without answers the question is impossible
 
-SHOWN = 10  # maximum number of bad records in a message
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from attnorm.data.cache import cached
 from attnorm.data.image_features import ImageFeatures
@@ -185,13 +184,7 @@ class VqaTask(Task):
 
     def model(self, tokenizer: Tokenizer) -> torch.nn.Module:
         widths, boxes = self.sizes()
-        return self.build_model(
-            vocab_size=tokenizer.vocab_size,
-            pad_id=tokenizer.pad_id,
-            answers=len(self.answers()),
-            view_widths=widths,
-            view_boxes=boxes,
-        )
+        return self.build_model(tokenizer, answers=len(self.answers()), view_widths=widths, view_boxes=boxes)
 
     def module(self, model: torch.nn.Module, tokenizer: Tokenizer, validation: Split) -> VqaModule:
         return VqaModule(model, tokenizer, validation.texts, self.answers().texts)
@@ -205,10 +198,6 @@ class VqaTask(Task):
                 f"data: the views have other numbers of features per box ({own}) than the model ({trained})"
             )
         return VqaCollator(split.rows, split.texts, views, tokenizer.pad_id, len(self.answers()))
-
-    def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
-        message = "task=vqa: its models need more input than a text; give the id of a validation question as example"
-        raise ConfigError([Problem("text", message)])
 
     def attended_example(self, model: Any, split: Split, row: int) -> tuple[tuple, Tokens]:
         """The model reads a question and the views of its image. Boxes are named by their view and number."""
