@@ -6,6 +6,7 @@ out.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -126,10 +127,7 @@ def parts_of(
 
 def tunings_of(anchor: str, arms: Sequence[Arm]) -> list[Tuning]:
     """How the sweeps that trained these arms tuned them."""
-    order = [arm.label for arm in arms]
-    return parts_of(
-        f"{anchor}-tuned", arms, "tuning", lambda of, content, labels: tuning_of(of, content, labels, order)
-    )
+    return parts_of(f"{anchor}-tuned", arms, "tuning", partial(tuning_of, order=[arm.label for arm in arms]))
 
 
 def tuning_of(name: str, content: dict[str, Any], labels: dict[str, str], order: Sequence[str]) -> Tuning:
@@ -247,7 +245,7 @@ def gains_of(tuning: Tuning, ours: Sequence[Trial], theirs: Sequence[Trial], ver
 
 def costs_of(anchor: str, arms: Sequence[Arm]) -> list[EqualCost]:
     """What the updates of these arms cost, for each sweep that gave all arms the same budget."""
-    return parts_of(f"{anchor}-costs", arms, "cost", lambda of, content, labels: cost_of(of, content, labels, arms))
+    return parts_of(f"{anchor}-costs", arms, "cost", partial(cost_of, arms=arms))
 
 
 def cost_of(name: str, content: dict[str, Any], labels: dict[str, str], arms: Sequence[Arm]) -> EqualCost:
