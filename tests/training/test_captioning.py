@@ -162,7 +162,7 @@ def test_attention_to_the_image(run):
     assert label == "decoder/cross" and found.weights.shape == (1, len(found.queries), CELLS)
     assert found.weights.sum(-1).numpy() == pytest.approx(1, abs=1e-5)
     assert found.keys[5] == "1,1" and len(found.keys) == CELLS
-    with pytest.raises(ConfigError, match="look at an image"):
+    with pytest.raises(ConfigError, match="give the id of a validation example"):
         run.attention("a text")
 
 

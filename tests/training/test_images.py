@@ -87,7 +87,7 @@ def test_the_attention_of_an_image_is_named_by_its_patches(learned):
     }
     assert layers["grid/1"].queries[:5] == ["0,0", "0,1", "0,2", "0,3", "1,0"]
     assert layers["grid/1"].keys[4] == "1,0" and layers["pool"].queries[-1] == "query 3"
-    with pytest.raises(ValueError, match="models read images"):
+    with pytest.raises(ValueError, match="give the id of a validation example"):
         load_run(learned).attention("a text")
 
 
