@@ -101,9 +101,7 @@ def sentences(every: Iterable[Measured]) -> tuple[str, str]:
     heads = torch.cat([layer.deviation.mean(1) for layer in every])
     positions = every[0].deviation.shape[1]
     largest = max(layer.stationarity for layer in every)
-    random = (
-        " Random weights say nothing about a trained model." if any("random" in it.model for it in every) else ""
-    )
+    random = " Random weights say nothing about a trained model." if any("random" in it.model for it in every) else ""
     return (
         f"Mean deviation by layer: {means}.",
         f"The means of the heads, over {positions} positions, lie between {heads.min():.3f} and {heads.max():.3f}; the "
