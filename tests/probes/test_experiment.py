@@ -114,7 +114,8 @@ def test_models_are_scored_and_measured_as_they_are_used_and_a_job_can_be_repeat
     job, modes = Job(TINY, "probe_parts.Noisy", (110, 111), (1e-2,), False, {}, 4), probe_parts.Noisy.modes
     modes.clear()
     first = jobs.run(job)
-    assert True in modes and modes[-3:] == [False] * 3, "the tests, and at last the measures"
+    # two members, each alone: an update and the selection, four times; then two sizes of the tests, and the measures
+    assert modes[-22:] == [True, True, False, False] * 4 + [False] * 6
     torch.manual_seed(5)
     state = torch.get_rng_state()
     second = jobs.run(job)

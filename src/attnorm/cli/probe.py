@@ -194,7 +194,7 @@ def plan_of(settings: ProbeSettings) -> Plan:
 def options_of(settings: ProbeSettings, label: str) -> Any:
     """The options of a normalizer, typed as options.hnas={start:0.1} or options.hnas.start=0.1."""
     options: dict[str, Any] = {}
-    for key in reversed(keys_of(label)):  # what is typed for the label itself counts most
+    for key in reversed(keys_of(label)):  # the options of the label itself come last, and replace the others
         if not isinstance(whole := settings.options.get(key, {}), dict):
             return whole
         single = {name: value for name, value in settings.options.items() if name.rpartition(".")[0] == key}

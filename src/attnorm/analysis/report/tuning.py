@@ -92,7 +92,7 @@ class EqualCost:
 
 
 def beside(part: Tuning | EqualCost, arms: Sequence[Arm], done: str) -> str:
-    """The arms with which a sweep has not done what it did with the others, as a sentence; "" if there are none."""
+    """Which arms a sweep has not tuned or measured with the others, as a sentence; "" if there are none."""
     others = ", ".join(arm.label for arm in arms if arm.label not in part.labels)
     return f" Not {done} with them: {others}." if others else ""
 
