@@ -55,3 +55,10 @@ def test_tables_that_do_not_fit_are_refused_together():
         "scores.hnas: some scores are not finite",
         "scores.flat: the shape (5,); softmax has (3, 5), (seeds, examples)",
     ]
+
+
+def test_a_loss_is_better_if_it_is_lower():
+    table = np.random.default_rng(0).normal(size=(4, 50))
+    for metric, said in (("loss", True), ("accuracy", False)):
+        [verdict] = compare_scores("softmax", {"softmax": table, "dnas": table**2}, metric)
+        assert ("(lower is better)" in verdict.sentence()) is said

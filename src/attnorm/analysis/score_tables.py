@@ -10,6 +10,7 @@ from attnorm.analysis.statistics.crossed import paired_difference
 from attnorm.analysis.verdict import Verdict, adjusted
 from attnorm.errors import ConfigError, Problem
 from attnorm.imports import nearest
+from attnorm.tasks.results import direction
 
 
 def compare_scores(
@@ -64,6 +65,7 @@ def compare_scores(
             baseline=baseline,
             metric=metric,
             difference=difference,
+            direction=direction(metric),
             adjusted=float("nan"),
             by_seed=dict(zip(seeds, rows[arm].mean(1).tolist(), strict=True)),
             no_verdict=reasons[arm],

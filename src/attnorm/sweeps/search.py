@@ -252,7 +252,9 @@ class Search:
         if state is JobState.FINISHED and isinstance(value, (int, float)) and value == value:
             self.study.tell(number, value)
         elif state is JobState.PRUNED:
-            self.study.tell(number, state=TrialState.PRUNED)  # one that failed stays open, for the repeated command
+            self.study.tell(number, state=TrialState.PRUNED)
+        elif state is JobState.FINISHED:  # without a value; one that failed stays open, for the repeated command
+            self.study.tell(number, state=TrialState.FAIL)
 
     def is_done(self, job: Job, state: JobState) -> bool:
         return state in DONE_STATES
