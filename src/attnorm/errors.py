@@ -3,9 +3,11 @@
 `UserError` and its subclasses are for what a user got wrong. Any other exception is a bug and keeps its traceback.
 """
 
+import signal
 from collections.abc import Iterable
 from pathlib import Path
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGUSR1, signal.SIGHUP)  # that stop a run
 _UNSET = object()
 
 
@@ -87,6 +89,11 @@ class CheckpointError(RunError):
 
 class SaveError(UserError, OSError):
     """A checkpoint that could not be written, for example because the disk is full."""
+
+
+def stopping() -> list[signal.Signals]:
+    """The signals of SIGNALS to handle. A hang-up that is ignored at the start, as under `nohup`, stays ignored."""
+    return [it for it in SIGNALS if it != signal.SIGHUP or signal.getsignal(it) != signal.SIG_IGN]
 
 
 class Interrupted(BaseException):

@@ -2,14 +2,38 @@
 
 import logging
 import os
+import signal
 import warnings
 from collections.abc import Callable, Iterable
 
-from rich.console import Console
+import rich.console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-console = Console(highlight=False, soft_wrap=True)
 listeners: list[Callable[[], None]] = []  # called whenever an item of `tracked` is done
+stops: list[Callable[[int, None], object]] = []  # handlers of signals; the last one also handles a closed pipe
+
+
+class Console(rich.console.Console):
+    """A console whose reader may close it, as `head` does. What follows then goes nowhere."""
+
+    def on_broken_pipe(self) -> None:
+        """Stops a run or a sweep in good order, as a signal does; otherwise raises BrokenPipeError."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
+        if not stops:
+            raise BrokenPipeError
+        stops[-1](signal.SIGPIPE, None)
+
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+def leave_terminal() -> None:
+    """After a hang-up: what is printed goes nowhere if the terminal is gone, where a write would be an error."""
+    for descriptor in (1, 2):
+        try:
+            os.write(descriptor, b"")
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def bar(label: str, stderr: bool = False) -> Progress:

@@ -96,7 +96,7 @@ def test_kill_9_during_a_save(tmp_path, place, tmpdir):
     assert not list((folder / "checkpoints").glob("*.unfinished"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP])
 @pytest.mark.parametrize("task", ["gigaword", "mlm"])
 def test_a_signal_at_random_moments_loses_no_update(tmp_path, task, number):
     whole, _ = straight(task)

@@ -1,6 +1,7 @@
 """`resume=`: a run continues in its own folder, from its newest good checkpoint, as if it had never stopped."""
 
 import functools
+import itertools
 import json
 import multiprocessing
 import os
@@ -18,7 +19,7 @@ from marks import slow
 
 from attnorm.cli.resume import resume_in
 from attnorm.cli.start import check_settings
-from attnorm.errors import ConfigError, RunError
+from attnorm.errors import SIGNALS, ConfigError, RunError
 from attnorm.run.key import run_key
 from attnorm.run.resume import newest_good
 from attnorm.run.scalars import read_csv
@@ -637,12 +638,13 @@ def test_a_job_of_slurm_is_requeued_after_it_has_been_saved(monkeypatch, tmp_pat
     (tmp_path / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_JOB_ID", "17")
-    for number, resumes in ((signal.SIGUSR2, True), (signal.SIGUSR2, False), (signal.SIGTERM, True)):
+    requeuing, cases = (signal.SIGUSR1, signal.SIGUSR2), itertools.product(SIGNALS, (True, False))
+    for number, resumes in cases:
         calls.unlink(missing_ok=True)
         with pytest.raises(BaseException, match="stopped by"), slurm.requeued(resumes), GracefulStop(tmp_path):
             os.kill(os.getpid(), number)
             time.sleep(1)
-        assert calls.exists() == (resumes and number == signal.SIGUSR2)
+        assert calls.exists() == (resumes and number in requeuing)
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "5")
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
     slurm.requeue()

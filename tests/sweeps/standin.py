@@ -20,6 +20,7 @@ import sys
 import time
 from pathlib import Path
 
+from attnorm.errors import SIGNALS
 from attnorm.run.state import FolderLock
 
 
@@ -48,7 +49,7 @@ def main(arguments):
         finish(folder, "interrupted", "SIGTERM")
         os._exit(128 + number)
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN if typed.get("hang") else stop)
     steps, path = int(typed.get("steps", 3)), folder / "steps.txt"
     done = len(path.read_text().splitlines()) if path.exists() else 0

@@ -94,7 +94,7 @@ def test_a_job_that_is_killed_is_resumed(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, slow(signal.SIGINT), slow(signal.SIGUSR2)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, slow(signal.SIGINT), slow(signal.SIGUSR1), slow(signal.SIGHUP)])
 def test_a_signal_lets_the_jobs_save_and_the_same_command_continues(tmp_path, number):
     typed = ("dir=s", "x=1,2,3", "steps=30", "pause=0.05", "jobs=2", "retries=0")
     running = begin(tmp_path, *typed)

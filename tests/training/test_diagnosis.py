@@ -2,10 +2,8 @@
 
 import json
 import math
-import multiprocessing
 import os
 import random
-import signal
 import time
 from pathlib import Path
 
@@ -629,18 +627,3 @@ def test_workers_that_prefetch_resume_exactly(monkeypatch, tmp_path):
     runs.tiny_run(tmp_path / "whole", *LONG)
     assert runs.different_ends(tmp_path / "whole", tmp_path / "second") == []
     assert (1, 3) in seen and (0, None) in seen
-
-
-@pytest.mark.slow
-def test_workers_ignore_the_signals_that_stop_a_run(monkeypatch, tmp_path):
-    hit = []
-
-    def send(self, *_) -> None:
-        for worker in multiprocessing.active_children():
-            hit.append(worker.pid)
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
-                os.kill(worker.pid, number)
-
-    runs.before(monkeypatch, NonFiniteUpdates, "on_train_batch_end", send)
-    assert runs.tiny_run(tmp_path, *LONG, "task.max_steps=8", "data.num_workers=1")["state"] == "finished"
-    assert hit

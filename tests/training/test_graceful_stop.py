@@ -15,10 +15,11 @@ import torch
 from marks import slow
 
 from attnorm.cli import errors
+from attnorm.errors import SIGNALS
 from attnorm.tasks.task import Task
 from attnorm.training.callbacks import resuming
 from attnorm.training.callbacks import throughput as callbacks
-from attnorm.training.callbacks.graceful_stop import SIGNALS, EarlyStopping, TimeLimit
+from attnorm.training.callbacks.graceful_stop import EarlyStopping, TimeLimit
 
 BUSY = ("attention=hnas", "data.train_size=60", "task.max_steps=8", "task.validations=2")
 
@@ -52,7 +53,7 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
+@pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_signal_gives_its_exit_code_at_any_moment(monkeypatch, tmp_path, capsys, moment, number):
     handlers = list(map(signal.getsignal, SIGNALS))
@@ -83,8 +84,8 @@ def test_signals_to_data_workers_are_ignored(monkeypatch, tmp_path):
     def send(self, trainer, *_) -> None:
         for worker in multiprocessing.active_children():
             hit.append(worker.pid)
-            os.kill(worker.pid, signal.SIGINT)
-            os.kill(worker.pid, signal.SIGTERM)
+            for number in SIGNALS:
+                os.kill(worker.pid, number)
 
     runs.before(monkeypatch, callbacks.Throughput, "on_train_batch_end", send)
     assert code_of(tmp_path, "data.num_workers=1") == 0
@@ -132,6 +133,59 @@ def test_time_that_is_up_before_the_first_update_is_said(monkeypatch, tmp_path, 
     assert code_of(tmp_path, "trainer.max_time=00:00:00:50") == 2
     assert "error: trainer.max_time: was reached before the first update" in capsys.readouterr().err
     assert runs.summary_of(tmp_path)["state"] != "finished"
+
+
+@contextlib.contextmanager
+def on_a_terminal_that_closes():
+    """A terminal that ends with its connection, which sends SIGHUP to the process that it controls."""
+    ours, terminal = os.openpty()
+    own = f"import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(1, termios.TIOCSCTTY); {AS_COMMAND}"
+    yield {"stdout": terminal, "stderr": terminal}, own, lambda: (os.close(terminal), os.close(ours))
+
+
+@contextlib.contextmanager
+def into_a_pipe_that_closes():
+    """`train | head`"""
+    reading, writing = os.pipe()
+    yield {"stdout": writing, "stderr": subprocess.PIPE}, AS_COMMAND, lambda: (os.close(writing), os.close(reading))
+
+
+@contextlib.contextmanager
+def under_nohup_without_output():
+    """A hang-up does not stop a run that ignores it from the start; standard output is closed, as by `>&-`."""
+    ignoring = f"import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); {AS_COMMAND}"
+    yield {"preexec_fn": lambda: os.close(1)}, ignoring, None
+
+
+AS_COMMAND = "from attnorm.cli.main import main; import sys; sys.exit(main())"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("output", "code"),
+    [(on_a_terminal_that_closes, 129), (into_a_pipe_that_closes, 141), (under_nohup_without_output, 0)],
+)
+def test_a_lost_terminal_or_reader_lets_the_run_save(tmp_path, output, code):
+    steps = 100 if code == 0 else 100_000
+    typed = (
+        *runs.tiny_overrides(),
+        f"task.max_steps={steps}",
+        f"task.validations={steps // 50}",
+        f"hydra.run.dir={tmp_path}",
+    )
+    with output() as (streams, start, closes):
+        process = subprocess.Popen([sys.executable, "-c", start, "train", *typed], stdin=subprocess.DEVNULL, **streams)
+        try:
+            ends = time.monotonic() + 100
+            while not any("train/loss" in file.read_text() for file in tmp_path.glob("metrics.csv")):
+                assert time.monotonic() < ends and process.poll() is None
+                time.sleep(0.1)
+            closes() if closes else process.send_signal(signal.SIGHUP)
+            assert process.wait(timeout=100) == code
+        finally:
+            process.kill()
+    assert runs.load(tmp_path)["global_step"] > 0  # not the checkpoint before the first update
+    assert runs.summary_of(tmp_path)["state"] == ("finished" if code == 0 else "interrupted")
 
 
 def living(group: int) -> list[str]:

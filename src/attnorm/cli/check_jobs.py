@@ -89,7 +89,8 @@ class Checker:
 
 def main(folders: Sequence[str]) -> int:
     """Answers line after line."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the sweep, and thereby the input of this process
+    for ignored in (signal.SIGINT, signal.SIGHUP):  # the terminal ends the sweep, and thereby the input of this process
+        signal.signal(ignored, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries and parts print must not mix with the answers
     from attnorm.progress import quiet_libraries

@@ -68,7 +68,10 @@ def run(verb: str, arguments: list[str]) -> int:
 
 def piped(job: Callable[[], int]) -> int:
     """Runs a job and returns its exit code; 141 (128 + SIGPIPE) when the reader of standard output has closed it, as
-    `head` does."""
+    `head` does. What is closed from the start, as by `>&-`, leads nowhere."""
+    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - takes the free descriptor from later files
     try:
         code = job()
         sys.stdout.flush()

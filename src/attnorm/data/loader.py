@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from attnorm.data.sampler import TokenBatches
-from attnorm.errors import DataError
+from attnorm.errors import SIGNALS, DataError
 
 
 def _start_worker(in_worker: Callable[[], None] | None, number: int) -> None:
     """Ignores signals in a worker. The main process handles them, and its update still needs these batches."""
-    for ignored in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+    for ignored in SIGNALS:
         signal.signal(ignored, signal.SIG_IGN)
     if in_worker is not None:
         in_worker()

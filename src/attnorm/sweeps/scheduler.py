@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Protocol
 
+from attnorm import progress
+from attnorm.errors import stopping
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.launchers.base import Handle, Launcher
 from attnorm.sweeps.results import why_ended
@@ -15,7 +17,6 @@ from attnorm.sweeps.state import DONE_STATES, JobState, Journal, state_of_job
 
 POLL = 0.05  # seconds between two looks at the jobs
 LOOK = 1.0  # seconds between two looks at their metrics
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 WRONG_CONFIG = 2  # exit code
 
 
@@ -111,6 +112,8 @@ class Scheduler:
 
     def receive(self, number: int, _: FrameType | None) -> None:
         """The first signal asks all jobs to save and to exit. A second Ctrl-C ends them at once."""
+        if number == signal.SIGHUP:
+            progress.leave_terminal()
         if not self.signal:
             self.signal = number
             for handle in list(self.running.values()):
@@ -205,10 +208,12 @@ class Scheduler:
 
 @contextmanager
 def handling(receive: Callable[[int, Any], None]) -> Iterator[None]:
-    """Passes signals to a function instead of ending the process."""
-    before = {number: signal.signal(number, receive) for number in SIGNALS}
+    """Passes signals, and SIGPIPE if the console is closed, to a function instead of ending the process."""
+    before = {number: signal.signal(number, receive) for number in stopping()}
+    progress.stops.append(receive)
     try:
         yield
     finally:
+        progress.stops.remove(receive)
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -20,11 +20,11 @@ def job_id() -> str | None:
 
 @contextmanager
 def requeued(enabled: bool) -> Iterator[None]:
-    """Requeues the job after a run that SIGUSR2 has interrupted, once everything else of the run has been closed."""
+    """Requeues the job after a run that SIGUSR1 or SIGUSR2 has interrupted, once everything else of it is closed."""
     try:
         yield
     except Interrupted as stopped:
-        if enabled and stopped.signal_number == signal.SIGUSR2:
+        if enabled and stopped.signal_number in (signal.SIGUSR1, signal.SIGUSR2):
             requeue()
         raise
 

@@ -9,17 +9,18 @@ from types import FrameType
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.callbacks import Timer
 
-from attnorm.errors import Interrupted
+from attnorm import progress
+from attnorm.errors import Interrupted, stopping
 from attnorm.run.checkpoint import LAST
 from attnorm.schema import Count
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)  # NCCL catches SIGUSR1
-
 
 class GracefulStop(pl.Callback):
-    """Turns SIGTERM, SIGINT and SIGUSR2 into `Interrupted`, after last.ckpt has been saved if the run is training.
+    """Turns the signals of `errors.SIGNALS` into `Interrupted`, after last.ckpt has been saved if the run is training.
+    A reader that closes standard output counts as SIGPIPE. SIGUSR1 is left to NCCL if several GPUs take part.
 
     It is used both as a context manager around the whole run and as a callback of its trainer. Before and after
     training, when there is nothing to save, a signal raises at once. During training the update in progress is
@@ -38,22 +39,27 @@ class GracefulStop(pl.Callback):
         self.previous: dict[int, Any] = {}
 
     def __enter__(self) -> "GracefulStop":
-        if threading.current_thread() is threading.main_thread():
-            self.previous = {number: signal.getsignal(number) for number in SIGNALS}
-        self._install()
+        self._install(may_use_nccl=torch.cuda.is_available())
+        progress.stops.append(self._receive)
         return self
 
     def __exit__(self, *_: object) -> None:
+        progress.stops.remove(self._receive)
         for number, handler in self.previous.items():
             signal.signal(number, handler)
 
-    def _install(self) -> None:
-        for number in self.previous:
-            signal.signal(number, self._receive)
+    def _install(self, may_use_nccl: bool) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in stopping():
+                if number != signal.SIGUSR1 or not may_use_nccl:
+                    self.previous.setdefault(number, signal.getsignal(number))
+                    signal.signal(number, self._receive)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self.owner:
             return
+        if number == signal.SIGHUP:
+            progress.leave_terminal()
         second_interrupt = self.received and number == signal.SIGINT
         self.received = number
         if not self.training or second_interrupt:
@@ -65,7 +71,8 @@ class GracefulStop(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self.owner = os.getpid()  # a rank that was forked from the process that made this object
-        self._install()  # Lightning has wrapped the handler of SIGTERM in one that does not save
+        # again, because Lightning has wrapped the handler of SIGTERM in one that does not save
+        self._install(may_use_nccl=trainer.world_size > 1 and trainer.strategy.root_device.type == "cuda")
         self.training = True
 
     def on_train_batch_start(self, *_: object) -> None:
