@@ -90,8 +90,10 @@ def test_a_command_without_the_laboratory_says_how_to_install_it():
     said = ended.stderr.splitlines()
     assert len(said) == len(typed)
     for line, command in zip(said, typed, strict=True):
-        assert re.match(rf"error: attnorm {command.split()[0]} needs the package \w+; install it with: ", line)
-        assert line.endswith(' pip install "attnorm[train]"')
+        assert re.match(
+            rf"error: attnorm {command.split()[0]} needs the package \w+; install it in a clone of attnorm with: ", line
+        )
+        assert line.endswith(' pip install ".[train]"')
 
 
 def test_the_verbs_and_the_version_are_shown_without_the_laboratory():
@@ -109,7 +111,7 @@ def test_functions_of_the_laboratory_say_how_to_install_it():
         "attnorm.load_run",
         "attnorm.train",
     ]
-    assert all(line.endswith('pip install "attnorm[train]"') for line in ended.stdout.splitlines())
+    assert all(line.endswith('pip install ".[train]"') for line in ended.stdout.splitlines())
 
 
 @pytest.mark.parametrize("name", ["attnorm.data.nowhere", "tabulate", "hydra.nowhere", None])
@@ -214,7 +216,7 @@ def test_the_attention_tests_pass_where_only_the_wheel_is_installed(wheel, tmp_p
 
     command = tmp_path / "light/bin/attnorm"
     assert run(command, "--version", env=clean).stdout == f"attnorm {PROJECT['version']}\n"
-    assert 'pip install "attnorm[train]"' in run(command, "train", "attention=hnas", env=clean, code=2).stderr
+    assert 'pip install ".[train]"' in run(command, "train", "attention=hnas", env=clean, code=2).stderr
     where = run(python, "-W", "ignore", "-c", "import attnorm; print(attnorm.__file__)", env=clean).stdout
     assert Path(where.strip()).is_relative_to(tmp_path)
 

@@ -1,5 +1,6 @@
 """The files of conf/, by group: what can be chosen with `group=file`."""
 
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,22 @@ def files_with(key: str) -> list[str]:
     return [f"{group}={file}" for file, settings in choices(group).items() if name in settings]
 
 
+def selectable(group: str, names: Iterable[str]) -> list[str]:
+    """The names of files of a group, sorted, without those of attnorm that are only the base of other files."""
+    return sorted(name for name in names if name in choices(group) or not (CONF / group / f"{name}.yaml").exists())
+
+
 @cache
 def choices(group: str) -> dict[str, dict[str, Any]]:
-    """The settings of the group in each of its files, by the file's name, without the files that it builds on."""
+    """The settings of the group in each file that can be chosen, by the file's name, without the files that it builds
+    on. A file without a `_target_` on which files with one build cannot be chosen."""
     import yaml  # `attnorm doctor` runs without it
 
     paths = sorted((CONF / group).glob("*.yaml"))
     contents: dict[str, Any] = {path.stem: yaml.safe_load(path.read_text()) or {} for path in paths}
     # a file of the package _global_ has the settings under the group's name, beside those of other groups
-    return {name: content.get(group, content) for name, content in contents.items()}
+    settings = {name: content.get(group, content) for name, content in contents.items()}
+    bases = {
+        base for it in settings.values() if "_target_" in it for base in it.get("defaults", ()) if base in settings
+    }
+    return {name: it for name, it in settings.items() if "_target_" in it or name not in bases}

@@ -58,7 +58,7 @@ def laboratory_is_missing(error: ModuleNotFoundError) -> str:
     """How to install the laboratory, if an import failed because a package of it is not there; '' otherwise."""
     if error.name not in LABORATORY:
         return ""
-    return f'needs the package {error.name}; install it with: pip install "attnorm[train]"'
+    return f'needs the package {error.name}; install it in a clone of attnorm with: pip install ".[train]"'
 
 
 def trusted_packages() -> set[str]:

@@ -1,7 +1,7 @@
 """Optimizer and learning-rate schedule: conf/optimizer/*.yaml and conf/scheduler/*.yaml, built for a model."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -136,7 +136,7 @@ def read_optimization(
     groups = problems.shared("optimizer", ParamGroups, optimizer)
     if theirs is not None and problems.is_valid("optimizer"):
         theirs = Part(theirs.cls, {name: _tuple(it) for name, it in theirs.options.items()})
-        problems += refusals(theirs)
+        problems += refusals(theirs, groups)
     when = problems.shared("scheduler", SchedulerTiming, scheduler)
     facts = ("optimizer", "total_steps")
     schedule = problems.part("scheduler", scheduler, facts=facts, shared=names_of(SchedulerTiming))
@@ -151,12 +151,12 @@ def read_optimization(
     return found
 
 
-def refusals(optimizer: Part) -> list[Problem]:
-    """What the optimizer's class itself says of the values, tried on a single parameter."""
+def refusals(optimizer: Part, groups: ParamGroups) -> list[Problem]:
+    """What the optimizer's class itself says of the values, tried on a single parameter, and of parameter groups."""
 
-    def refusal(options: Mapping[str, Any]) -> str | None:
+    def refusal(options: Mapping[str, Any], params: Sequence[Any] = (nn.Parameter(torch.zeros(1, 1)),)) -> str | None:
         try:
-            optimizer.cls([nn.Parameter(torch.zeros(1, 1))], lr=optimizer.options["lr"], **options)
+            optimizer.cls(list(params), lr=optimizer.options["lr"], **options)
         except ValueError as error:  # the optimizer's own check
             return str(error).strip().splitlines()[0]
         except Exception:  # it has no check for such a value
@@ -166,7 +166,10 @@ def refusals(optimizer: Part) -> list[Problem]:
 
     others = {name: value for name, value in optimizer.options.items() if name != "lr"}
     if (reason := refusal(others)) is None:
-        return []
+        if (reason := refusal(others, groups.of(nn.Linear(1, 1)))) is None:
+            return []
+        groups_of_run = "the parameter groups of a run (weight decay is for matrices only)"
+        return [Problem("optimizer._target_", f"{optimizer.cls.__name__} cannot train {groups_of_run}: {reason}")]
     if refusal({}) is not None:
         return [Problem("optimizer.lr", reason, optimizer.options["lr"])]
     alone = [(name, value, refusal({name: value})) for name, value in others.items()]

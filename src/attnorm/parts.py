@@ -104,6 +104,8 @@ def class_of(group: str, settings: Mapping[str, Any], base: type | None = None) 
     key, path = f"{group}.{TARGET}", settings.get(TARGET)
     if path is None:
         message = f"is not set; choose a file that sets it, with {group}=<file>"
+        if "." in group:  # an entry of a group, which is not a file
+            message = f"no file sets it; a part of your own needs {key}=package.module.Class"
         raise ConfigError([Problem(key, message)])
     try:
         located = locate(path, base) if isinstance(path, str) else None

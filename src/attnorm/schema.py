@@ -10,6 +10,7 @@ There is no other list of keys. A key is valid if and only if the part that is c
 import inspect
 import json
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, get_origin
@@ -67,7 +68,7 @@ def read_options(
     converted, wrong = _converted(maker, taken)
     for name, value in options.items():
         if name in wrong:
-            problems.append(Problem(prefix + name, f"allowed: {allowed(known[name].annotation)}", value))
+            problems.append(refused(prefix + name, value, known[name].annotation))
         elif name not in taken:
             if name in facts or not accepts_any(maker):
                 free = sorted(it for it in known if it not in facts)
@@ -87,7 +88,17 @@ def wrong_values(group: str, maker: Callable, options: Mapping[str, Any]) -> lis
     """One problem for each option of `maker` whose value its annotation does not allow, as in `read_options`."""
     known = parameters(maker)
     _, wrong = _converted(maker, {name: value for name, value in options.items() if name in known})
-    return [Problem(f"{group}.{name}", f"allowed: {allowed(known[name].annotation)}", options[name]) for name in wrong]
+    return [refused(f"{group}.{name}", options[name], known[name].annotation) for name in wrong]
+
+
+def refused(key: str, value: Any, annotation: Any) -> Problem:
+    """The problem with a value that an annotation does not allow. Says so if it is text that spells an allowed one, as
+    the value of an environment variable is."""
+    message = f"allowed: {allowed(annotation)}"
+    with suppress(ValueError, TypeError, *UNCHECKABLE):  # ValidationError is a ValueError
+        convert(json.loads(value), annotation)
+        message += "; this value is text: leave out its quotes, or type ${oc.decode:${oc.env:NAME}}"
+    return Problem(key, message, value)
 
 
 def option_problems(
@@ -159,7 +170,7 @@ def value_problems(key: str, value: Any, annotation: Any) -> list[Problem]:
     try:
         convert(value, annotation)
     except ValidationError:
-        return [Problem(key, f"allowed: {allowed(annotation)}", value)]
+        return [refused(key, value, annotation)]
     except UNCHECKABLE:
         return []
     return []

@@ -166,7 +166,7 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(library, m
     pages.check_installed()
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(
-        UserError, match=rf"needs the package {library}; install it with: pip install attnorm\[report\]"
+        UserError, match=rf"needs the package {library}; install it with: pip install altair vl-convert-python jinja2"
     ):
         pages.check_installed()
 

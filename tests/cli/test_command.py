@@ -56,6 +56,20 @@ def test_the_version_is_that_of_the_package(monkeypatch, capsys):
     assert capsys.readouterr().out == f"attnorm {version('attnorm')}\n"
 
 
+def test_the_help_of_train_shows_the_files_of_the_user_and_none_that_cannot_be_chosen(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "conf/task").mkdir(parents=True)
+    mine = "# my own task\ndefaults:\n  - translation\n  - override /data: phrases\n"
+    (tmp_path / "conf/task/mine.yaml").write_text(mine)
+    assert main.run("train", ["task=mine", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "# my own task" in shown and "detokenize:" in shown  # of the file that it builds on
+    [data] = [line for line in shown.splitlines() if line.startswith("# ---- data=phrases")]
+    assert " newswire," in data and " base," not in data and " cleaned," not in data
+    [task] = [line for line in shown.splitlines() if line.startswith("# ---- task=mine")]
+    assert " mine," in task and " mlm," in task
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("typed", ["--help", "train --help", "sweep --help", "report", "compare", "figures"])
 def test_a_reader_that_has_seen_enough_gets_no_traceback(typed):

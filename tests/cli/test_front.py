@@ -107,6 +107,12 @@ WRONG_COMMANDS = [
     (("attention.decoder=dnas",), "error: attention.decoder=dnas: dnas couples queries"),
     (("data=gigaword",), "error: data.dir: must be given, as in data.dir=<value>"),
     (("data=base",), "error: "),
+    (("task=headlines", "--help"), "error: task=headlines: allowed: captioning, causal_lm, classify, "),
+    (("attention=softmax,hnsa", "--help"), "Did you mean 'hnas'?"),
+    (("tags=[a,${x}]",), "error: tags[1]=${x}: there is no key x; type \\${x} for the text itself\n"),
+    (("--project=x", "seed=3"), "error: --project=x: no such option; allowed: --help, "),
+    (("callbacks.checkpoint.monitor=val/loss",), "needs callbacks.checkpoint._target_=package.module.Class\n"),
+    (("callbacks.a._target_=pytorch_lightning.callbacks.LearningRateFinder",), "use tune=optimizer.lr=... of attnorm"),
     (("seed=x",), "error: seed=x: allowed: whole numbers"),
     (("trainer.max_steps=0", "seed=x"), "error: trainer.max_steps=0"),
     (("seed=1=2",), "error: "),
@@ -137,7 +143,9 @@ def test_a_wrong_command_ends_with_2_and_a_message_and_leaves_no_folder(
     monkeypatch, tmp_path, capsys, arguments, words
 ):
     monkeypatch.chdir(tmp_path)
-    assert words in refused(monkeypatch, capsys, "train", *arguments)
+    said = refused(monkeypatch, capsys, "train", *arguments)
+    assert words in said
+    assert "++" not in said and " cleaned," not in said  # neither a rewritten override nor a file that is no choice
     assert [path for path in tmp_path.rglob("*") if path != tmp_path / "logs"] == []
 
 

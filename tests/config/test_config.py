@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import fields
 from itertools import chain
+from pathlib import Path
 
 import pytest
 import pytorch_lightning as pl
@@ -27,7 +28,7 @@ from attnorm.cli import train as front
 from attnorm.cli.main import VERBS
 from attnorm.config import check_trainer
 from attnorm.config.arguments import readable
-from attnorm.config.components import FACTS
+from attnorm.config.components import FACTS, build_entries
 from attnorm.data.sources.base import DOCUMENTS
 from attnorm.data.sources.gigaword import FILES
 from attnorm.data.sources.newswire import Newswire
@@ -35,7 +36,7 @@ from attnorm.errors import ConfigError
 from attnorm.imports import locate
 from attnorm.models.generation import Decoding
 from attnorm.optim import ParamGroups, warmup_decay
-from attnorm.parts import TARGET
+from attnorm.parts import TARGET, Part
 from attnorm.resolved import DataConfig, PathsConfig, RunConfig, StartConfig, TaskConfig
 from attnorm.schema import parameters
 
@@ -854,13 +855,38 @@ def test_another_optimizer_trains(tmp_path):
     assert summary["state"] == "finished" and losses[-1] < losses[0]
 
 
+def test_a_class_that_is_typed_does_not_get_the_defaults_of_the_class_that_it_replaces():
+    typed = ("optimizer._target_=torch.optim.Adagrad", "scheduler._target_=torch.optim.lr_scheduler.StepLR")
+    config = runs.tiny(*typed, "+scheduler.step_size=3")
+    assert config["optimizer"] == {
+        **{"_target_": "torch.optim.Adagrad", "_partial_": True, "lr": 0.01, "weight_decay": 0.01},
+        **{"eps": 1e-8, "hybrid_lr_factor": 10.0},
+    }
+    assert config["scheduler"] == {**{"_target_": "torch.optim.lr_scheduler.StepLR", "_partial_": True, "step_size": 3}}
+    [problem] = refused(*typed, "+scheduler.step_size=3", "optimizer.betas=[0.9,0.99]")
+    assert problem.startswith("optimizer.betas=[0.9,0.99]: Adagrad has no such option")
+
+
+def test_a_callback_without_a_monitor_is_not_given_its_mode():
+    facts = {"run_folder": Path(), "monitor": "val/loss", "mode": "min"}
+    [finder] = build_entries({"it": Part(pl.callbacks.BatchSizeFinder, {})}, **facts)
+    [checkpoint] = build_entries({"it": Part(pl.callbacks.ModelCheckpoint, {})}, **facts)
+    assert (finder._mode, checkpoint.monitor, checkpoint.mode) == ("power", "val/loss", "min")
+
+
+@pytest.mark.parametrize("name", ["LBFGS", "Muon"])  # the one takes no groups, the other no biases
+def test_an_optimizer_that_cannot_train_the_groups_of_a_run_is_refused(name):
+    [problem] = refused(f"optimizer._target_=torch.optim.{name}")
+    assert problem.startswith(f"optimizer._target_: {name} cannot train the parameter groups of a run")
+
+
 TORCHS = ("~scheduler.decay", "~scheduler.warmup", "~scheduler.min_lr_ratio")
 
 
 @pytest.mark.slow
 def test_a_scheduler_of_torch_gets_the_number_of_updates(tmp_path):
     one_cycle = ("scheduler._target_=torch.optim.lr_scheduler.OneCycleLR", "+scheduler.max_lr=0.01")
-    assert runs.tiny_run(tmp_path, *TORCHS, *one_cycle, "task.max_steps=6")["state"] == "finished"
+    assert runs.tiny_run(tmp_path, *one_cycle, "task.max_steps=6")["state"] == "finished"
     [state] = runs.load(tmp_path)["lr_schedulers"]
     assert (state["total_steps"], state["last_epoch"]) == (6, 6)
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)

@@ -94,6 +94,7 @@ WRONG = {
     "--info": "--info: no such option",
     "seed=1 resume=auto": "resume=auto: a sweep resumes its runs by itself",
     "hydra.run.dir=x": "hydra.run.dir=x: the run folders are in the sweep folder",
+    "hydra/sweeper=optuna seed=1,2": "hydra/sweeper=optuna: attnorm sweep has searches of its own; use search=optuna",
     "optimizer.lr=interval(1e-4,1e-2)": "an interval is for search=random",
     "submitit.timeout_min=3": "submitit: has no effect with launcher=local",
     "task=null,gigaword": "task=null: allowed: captioning",

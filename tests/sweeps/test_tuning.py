@@ -16,6 +16,7 @@ from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.sweeps.jobs import Job, job_folder
 from attnorm.sweeps.results import result_of
 from attnorm.sweeps.state import JobState, Journal
+from attnorm.sweeps.table import print_tuning
 from attnorm.sweeps.tuning import MOST_ADDED, Tuned, TunedArm, Tuning, best_of, beyond
 
 TUNE = ("dir=s", "seed=110,111", "tune=x=0.1,0.2,0.4", "tune_seeds=100,101", "steps=1", "jobs=6")
@@ -47,14 +48,17 @@ class Bench:
     def run(self):
         """Runs all jobs in order, and returns those that compare, as (arm, value, seed)."""
         while job := self.plan.next():
-            self.ran.append(self.told[job.name])
-            value = self.metric(*self.told[job.name])
-            job.folder.mkdir(parents=True, exist_ok=True)
-            summary = {"state": "failed"} if value is None else {"state": "finished", "best_value": value}
-            (job.folder / "config.yaml").write_text("seed: 1")
-            (job.folder / "summary.json").write_text(json.dumps(summary))
-            self.plan.ended(job, JobState(summary["state"]))
+            self.finish(job)
         return [it for it in self.ran if it[2] >= 110]
+
+    def finish(self, job):
+        self.ran.append(self.told[job.name])
+        value = self.metric(*self.told[job.name])
+        job.folder.mkdir(parents=True, exist_ok=True)
+        summary = {"state": "failed"} if value is None else {"state": "finished", "best_value": value}
+        (job.folder / "config.yaml").write_text("seed: 1")
+        (job.folder / "summary.json").write_text(json.dumps(summary))
+        self.plan.ended(job, JobState(summary["state"]))
 
 
 def test_each_arm_compares_at_its_best_mean_over_the_tuning_seeds(tmp_path):
@@ -66,6 +70,15 @@ def test_each_arm_compares_at_its_best_mean_over_the_tuning_seeds(tmp_path):
     assert bench.run() == [(0, 4, 110), (0, 4, 111), (1, 2, 110), (1, 2, 111)]
     assert [it[1] for it in bench.ran if it[2] < 110].count(8) == 4  # the first arm's best was at the edge: for all
     assert bench.plan.record()["arms"][0]["means"] == {"1": 3, "2": 2.5, "4": 2, "8": 9}
+
+
+def test_a_run_that_has_not_trained_is_not_said_to_have_failed(tmp_path, capsys):
+    bench = Bench(tmp_path, lambda arm, x, seed: None if x == 2 else x)
+    for _ in range(4):  # the sweep is stopped after both runs of 1 and of 2
+        bench.finish(bench.plan.next())
+    print_tuning(bench.plan.record(), [result_of(job, bench.journal) for job in bench.plan.jobs])
+    [row] = [line for line in capsys.readouterr().out.splitlines() if "val/loss" in line]
+    assert [cell.strip() for cell in row.strip(" │").split("│")][2:] == ["1", "failed", "waiting"]
 
 
 def test_no_score_of_a_comparison_changes_what_is_chosen(tmp_path):

@@ -4,15 +4,16 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from hydra._internal.utils import get_args_parser
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from attnorm.choices import CONF
+from attnorm.choices import CONF, selectable
 from attnorm.config.arguments import COMPLETION
 from attnorm.errors import ConfigError, Interrupted, Problem, UserError
 from attnorm.imports import nearest
@@ -100,9 +101,7 @@ def in_our_words(message: str) -> str:
     if found := re.search(
         r"Could not find '([\w/]+)/([^'/]+)'\n\nAvailable options in [^\n]*\n((?:\t[^\n]*\n?)+)", message
     ):
-        group, name, options = found[1], found[2], [line.strip() for line in found[3].splitlines()]
-        own = ", or a normalizer as package.module.Class" if group == "attention" else ""
-        return Problem(group, f"allowed: {', '.join(options)}{own}.{nearest(name, options)}", name)
+        return no_such_file(found[1], found[2], map(str.strip, found[3].splitlines()))
     if found := re.search(r"Ambiguous value for argument '\+*([^=']+)=(.*?)'\n", message):
         key, values = found.groups()
         return Problem(
@@ -114,21 +113,35 @@ def in_our_words(message: str) -> str:
         return Problem(found[1], f"one file of a group is chosen, without a plus, as in {found[1]}={found[2]}")
     if found := re.search(r"force-add of config groups is not supported: '\++(\w+)=([^']*)'", message):
         return Problem(found[1], f"one file of a group is chosen, without a plus, as in {found[1]}={found[2]}")
-    if found := re.search(r"Interpolation key '((\w+)\.\w+)' not found", message):
-        return Problem(found[1], f"is not set; choose a file that sets it, with {found[2]}=<file>")
+    if found := re.search(r"Interpolation key '(([^'.]*)[^']*)' not found(?:\s+full_key: (\S+))?", message):
+        name, group, key = found.groups()
+        if name in known_keys():
+            return Problem(name, f"is not set; choose a file that sets it, with {group}=<file>")
+        return Problem(key or name, f"there is no key {name}; type \\${{{name}}} for the text itself", f"${{{name}}}")
     if (found := re.search(r"Error parsing override '([^=\n]*)'\n", message)) and found[1]:
         return f"{found[1]}: expected key=value"
     return ""
 
 
+def no_such_file(group: str, name: str, names: Iterable[str]) -> Problem:
+    """The problem with a choice of a group that is not one of its files. names: those of its files."""
+    options = selectable(group, names)
+    own = ", or a normalizer as package.module.Class" if group == "attention" else ""
+    return Problem(group, f"allowed: {', '.join(options)}{own}.{nearest(name, options)}", name)
+
+
 def dashed(arguments: Sequence[str]) -> list[Problem]:
-    """Problems with settings that were typed as options, such as `--seed=1` instead of `seed=1`."""
-    problems = []
+    """Problems with options that Hydra does not have, such as `--seed=1` instead of `seed=1`."""
+    options, problems = list(get_args_parser()._option_string_actions), []
     for argument in arguments:
-        name, equals, value = argument.removeprefix("--").partition("=")
-        if argument.startswith("--") and name and (name in known_keys() or (CONF / name).is_dir()):
-            instead = f"{name}={value if equals else '<value>'}"
-            problems.append(Problem.about(name, f"{argument}: settings are typed without dashes, as in {instead}"))
+        option, equals, value = argument.partition("=")
+        if not option.startswith("-") or any(it.startswith(option) for it in options):  # argparse completes them
+            continue
+        name = option.lstrip("-")
+        message = f"no such option; allowed: {', '.join(it for it in options if it.startswith('--'))}, and key=value"
+        if name and (name in known_keys() or (CONF / name).is_dir()):
+            message = f"settings are typed without dashes, as in {name}={value if equals else '<value>'}"
+        problems.append(Problem.about(name, f"{argument}: {message}"))
     return problems
 
 

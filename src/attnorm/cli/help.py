@@ -1,12 +1,16 @@
-"""`attnorm train --help`: every key with its comment, as the files in conf/ have them."""
+"""`attnorm train --help`: every key with its comment, as the files in conf/ and in folders of the user have them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from attnorm.choices import CONF
+from attnorm.choices import CONF, selectable
+from attnorm.cli.errors import no_such_file
+from attnorm.cli.read_sweep import split_options
+from attnorm.errors import ConfigError
+from attnorm.imports import PATH
 
 HEAD = """\
 usage: attnorm train [group=file ...] [key=value ...] [-m for a sweep]
@@ -17,45 +21,57 @@ sections then change: attnorm train task=vqa --help
 
 
 def train_help(arguments: Sequence[str]) -> str:
-    """The help text for what is chosen in `arguments`."""
+    """The help text for what is chosen in `arguments`. Raises ConfigError for a file that is not there."""
+    _, folders, typed, _ = split_options(arguments)
     sections = [HEAD, (CONF / "train.yaml").read_text().rstrip()]
-    for group, name in chosen(arguments).items():
+    for group, name in chosen(typed, folders).items():
         if group == "hydra" or name is None:
             continue
-        files = sorted(file.stem for file in (CONF / group).glob("*.yaml"))
-        sections.append(f"# ---- {group}={name}    (one of {', '.join(files)})")
-        sections += [text(file) for file in with_bases(CONF / group / f"{name}.yaml")]
+        sections.append(f"# ---- {group}={name}    (one of {', '.join(selectable(group, files_of(group, folders)))})")
+        sections += [text(file) for file in with_bases(files_of(group, folders), name)]
     return "\n\n".join(sections)
 
 
-def chosen(arguments: Sequence[str]) -> dict[str, str | None]:
+def files_of(group: str, folders: Sequence[Path]) -> dict[str, Path]:
+    """The files of a group by name. folders: conf/, and those of the user, whose files take precedence."""
+    return {file.stem: file for folder in folders for file in sorted((folder / group).glob("*.yaml"))}
+
+
+def chosen(arguments: Sequence[str], folders: Sequence[Path]) -> dict[str, str | None]:
     """The file of each group: that of conf/train.yaml, of the chosen task or experiment, or the one that is typed."""
     groups: dict[str, str | None] = {}
     for entry in yaml.safe_load((CONF / "train.yaml").read_text())["defaults"]:
         groups |= entry if isinstance(entry, dict) else {}
-    typed = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
-    typed = {group: name for group, name in typed.items() if (CONF / group / f"{name}.yaml").is_file()}
+    typed: dict[str, str] = {}
+    for group, equals, names in (argument.partition("=") for argument in arguments):
+        if not equals or not (files := files_of(group, folders)):
+            continue
+        for name in names.split(",") if not names.startswith("[") else ():
+            if name in files:
+                typed.setdefault(group, name)
+            elif name != "null" and not (group == "attention" and PATH.fullmatch(name)):
+                raise ConfigError([no_such_file(group, name, files)])
     for group in ("task", "experiment"):
-        groups |= overridden(CONF / group / f"{typed.get(group, groups[group])}.yaml")
-    return {group: typed.get(group, name) for group, name in groups.items()}
+        groups |= overridden(files_of(group, folders), typed.get(group) or groups[group])
+    return groups | typed
 
 
-def overridden(file: Path) -> dict[str, str]:
+def overridden(files: Mapping[str, Path], name: str | None) -> dict[str, str]:
     """The groups that a file and its bases override: {"data": "scenes"} for `override /data: scenes`."""
     groups: dict[str, str] = {}
-    for base in with_bases(file) if file.is_file() else []:
+    for base in with_bases(files, name) if name else []:
         for entry in content(base).get("defaults", []):
             if isinstance(entry, dict):
                 groups |= {key.removeprefix("override /"): name for key, name in entry.items() if "override" in key}
     return groups
 
 
-def with_bases(file: Path) -> Iterator[Path]:
+def with_bases(files: Mapping[str, Path], name: str) -> Iterator[Path]:
     """The files of the same group that a file builds on, then the file itself."""
-    for entry in content(file).get("defaults", []):
+    for entry in content(files[name]).get("defaults", []):
         if isinstance(entry, str) and entry != "_self_":
-            yield from with_bases(file.with_name(f"{entry}.yaml"))
-    yield file
+            yield from with_bases(files, entry)
+    yield files[name]
 
 
 def content(file: Path) -> dict[str, Any]:

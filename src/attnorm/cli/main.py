@@ -108,10 +108,10 @@ def start(verb: str, arguments: list[str]) -> int:
     find_own_parts(verb, arguments)
     if verb == "train":
         if {"--help", "-h"} & set(arguments):
+            from attnorm.cli.errors import exit_code
             from attnorm.cli.help import train_help
 
-            print(train_help(arguments))
-            return 0
+            return exit_code(lambda: print(train_help(arguments)) or 0)
         if not MULTIRUN & set(arguments):
             from attnorm.cli.train import run_train
 

@@ -28,6 +28,8 @@ REFUSED = {  # keys of a single run
     "hydra.run.dir": "the run folders are in the sweep folder; use dir=<sweep folder>",
     "hydra.sweep.dir": "the run folders are in the sweep folder; use dir=<sweep folder>",
     "hydra.mode": "each job of a sweep is a single run",
+    "hydra/sweeper": "attnorm sweep has searches of its own; use search=optuna or search=random",
+    "hydra/launcher": "attnorm sweep has launchers of its own; use launcher=submitit or launcher=ray",
 }
 
 

@@ -285,7 +285,7 @@ def close(folder: Path, record: SweepRecord, stopped_by: int) -> int:
     record.write(results, code)
     print_results(results)
     if isinstance(record.plan, Tuned):
-        print_tuning(record.plan.record())
+        print_tuning(record.plan.record(), results)
     if left:
         saved = "saved; " if any(result.state is JobState.INTERRUPTED for result in results) else ""
         sentence = f"{left} of {record.plan.total} jobs are unfinished"

@@ -79,7 +79,7 @@ def dimensions(command: SweepCommand) -> list:
     except ImportError as error:
         if error.name != "optuna":
             raise
-        message = "needs the package optuna; install it with: pip install attnorm[optuna]"
+        message = "needs the package optuna; install it with: pip install optuna"
         raise ConfigError([Problem("search", message, command.settings.search)]) from error
     return [Dimension(override) for override in command.space]
 

@@ -54,8 +54,8 @@ def run_train(arguments: Sequence[str]) -> int:
         began = True
         sys.argv = typed  # what the run records, and what Lightning starts the processes of other devices with
         hydra_cfg = HydraConfig.get()
-        runtime: Any = OmegaConf.to_container(hydra_cfg.runtime)  # unresolved: a folder may be called ${x}
-        run, overrides = Path(runtime["output_dir"]), as_typed(hydra_cfg.overrides.task)
+        given: Any = OmegaConf.to_container(hydra_cfg)  # unresolved: a folder may be called ${x}
+        run, overrides = Path(given["runtime"]["output_dir"]), as_typed(given["overrides"]["task"])
         try:
             if hydra_cfg.mode == RunMode.MULTIRUN:
                 raise ConfigError([Problem("hydra.mode", "-m or attnorm sweep starts several runs", "MULTIRUN")])

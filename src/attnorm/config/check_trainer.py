@@ -58,7 +58,7 @@ def read_trainer(settings: Mapping[str, Any], problems: Problems) -> TrainerConf
 def arguments_of_trainer() -> frozenset[str]:
     """The names of the arguments of pytorch_lightning.Trainer, from its source: importing it takes seconds."""
     package = find_spec("pytorch_lightning")
-    assert package is not None and package.origin is not None, "attnorm[train] installs pytorch-lightning"
+    assert package is not None and package.origin is not None, "the extra `train` installs pytorch-lightning"
     tree = ast.parse((Path(package.origin).parent / "trainer" / "trainer.py").read_text())
     [init] = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "__init__")
     return frozenset(argument.arg for argument in init.args.kwonlyargs)

@@ -5,7 +5,8 @@
         _target_: pytorch_lightning.callbacks.EarlyStopping
         patience: 3
 
-An entry gets what the run knows (`FACTS`) for each parameter of that name that is not set. `null` leaves an entry out.
+An entry gets what the run knows (`FACTS`) for each parameter of that name that is not set; `mode` belongs to `monitor`
+and means something else without it. `null` leaves an entry out.
 """
 
 from collections.abc import Mapping
@@ -26,8 +27,10 @@ NOT_CALLBACKS = {  # classes of Lightning that cannot be callbacks of a run, wit
     "ProgressBar": "a run has a progress bar of its own; use callbacks.progress.bar",
     "StochasticWeightAveraging": (
         "it averages the weights when training has ended, so the best checkpoint, which is kept and scored, would not "
-        "have averaged weights"
+        "have averaged weights; use pytorch_lightning.callbacks.EMAWeightAveraging"
     ),
+    "LearningRateFinder": "the schedule sets the rate of every update; use tune=optimizer.lr=... of attnorm sweep",
+    "BackboneFinetuning": "the model of a task has no attribute `backbone`; write a BaseFinetuning of your own",
 }
 
 
@@ -74,5 +77,7 @@ def build_entries(entries: Mapping[str, Part], /, **facts: Any) -> list[Any]:
     for name, part in entries.items():
         free = parameters(part.cls).keys() - part.options.keys()  # not what a **kwargs would also take
         known = {fact: value for fact, value in {**facts, "entry": name}.items() if fact in free}
+        if "monitor" not in parameters(part.cls):
+            known.pop("mode", None)
         built.append(call(part.cls, part.options, known))
     return built

@@ -3,7 +3,7 @@
 Each part reads its own keys: a key is valid if and only if the part that is configured takes it. No data is read.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
@@ -32,10 +32,10 @@ from attnorm.config.read_parts import (
     unknown_facts,
 )
 from attnorm.config.suggestions import keys_named, with_owners
-from attnorm.errors import ConfigError, Problem
+from attnorm.errors import ConfigError, Problem, UnknownOption, key_of
 from attnorm.imports import did_you_mean, nearest
 from attnorm.optim import read_optimization
-from attnorm.parts import Part, Problems, names_of, options_of
+from attnorm.parts import TARGET, Part, Problems, names_of, options_of
 from attnorm.resolved import (
     CleaningConfig,
     DataConfig,
@@ -68,6 +68,7 @@ def resolve(
     `resume` from which the run continues.
     """
     problems, typed = Problems(), OverridesParser.create().parse_overrides(list(overrides))
+    composed = settings
     settings, task = completed(with_defaults(settings), problems)
     if checkpoint is None and isinstance(settings["ckpt_path"], str):
         checkpoint = Path(settings["ckpt_path"])
@@ -87,10 +88,31 @@ def resolve(
         callbacks = read_entries("callbacks", settings["callbacks"], problems)
         loggers = read_entries("logger", settings["logger"], problems)
         trainer = check_trainer(trainer, problems)
+    if foreign := defaults_of_others(problems, typed_keys(typed)):
+        return resolve(without(composed, foreign), overrides, checkpoint)
     if problems or config is None:
         raise ConfigError([with_owners(problem, settings) for problem in problems])
     config = replace(config, run=run, trainer=trainer, optimization=optimization, checkpoint=checkpoint)
     return replace(config, callbacks=callbacks, loggers=loggers)
+
+
+def defaults_of_others(problems: Iterable[str], typed: Collection[str]) -> set[str]:
+    """The unknown options that nobody typed, in groups whose class was typed: defaults of the class that it replaces.
+
+    typed: the keys that were typed.
+    """
+    replaced = {key.removesuffix(TARGET) for key in typed if key.endswith(f".{TARGET}")}
+    unknown = {key_of(problem) for problem in problems if isinstance(problem, UnknownOption)}
+    return {key for key in unknown - {*typed} if key.rpartition(".")[0] + "." in replaced}
+
+
+def without(settings: Mapping[str, Any], keys: Collection[str], group: str = "") -> dict[str, Any]:
+    """The settings without some keys, such as "optimizer.betas"."""
+    return {
+        name: without(value, keys, f"{group}{name}.") if isinstance(value, Mapping) else value
+        for name, value in settings.items()
+        if f"{group}{name}" not in keys
+    }
 
 
 def resolve_recorded(settings: Mapping[str, Any], splits: Sequence[str] = ()) -> ResolvedConfig:

@@ -156,8 +156,10 @@ def print_results(results: Sequence[Result]) -> None:
             console.print(f"{result.job.label}: {result.state}: {result.why}", markup=False)
 
 
-def print_tuning(tuning: Mapping[str, Any]) -> None:
-    """The mean of the metric by value, with the best value of each arm marked. tuning: as in sweep.json."""
+def print_tuning(tuning: Mapping[str, Any], results: Sequence[Result]) -> None:
+    """The mean of the metric by value, with the best value of each arm marked; without a mean, the state of a run that
+    has none. tuning: as in sweep.json. results: of the jobs of the sweep."""
+    state = {result.job.name: result.state for result in results if result.state is not JobState.FINISHED}
     seeds = ", ".join(tuning["seeds"])
     table = Table(title=f"tuning {tuning['key']} with seed {seeds}; * is the best value", title_justify="left")
     table.add_column("arm", overflow="fold")
@@ -166,7 +168,9 @@ def print_tuning(tuning: Mapping[str, Any]) -> None:
         table.add_column(value, justify="right")
     for arm in tuning["arms"]:
         cells = [
-            f"{'failed' if mean is None else f'{mean:.4g}'}{' *' if value == arm['best'] else ''}"
+            next((state[job] for job in arm["tune"][value] if job in state), "failed")
+            if mean is None
+            else f"{mean:.4g}{' *' if value == arm['best'] else ''}"
             for value, mean in arm["means"].items()
         ]
         table.add_row(escape(arm["arm"]), f"{arm['monitor']} ({arm['mode']})", *cells)

@@ -16,15 +16,12 @@ from attnorm.tasks.results import CorpusMetric
 NGRAMS = 4  # in words
 
 
-def sacrebleu(extra: str) -> Any:
-    """The package sacrebleu. Raises UserError with the command that installs it.
-
-    extra: the extra of this package that includes it, such as "translation".
-    """
+def sacrebleu() -> Any:
+    """The package sacrebleu. Raises UserError with the command that installs it."""
     try:
         import sacrebleu
     except ImportError as error:
-        raise UserError(f"BLEU needs the package sacrebleu: pip install 'attnorm[{extra}]'") from error
+        raise UserError("BLEU needs the package sacrebleu: pip install sacrebleu") from error
     return sacrebleu
 
 
@@ -32,7 +29,6 @@ class Bleu(CorpusMetric):
     """Corpus BLEU in percent, with exponential smoothing, as sacrebleu computes it by default.
 
     smoothing: the smoothing of p_n if no n-gram matches, as in sacrebleu.
-    extra:     as in `sacrebleu`.
     """
 
     columns = (
@@ -41,7 +37,7 @@ class Bleu(CorpusMetric):
         *(f"bleu_correct_{n}" for n in range(1, NGRAMS + 1)),
         *(f"bleu_total_{n}" for n in range(1, NGRAMS + 1)),
     )
-    smoothing, extra = "exp", "translation"
+    smoothing = "exp"
 
     @staticmethod
     def counts(score: Any) -> list[int]:
@@ -55,5 +51,5 @@ class Bleu(CorpusMetric):
     @classmethod
     def _of_corpus(cls, totals: np.ndarray) -> float:
         length, reference, *counts = totals.round().astype(int).tolist()
-        compute = sacrebleu(cls.extra).metrics.BLEU.compute_bleu
+        compute = sacrebleu().metrics.BLEU.compute_bleu
         return compute(counts[:NGRAMS], counts[NGRAMS:], length, reference, smooth_method=cls.smoothing).score

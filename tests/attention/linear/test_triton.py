@@ -30,10 +30,10 @@ pytestmark = pytest.mark.numerical
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[3]
 INSTALLED = importlib.util.find_spec("triton") is not None
-with_triton = pytest.mark.skipif(not INSTALLED, reason="needs Triton: pip install 'attnorm[triton]'")
+with_triton = pytest.mark.skipif(not INSTALLED, reason="needs Triton: pip install triton")
 interpreted = pytest.mark.skipif(
     not INSTALLED or os.environ.get("TRITON_INTERPRET") != "1",
-    reason="needs Triton (pip install 'attnorm[triton]') and TRITON_INTERPRET=1, which is set where there is no GPU",
+    reason="needs Triton (pip install triton) and TRITON_INTERPRET=1, which is set where there is no GPU",
 )
 FLOATS = (torch.float32, torch.float16)
 N = 41
@@ -228,7 +228,7 @@ def test_without_triton_a_warning_says_what_to_install(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.delitem(sys.modules, "attnorm.attention.linear.triton_kernels", raising=False)
     monkeypatch.delattr("attnorm.attention.linear.triton_kernels", raising=False)
-    assert "pip install 'attnorm[triton]'" in warning_of_attention(caplog)
+    assert "pip install triton" in warning_of_attention(caplog)
 
 
 @interpreted

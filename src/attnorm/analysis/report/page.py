@@ -20,18 +20,19 @@ from attnorm.analysis.report.content import Report
 from attnorm.errors import UserError
 from attnorm.files import write_text
 
-EXTRA = "attnorm[report]"
+LIBRARIES = {"altair": "altair", "vl_convert": "vl-convert-python", "jinja2": "jinja2"}  # modules and packages
 
 
 def check_installed() -> None:
-    """Raises UserError if a library of the extra is missing."""
-    for name in ("altair", "vl_convert", "jinja2"):
+    """Raises UserError if a library of the page is missing."""
+    for name in LIBRARIES:
         try:
             __import__(name)
         except ImportError as error:
             if error.name != name:
                 raise
-            raise UserError(f"the report needs the package {name}; install it with: pip install {EXTRA}") from error
+            needed = f"pip install {' '.join(LIBRARIES.values())}"
+            raise UserError(f"the report needs the package {name}; install it with: {needed}") from error
 
 
 def write_page(report: Report, path: Path) -> int:

@@ -114,7 +114,7 @@ def load_kernels(device: torch.device) -> ModuleType:
     try:
         from attnorm.attention.linear import triton_kernels
     except ModuleNotFoundError as error:
-        raise ImportError("Triton is not installed (pip install 'attnorm[triton]')") from error
+        raise ImportError("Triton is not installed (pip install triton)") from error
     if device.type == "cpu" and isinstance(triton_kernels.forward, triton_kernels.triton.JITFunction):
         raise RuntimeError("Triton has no compiler for CPUs; TRITON_INTERPRET=1 interprets its kernels, for tests")
     return triton_kernels

@@ -190,7 +190,7 @@ class Hdf5File(FeatureReader):
         try:
             import h5py
         except ImportError as error:
-            raise DataError("h5py is not installed; pip install 'attnorm[vqa]', or h5py itself") from error
+            raise DataError("h5py is not installed; pip install h5py") from error
         return h5py.File(self.path, "r")
 
     def images(self) -> Collection[str]:

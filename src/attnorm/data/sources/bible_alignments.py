@@ -22,7 +22,7 @@ from attnorm.data.sources.base import SPLITS, Source
 from attnorm.data.sources.parallel import PARALLEL
 from attnorm.errors import DataError
 
-PACKAGE, EXTRA = "bible-alignments", "alignments"
+PACKAGE = "bible-alignments"
 SOURCE = "data/sources/SBLGNT.tsv"
 TARGET = "data/eng/targets/BSB/nt_BSB.tsv"
 RECORDS = "data/eng/alignments/BSB/SBLGNT-BSB-manual.json"
@@ -99,7 +99,7 @@ def located(name: str) -> Path:
         return Path(str(distribution(PACKAGE).locate_file(name)))
     except PackageNotFoundError as error:
         raise DataError(
-            f"data=bible_alignments: the package {PACKAGE} is not installed; pip install 'attnorm[{EXTRA}]', "
+            f"data=bible_alignments: the package {PACKAGE} is not installed; pip install {PACKAGE}, "
             f"or only its files: pip install --no-deps --ignore-requires-python {PACKAGE}"
         ) from error
 

@@ -22,7 +22,7 @@ class RayLauncher:
         try:
             import ray
         except ImportError as error:
-            message = "needs the package ray; install it with: pip install attnorm[ray]"
+            message = "needs the package ray; install it with: pip install ray"
             raise ConfigError([Problem("launcher", message, "ray")]) from error
 
         self.ray, self.program, self.jobs, self.running = ray, program, jobs, 0

@@ -57,7 +57,7 @@ class SubmititLauncher:
         try:
             import submitit
         except ImportError as error:
-            message = "needs the package submitit; install it with: pip install attnorm[submitit]"
+            message = "needs the package submitit; install it with: pip install submitit"
             raise ConfigError([Problem("launcher", message, "submitit")]) from error
 
         options = {**DEFAULTS, **options}

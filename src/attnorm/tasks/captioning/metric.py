@@ -15,13 +15,11 @@ from attnorm.tasks.bleu import Bleu, sacrebleu
 from attnorm.tasks.captioning.cider import CiderD
 from attnorm.tasks.results import CorpusMetric
 
-EXTRA = "captioning"  # the extra of this package with what scoring needs
-
 
 class UnsmoothedBleu(Bleu):
     """Corpus BLEU in percent. It is 0 if no 4-gram matches."""
 
-    smoothing, extra = "none", EXTRA
+    smoothing = "none"
 
 
 CORPUS_METRICS: dict[str, type[CorpusMetric]] = {"BLEU-4": UnsmoothedBleu}
@@ -46,7 +44,7 @@ class CaptionMetric:
         self.references = [[plain(text) for text in texts] for texts in references]
         self.cider = CiderD(self.references)
         self.rouge = RougeScorer(["rougeL"], tokenizer=Words())
-        self.bleu = sacrebleu(EXTRA).metrics.BLEU(tokenize="none", smooth_method="none")
+        self.bleu = sacrebleu().metrics.BLEU(tokenize="none", smooth_method="none")
 
     def each(self, captions: Sequence[str]) -> dict[str, list[float]]:
         """CIDEr-D and rougeL of each caption, in percent. Their means are the scores of all captions."""
@@ -70,7 +68,7 @@ class CaptionMetric:
 
     def describe(self) -> str:
         """What a reader of the numbers needs to know."""
-        version = f"sacrebleu {sacrebleu(EXTRA).__version__}"
+        version = f"sacrebleu {sacrebleu().__version__}"
         bleu = f"BLEU-4 by {version} with several references, tok:none and smooth:none"
         return f"lower-case words without punctuation; CIDEr-D x 100; {bleu}; ROUGE-L F1 of the best reference"
 

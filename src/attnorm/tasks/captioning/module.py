@@ -13,7 +13,7 @@ from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.models.generation import Decoding
 from attnorm.tasks.bleu import sacrebleu
 from attnorm.tasks.captioning.generate import write
-from attnorm.tasks.captioning.metric import EXTRA, CaptionMetric
+from attnorm.tasks.captioning.metric import CaptionMetric
 from attnorm.tasks.module import Loss, TaskModule, sums_per_row
 from attnorm.tasks.seq2seq.base import smoothed_cross_entropy
 
@@ -49,7 +49,7 @@ class CaptioningModule(TaskModule):
         max_length: int,
     ):
         super().__init__(model, tokenizer)
-        sacrebleu(EXTRA)  # if it is missing, the user should learn it before the training
+        sacrebleu()  # if it is missing, the user should learn it before the training
         self.validation, self.label_smoothing, self.scored_images = validation, label_smoothing, scored_images
         self.greedy = Decoding(max_length=max_length)
 

@@ -16,7 +16,6 @@ from attnorm.tasks.results import CorpusMetric
 
 CHARACTERS = 6  # of chrF, in characters
 BETA = 2  # of chrF: recall counts BETA times as much as precision
-EXTRA = "translation"  # the extra of this package with what scoring needs
 
 
 class ChrF(CorpusMetric):
@@ -54,7 +53,7 @@ class Scorer:
 
     def __init__(self, language: str | None):
         self.language = language
-        self.bleu = sacrebleu(EXTRA).metrics.BLEU()
+        self.bleu = sacrebleu().metrics.BLEU()
         self.detokenizer = None if language is None else detokenizer(language)
 
     def plain(self, texts: Sequence[str]) -> list[str]:
@@ -78,7 +77,7 @@ class Scorer:
     def describe(self, references: Sequence[str]) -> str:
         """What a reader of the numbers needs to know: the signature of sacrebleu, the detokenization, and the case."""
         signatures = []
-        for name, metric in (("BLEU", self.bleu), ("chrF", sacrebleu(EXTRA).metrics.CHRF())):
+        for name, metric in (("BLEU", self.bleu), ("chrF", sacrebleu().metrics.CHRF())):
             metric.corpus_score(["text"], [["text"]])  # before a first score, the signature lacks the references
             signatures.append(f"{name} {metric.get_signature()}")
         how = "texts as they are" if self.language is None else f"texts detokenized by sacremoses ({self.language})"
@@ -92,7 +91,7 @@ def detokenizer(language: str) -> Any:
     try:
         from sacremoses import MosesDetokenizer  # type: ignore[import-untyped]
     except ImportError as error:
-        remedy = f"pip install 'attnorm[{EXTRA}]', or type task.detokenize=null"
+        remedy = "pip install sacremoses, or type task.detokenize=null"
         raise UserError(f"task.detokenize={language} needs the package sacremoses: {remedy}") from error
     return MosesDetokenizer(lang=language)
 
