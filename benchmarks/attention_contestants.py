@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from attnorm.attention import Normalizer, build_normalizer
-from attnorm.attention.build import NORMALIZERS, build
+from attnorm.attention.names import NORMALIZERS, build
 from attnorm.attention.speed import Attend, Inputs, make_inputs, peak, seconds_per_step, step
 
 HEADS = 12

@@ -13,7 +13,7 @@ import torch
 
 from attnorm.analysis.papers import dnas_centers, dnas_mixtures, dnas_training
 from attnorm.analysis.papers.registry import FIGURES, Settings
-from attnorm.attention.build import build_normalizer
+from attnorm.attention.names import build_normalizer
 from attnorm.errors import ConfigError
 from attnorm.run.scalars import read_csv
 from attnorm.training.csv_table import CsvTable

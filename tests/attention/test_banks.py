@@ -12,12 +12,11 @@ from torch.testing import assert_close
 
 from attnorm.attention import Mask, MultiHeadAttention, build_normalizer, build_scorer, check_attention
 from attnorm.attention.banks import Templates, Vocabulary, share_vocabulary
-from attnorm.attention.build import build_site_bank
-from attnorm.attention.labels import attention_label
 from attnorm.attention.multihead import Cache
 from attnorm.attention.normalizers.ot import OptimalTransport
 from attnorm.attention.observation import Observation
-from attnorm.attention.tables import resolve_attention
+from attnorm.attention.site import Site
+from attnorm.attention.sites import Sites, resolve_attention
 
 pytestmark = pytest.mark.numerical
 
@@ -187,10 +186,10 @@ def test_each_layer_that_uses_its_bank_gets_one_of_its_own():
         SITES,
     )
     assert tables["bank"] == {"encoder": "templates"} and tables["options"] == {"templates": {"size": 5}}
-    assert attention_label(tables, SITES) == "ot+softmax_decoder-ot_cross-ot_bank-encoder-templates"
-    built = [build_site_bank(tables, "encoder", STATES, build_normalizer(name)) for name in ("ot", "softmax")]
+    assert Sites(tables, SITES).label == "ot+softmax_decoder-ot_cross-ot_bank-encoder-templates"
+    built = [Site({**tables, "encoder": name}, "encoder").layer(STATES, 2).bank for name in ("ot", "softmax")]
     assert isinstance(built[0], Templates) and built[0]().shape == (5, STATES) and built[1] is None
-    assert build_site_bank(tables, "cross", STATES, build_normalizer("ot")) is None
+    assert Site(tables, "cross").layer(STATES, 2).bank is None
 
 
 def test_tables_without_a_bank_are_as_before():

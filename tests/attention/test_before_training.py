@@ -10,7 +10,7 @@ from torch import nn
 from attnorm.attention import Normalizer
 from attnorm.attention.masking import dense_mask
 from attnorm.attention.normalizers.base import add_log_prior, masked_scores, softmax_over_keys, upcast
-from attnorm.attention.tables import AttentionTables
+from attnorm.attention.sites import Sites
 from attnorm.attention.testing.before_training import problems_before_training
 from attnorm.attention.testing.check import PROPERTIES
 from attnorm.errors import ConfigError
@@ -90,7 +90,7 @@ class ForFourKeys(Sound):
 
 
 def problems(*, sites=SITES, **tables):
-    return list(problems_before_training(AttentionTables(tables, sites, heads=HEADS)))
+    return list(problems_before_training(Sites(tables, sites, heads=HEADS)))
 
 
 @pytest.mark.parametrize(

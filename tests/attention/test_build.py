@@ -8,9 +8,10 @@ import torch
 from torch.testing import assert_close
 
 from attnorm.attention import Normalizer, build_normalizer, check_attention
-from attnorm.attention.build import PRIORS, SCORERS, build_prior, build_scorer, build_site_prior, build_site_scorer
+from attnorm.attention.names import PRIORS, SCORERS, build_prior, build_scorer
 from attnorm.attention.priors import needs_of
 from attnorm.attention.scorers import Scorer
+from attnorm.attention.site import Site
 
 pytestmark = pytest.mark.numerical
 
@@ -242,19 +243,19 @@ def test_a_wrong_option_is_one_problem_that_names_its_key_however_many_sites_use
 
 def test_a_site_gives_its_parts_the_sizes_of_the_model():
     attention = tables("additive", ["content", "learned", "t5"], content={"hidden": 7}, t5={"bidirectional": False})
-    prior = build_site_prior(attention, "cross", heads=3, bidirectional=True, positions=9, width=12)
+    prior = Site(attention, "cross").prior(heads=3, bidirectional=True, positions=9, width=12)
     content, learned, t5 = prior.priors.values()
     assert [content.network[i].weight.shape for i in (0, 2)] == [(7, 12), (3, 7)]
     assert learned.log_u.shape == (3, 9)
     assert t5.bias.weight.shape == (32, 3) and not t5.bidirectional  # a direction may be typed, a size not
-    scorer = build_site_scorer(attention, "cross", heads=3, width=4)
+    scorer = Site(attention, "cross").layer(12, 3).scorer
     assert scorer.v.shape == (3, 4) and scorer.key.weight.shape == (4, 4)
 
 
 def test_a_site_without_priors_has_none_and_a_prior_is_named_the_same_whichever_others_are_there():
     facts = {"heads": 2, "bidirectional": True, "positions": 9, "width": 12}
-    assert build_site_prior(tables(), "encoder", **facts) is None
-    alone, beside = (build_site_prior(tables(priors=names), "encoder", **facts) for names in (["t5"], ["alibi", "t5"]))
+    assert Site(tables(), "encoder").prior(**facts) is None
+    alone, beside = (Site(tables(priors=names), "encoder").prior(**facts) for names in (["t5"], ["alibi", "t5"]))
     assert [name for name, _ in alone.named_parameters()] == [name for name, _ in beside.named_parameters()]
 
 

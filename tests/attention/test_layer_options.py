@@ -14,12 +14,12 @@ from torch import nn
 from torch.testing import assert_close
 
 from attnorm.attention import Mask, MultiHeadAttention, Normalizer, build_normalizer, check_attention, resolve_attention
-from attnorm.attention.build import GATES, NORMALIZERS, build_part, build_scorer, build_site_attention
-from attnorm.attention.labels import attention_label
 from attnorm.attention.layer_options import LAYER_OPTIONS, LayerOptions, laser, without_own_value
 from attnorm.attention.multihead import Cache
+from attnorm.attention.names import GATES, NORMALIZERS, build_part, build_scorer
 from attnorm.attention.normalizers.base import add_log_prior, masked_scores, softmax_over_keys, upcast
-from attnorm.attention.tables import SMALL
+from attnorm.attention.site import SMALLEST, Site
+from attnorm.attention.sites import Sites
 from attnorm.models.initialize import initialize
 from attnorm.models.recording import record
 
@@ -50,7 +50,7 @@ def tables(normalizer="softmax", *, scorer="scaled_dot", **chosen):
 def make_layer(normalizer="softmax", *, rough=True, dropout=0.0, **chosen):
     """A layer in float64, with random parameters, so that no option is at its initial value."""
     torch.manual_seed(0)
-    layer = build_site_attention(tables(normalizer, **chosen), "decoder", STATES, HEADS, dropout=dropout)
+    layer = Site(tables(normalizer, **chosen), "decoder").layer(STATES, HEADS, dropout=dropout)
     layer = layer.double().eval()
     for seed, (name, parameter) in enumerate(layer.named_parameters()):
         if rough and not name.startswith("normalizer"):
@@ -61,7 +61,7 @@ def make_layer(normalizer="softmax", *, rough=True, dropout=0.0, **chosen):
 TRAINED = [  # the normalizers that a layer can be trained with and that contribute something
     name
     for name in NORMALIZERS
-    if name != "none" and build_part("normalizer", name, NO_OPTIONS, **SMALL["normalizer"]).differentiable
+    if name != "none" and build_part("normalizer", name, NO_OPTIONS, **SMALLEST["normalizer"]).differentiable
 ]
 
 
@@ -295,7 +295,7 @@ def test_a_bank_has_the_same_options_as_the_input():
 
 def test_a_layer_without_options_has_the_parameters_and_the_random_numbers_of_before():
     torch.manual_seed(0)
-    layer = build_site_attention(tables(), "decoder", STATES, HEADS)
+    layer = Site(tables(), "decoder").layer(STATES, HEADS)
     after = torch.rand(1)
     torch.manual_seed(0)
     expected = {}
@@ -338,7 +338,7 @@ def test_a_gate_starts_as_the_identity_bit_by_bit_and_with_scale_1_as_one_half(g
     for scale, factor in ((None, 1.0), (1.0, 0.5)):
         chosen = tables(gate=gate)
         chosen["options"] = {} if scale is None else {gate: {"scale": scale}}
-        layers = [nn.Sequential(build_site_attention(it, "decoder", STATES, HEADS)) for it in (tables(), chosen)]
+        layers = [nn.Sequential(Site(it, "decoder").layer(STATES, HEADS)) for it in (tables(), chosen)]
         for layer in layers:
             initialize(layer, 1)
         plain, gated = (layer[0](x, x, Mask(causal=True)) for layer in layers)
@@ -451,7 +451,7 @@ def problems(sites=SITES, *, default="softmax", **given):
 @pytest.mark.parametrize("name", TRAINED)
 def test_laser_is_accepted_exactly_where_rows_are_declared_to_sum_to_one(name):
     found = problems({"encoder": False}, default=name, laser={"encoder": True})
-    if build_part("normalizer", name, NO_OPTIONS, **SMALL["normalizer"]).total == 1:
+    if build_part("normalizer", name, NO_OPTIONS, **SMALLEST["normalizer"]).total == 1:
         assert found == []
     else:
         [problem] = found
@@ -521,15 +521,14 @@ def test_tables_keep_the_options_that_are_on_and_name_the_run_after_them():
     assert resolved["options"] == {"headwise": {"scale": 1.0}}
     assert "laser" not in resolved and "differential" not in resolved
     assert resolve_attention(resolved, SITES) == resolved
-    assert attention_label(resolved, SITES) == "softmax_gate-encoder-headwise_exclusive-encoder"
+    assert Sites(resolved, SITES).label == "softmax_gate-encoder-headwise_exclusive-encoder"
     off = {**given, "gate": {}, "exclusive": {"encoder": False}, "options": {}}
     assert resolve_attention(off, SITES) == resolve_attention({"_default_": "softmax"}, SITES)
 
 
 def test_shares_per_head_are_those_of_each_map():
-    layer = build_site_attention(
-        {**tables("hnas", differential=True), "options": {"hnas": {"per": "head"}}}, "decoder", STATES, HEADS
-    )
+    attention = {**tables("hnas", differential=True), "options": {"hnas": {"per": "head"}}}
+    layer = Site(attention, "decoder").layer(STATES, HEADS)
     assert layer.maps == 2 * HEADS and layer.normalizer.hybrid_weight().numel() == 2 * HEADS
 
 
@@ -544,13 +543,13 @@ def test_each_site_of_a_model_has_the_options_that_are_set_for_it():
         "differential": {"cross": True},
         "laser": {"decoder": True},
     }
-    layers = {name: build_site_attention(model_tables, name, STATES, HEADS).options for name in builders.SITES}
+    layers = {name: Site(model_tables, name).layer(STATES, HEADS).options for name in builders.SITES}
     assert [layers["encoder"].gate is not None, layers["cross"].maps, layers["decoder"].laser] == [True, 2, True]
     assert [layers["decoder"].maps, layers["encoder"].laser, layers["cross"].gate] == [1, False, None]
 
 
 def test_a_layer_has_options_only_if_a_table_has_its_site():
-    assert build_site_attention(tables(gate=None, laser=False), "decoder", STATES, HEADS).options is None
+    assert Site(tables(gate=None, laser=False), "decoder").layer(STATES, HEADS).options is None
     assert isinstance(
         MultiHeadAttention(STATES, HEADS, build_normalizer("softmax"), build_scorer("dot")).options, type(None)
     )

@@ -8,11 +8,11 @@ from tolerance import rounding
 from torch.testing import assert_close
 
 from attnorm.attention import Mask, build_normalizer, check_attention, resolve_attention
-from attnorm.attention.build import build_site_normalizer
 from attnorm.attention.multihead import MultiHeadAttention
 from attnorm.attention.normalizers._key_bias import memory_linear
 from attnorm.attention.normalizers.base import Given, Normalizer
 from attnorm.attention.scorers import ScaledDot
+from attnorm.attention.site import Site
 from attnorm.attention.testing import check_normalizer
 from attnorm.optim import ParamGroups
 
@@ -187,7 +187,7 @@ def test_fixed_shares_are_those_of_the_place_and_are_not_trained():
         "options": {"mix": {"members": ["softmax", "dnas"], "fixed": fixed}, "hnas": {"fixed": {"encoder": [0, 0.6]}}},
     }
     assert check_attention(tables, {"encoder": False}, {"encoder": 3}) == []
-    built = [build_site_normalizer(tables, "encoder", 2, layer) for layer in range(3)]
+    built = [Site(tables, "encoder").normalizer(2, layer) for layer in range(3)]
     assert_close(built[0].mixture(), torch.tensor([[0.25, 0.75]]))
     assert_close(built[1].hybrid_weight(), torch.tensor([0.6]))
     assert_close(built[2].mixture(), torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
@@ -232,7 +232,7 @@ def test_fixed_values_per_head_have_to_be_as_many_as_the_heads(name, heads):
         [problem] = check_attention(tables, {"encoder": False}, {"encoder": 1}, heads={"encoder": heads})
         assert problem.startswith(f"attention.options.{name}.fixed: ") and f"3 values for {heads} head" in problem
         with pytest.raises(ValueError, match=f"3 values for {heads} head"):
-            build_site_normalizer(tables, "encoder", heads)
+            Site(tables, "encoder").normalizer(heads)
         assert check_attention(tables, {"encoder": False}, {"encoder": 1}, heads={"encoder": 3}) == []
         assert check_attention(tables, {"encoder": False}, {"encoder": 1}) == []
 
@@ -240,7 +240,7 @@ def test_fixed_values_per_head_have_to_be_as_many_as_the_heads(name, heads):
 def test_members_are_told_the_sizes_of_the_model():
     tables = {"encoder": "mix", "options": {"mix": {"members": ["softmax", {"name": "ot", "cost": "learned"}]}}}
     assert check_attention(tables, {"encoder": False}) == []
-    built = build_site_normalizer(tables, "encoder", 2, width=4)
+    built = Site(tables, "encoder").normalizer(2, width=4)
     assert built.members["ot"].cost.weight.shape == (2, 4, 4)
 
 

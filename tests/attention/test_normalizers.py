@@ -12,7 +12,7 @@ from tolerance import rounding, tolerance
 from torch.testing import assert_close
 
 from attnorm.attention import Mask, MultiHeadAttention, build_normalizer, build_scorer
-from attnorm.attention.build import NORMALIZERS, build
+from attnorm.attention.names import NORMALIZERS, build
 from attnorm.attention.normalizers._key_bias import memory_linear
 from attnorm.attention.normalizers.base import Given
 

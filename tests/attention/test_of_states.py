@@ -13,14 +13,15 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from attnorm.attention import Mask, build_normalizer, build_scorer
-from attnorm.attention.build import build, build_site_attention
 from attnorm.attention.multihead import Cache, MultiHeadAttention, observe_all
+from attnorm.attention.names import build
 from attnorm.attention.normalizers.asentmax import ASEntmax
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.normalizers.entmax import Entmax
 from attnorm.attention.normalizers.forgetting import Forgetting
 from attnorm.attention.normalizers.selective import Selective
 from attnorm.attention.normalizers.stick_breaking import StickBreaking
+from attnorm.attention.site import Site
 
 pytestmark = pytest.mark.numerical
 
@@ -310,7 +311,7 @@ def test_the_remainder_with_two_maps_and_a_gate():
         "gate": {"decoder": "headwise"},
         "options": {"stick_breaking": {"remainder": "value"}},
     }
-    layer, seen = build_site_attention(tables, "decoder", WIDTH, HEADS).double(), []
+    layer, seen = Site(tables, "decoder").layer(WIDTH, HEADS).double(), []
     torch.nn.init.normal_(layer.normalizer.value)
     states = randn(2, LENGTH, WIDTH, seed=5)
     expected = layer(states, states, Mask(causal=True))

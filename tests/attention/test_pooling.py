@@ -9,8 +9,8 @@ from reference import randn
 from torch.testing import assert_close
 
 from attnorm.attention import MultiHeadAttention, build_normalizer, build_scorer
-from attnorm.attention.build import NORMALIZERS, build
 from attnorm.attention.grid import attend_over_grid, fold, unfold
+from attnorm.attention.names import NORMALIZERS, build
 from attnorm.attention.pooling import LearnedQueries, single_query_problem
 from attnorm.attention.testing import check_normalizer
 

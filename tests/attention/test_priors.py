@@ -11,7 +11,7 @@ from reference import BATCH, MASKS, case, randn
 from torch.testing import assert_close
 
 from attnorm.attention import Mask, build_normalizer
-from attnorm.attention.build import build_prior
+from attnorm.attention.names import build_prior
 from attnorm.attention.priors import T5, Content, Learned, Sum, positions_in
 from attnorm.models.generation import Decoding, generate
 

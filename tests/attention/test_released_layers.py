@@ -6,8 +6,9 @@ from reference import randn
 from torch.testing import assert_close
 
 from attnorm.attention import Mask
-from attnorm.attention.build import build_scorer, build_site_attention
 from attnorm.attention.layer_options import without_own_value
+from attnorm.attention.names import build_scorer
+from attnorm.attention.site import Site
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -38,7 +39,7 @@ def test_an_elementwise_gate_with_scale_1_and_normalized_queries_and_keys_is_the
         **{"decoder": "softmax", "prior": {}, "scorer": {"decoder": "qk_norm"}, "gate": {"decoder": "elementwise"}},
         "options": {"elementwise": {"scale": 1.0}},
     }
-    ours = build_site_attention(tables, "decoder", WIDTH, HEADS).eval()
+    ours = Site(tables, "decoder").layer(WIDTH, HEADS).eval()
     with torch.no_grad():
         for seed, parameter in enumerate(theirs.parameters()):
             parameter.copy_(randn(*parameter.shape, seed=seed))

@@ -12,9 +12,9 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnorm.attention import Mask, MultiHeadAttention, build_normalizer, check_attention, scorers
-from attnorm.attention.build import SCORERS, build_scorer
 from attnorm.attention.likelihoods import fenchel_deviation
 from attnorm.attention.multihead import attention_layers, observe_all
+from attnorm.attention.names import SCORERS, build_scorer
 from attnorm.attention.scorers import Scorer
 from attnorm.models.config import TransformerConfig
 from attnorm.models.decoder import DecoderCache

@@ -10,8 +10,8 @@ from marks import FEW, slow
 from torch import nn
 
 from attnorm.attention import Normalizer, build_normalizer
-from attnorm.attention.build import NORMALIZERS
 from attnorm.attention.masking import dense_mask
+from attnorm.attention.names import NORMALIZERS
 from attnorm.attention.normalizers.base import (
     AT_MOST_ONE,
     add_log_prior,

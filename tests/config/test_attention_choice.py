@@ -13,7 +13,7 @@ from torch import nn
 from attnorm.config import resolve
 from attnorm.config.arguments import as_typed, readable, register_attention
 from attnorm.config.check_together import typed_keys
-from attnorm.config.read_parts import no_own_value, not_causal, read_attention
+from attnorm.config.read_parts import read_attention
 from attnorm.errors import ConfigError
 from attnorm.models.grid import GridClassifier
 from attnorm.parts import class_of
@@ -135,15 +135,12 @@ def test_exclusive_attention_is_refused_where_the_queries_are_not_the_keys(model
     allowed = {"encoder", "decoder", "grid"}
     for name, settings in models.items():
         model = class_of("model", settings)
-        sites = read_attention(softmax, settings, model, ()).sites
+        sites = [*read_attention(softmax, settings, model, ())]
         cfg = {**softmax, "exclusive": dict.fromkeys(sites, True)}
-        tables = read_attention(cfg, settings, model, ())
-        assert tables.problems == []
-        found = [str(problem).partition("=")[0] for problem in no_own_value(tables, settings, model)]
+        found = [str(problem).partition("=")[0] for problem in read_attention(cfg, settings, model, ()).problems]
         assert found == [f"attention.exclusive.{site}" for site in sites if site not in allowed], name
     of_grid = {**models["grid_tiny"], "query_grid": [2, 2]}
-    tables = read_attention({**softmax, "exclusive": {"grid": True}}, of_grid, GridClassifier, ())
-    assert [*no_own_value(tables, of_grid, GridClassifier)] == [
+    assert read_attention({**softmax, "exclusive": {"grid": True}}, of_grid, GridClassifier, ()).problems == [
         "attention.exclusive.grid=true: the queries of this site are not its keys, so that they have no value that "
         "could be excluded"
     ]
@@ -154,10 +151,9 @@ def test_exclusive_attention_is_refused_where_the_queries_are_not_the_keys(model
 def test_normalizers_of_causal_self_attention_are_refused_at_all_other_sites(models, softmax, name):
     for model_name, settings in models.items():
         model = class_of("model", settings)
-        sites = read_attention(softmax, settings, model, ()).sites
-        tables = read_attention({**softmax, **dict.fromkeys(sites, name)}, settings, model, ())
-        assert tables.problems == []
-        found = [problem.partition(":")[0] for problem in not_causal(tables, settings, model)]
+        sites = [*read_attention(softmax, settings, model, ())]
+        problems = read_attention({**softmax, **dict.fromkeys(sites, name)}, settings, model, ()).problems
+        found = [problem.partition(":")[0] for problem in problems]
         assert found == [f"attention.{site}={name}" for site in sites if site != "decoder"], model_name
     mixed = f"[softmax,{{name: {name}}}]"
     assert runs.problems(runs.plain("task=gigaword", f"attention._default_={name}", "attention.cross=dnas_prefix")) == [
@@ -251,7 +247,7 @@ class Shaped(Stack):
 
 def test_a_model_sees_the_defaults_of_its_options_when_it_names_its_sites():
     cfg = {"model": {"_target_": f"{Stack.__module__}:Stack"}}
-    assert tables_of(cfg).sites == {"stack": False, "gate": True}
+    assert tables_of(cfg).autoregressive == {"stack": False, "gate": True}
     assert tables_of(cfg).layers == {"stack": 3, "gate": 3}
     assert tables_of(cfg).heads == {"stack": 2, "gate": 2}
     cfg["model"] |= {"gated": False, "depth": 1}

@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 
-from attnorm.attention.build import NORMALIZERS, build_normalizer  # noqa: E402
+from attnorm.attention.names import NORMALIZERS, build_normalizer  # noqa: E402
 from attnorm.attention.normalizers.hnas import HNAS  # noqa: E402
 from attnorm.errors import ConfigError  # noqa: E402
 from attnorm.integrations.transformers import attention, convert, from_pretrained, register  # noqa: E402

@@ -8,7 +8,7 @@ from tolerance import tolerance
 from torch import nn
 from torch.testing import assert_close
 
-from attnorm.attention.build import NORMALIZERS, PRIORS
+from attnorm.attention.names import NORMALIZERS, PRIORS
 from attnorm.attention.normalizers import _key_bias as key_bias
 from attnorm.choices import choices
 from attnorm.errors import DataError

@@ -23,8 +23,8 @@ from visual_builders import (
     visual_tables,
 )
 
-from attnorm.attention.build import NORMALIZERS
 from attnorm.attention.multihead import observe, smallest_column_mass
+from attnorm.attention.names import NORMALIZERS
 from attnorm.models.vqa.config import VqaModelConfig
 from attnorm.models.vqa.fusion import Fusion
 

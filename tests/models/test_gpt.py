@@ -11,8 +11,8 @@ from tolerance import OPERATIONS, tolerance
 from torch.testing import assert_close
 
 from attnorm.attention import masking
-from attnorm.attention.build import NORMALIZERS, PRIORS, build
 from attnorm.attention.multihead import attention_layers
+from attnorm.attention.names import NORMALIZERS, PRIORS, build
 from attnorm.attention.normalizers.base import AT_MOST_ONE, Normalizer, add_log_prior, softmax_over_keys
 from attnorm.attention.rotary import Rotary, rotate
 from attnorm.choices import choices

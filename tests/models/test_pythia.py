@@ -32,8 +32,8 @@ from visual_builders import (
     visual_tables,
 )
 
-from attnorm.attention.build import NORMALIZERS
 from attnorm.attention.multihead import attention_layers
+from attnorm.attention.names import NORMALIZERS
 from attnorm.choices import choices
 from attnorm.models.encoder import Encoder
 from attnorm.models.initialize import initialize

@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
 from attnorm.attention import build_normalizer
-from attnorm.attention.build import NORMALIZERS
+from attnorm.attention.names import NORMALIZERS
 from attnorm.attention.normalizers.dnas import DNAS
 from attnorm.nn import MultiheadAttention
 

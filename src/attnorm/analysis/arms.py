@@ -12,7 +12,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from attnorm.attention.build import short_name
+from attnorm.attention.names import short_name
 from attnorm.errors import RunError
 from attnorm.resolved import leaves
 from attnorm.run.config_file import COST, EVENTS, FILE, TUNE, read_config

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnorm.attention.build import short_name
+from attnorm.attention.names import short_name
 from attnorm.run.config_file import read_config
 from attnorm.run.scalars import read_csv, recorded_scalars
 from attnorm.training.callbacks.attention_stats import ATTENTION_FILE

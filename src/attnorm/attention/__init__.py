@@ -3,13 +3,13 @@
 `from attnorm.attention import build_normalizer` imports no library other than torch.
 """
 
-from attnorm.attention.build import build_normalizer, build_prior, build_scorer
 from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import MultiHeadAttention, observe, smallest_column_mass
+from attnorm.attention.names import build_normalizer, build_prior, build_scorer
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.normalizers.regularized import RegularizedMax
 from attnorm.attention.scorers import Scorer
-from attnorm.attention.tables import check_attention, resolve_attention
+from attnorm.attention.sites import check_attention, resolve_attention
 
 __all__ = [
     "Mask",

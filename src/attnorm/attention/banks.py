@@ -6,16 +6,11 @@ occur there. A bank returns its templates as states (A, W). The layer projects t
 of the input (see `MultiHeadAttention`), and each layer has a bank of its own.
 """
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
-from attnorm.attention.build import normalizers_of, problem_of_part, short_name
 from attnorm.attention.option_checks import whole
-
-if TYPE_CHECKING:
-    from attnorm.attention.tables import AttentionTables
 
 
 class Templates(nn.Module):
@@ -54,19 +49,3 @@ def share_vocabulary(layers: nn.Module, tokens: Any) -> None:
     for module in layers.modules():
         if isinstance(module, Vocabulary):
             module.tokens = (tokens,)
-
-
-def bank_problems(tables: "AttentionTables") -> Iterator[str]:
-    """Banks of attention tables that cannot be built, or that have no effect with the normalizers of their site."""
-    for site, value in tables.at_sites.items():
-        if (name := tables.attention["bank"].get(site)) is None:
-            continue
-        key, names = f"attention.bank.{site}={name}", list(dict.fromkeys(normalizers_of(value)))
-        try:
-            tables.build("bank", name)
-        except ValueError as error:
-            yield problem_of_part(key, name, tables.attention, error)
-        built = tables.normalizers(names)
-        if len(built) == len(names) and not any(it.takes_bank for it in built):
-            listed = " and ".join(map(short_name, names))
-            yield f"{key}: has no effect, because {listed} gives no weight to templates outside the input; use ot"

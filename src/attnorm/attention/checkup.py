@@ -12,9 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attnorm.attention.build import build_normalizer
 from attnorm.attention.linear import kernels
 from attnorm.attention.linear.flash import head_slices
+from attnorm.attention.names import build_normalizer
 from attnorm.attention.normalizers._key_bias import DENSE_UP_TO, memory_linear
 from attnorm.attention.normalizers.base import Given
 from attnorm.attention.speed import Attend, make_inputs, peak, sdpa, seconds_per_step, step

@@ -56,7 +56,7 @@ class MultiHeadAttention(nn.Module):
     """Queries from one sequence attend to keys and values from another sequence (or the same one).
 
     width:      width of the states, divisible by `heads`.
-    normalizer, scorer: modules as built by `attnorm.attention.build`.
+    normalizer, scorer: modules as built by `attnorm.attention.site`.
     dropout:    dropout probability of the attention weights.
     bank:       templates outside the input (`attnorm.attention.banks`), or None. They are projected to keys and values
                 like the memory. They are no sources (their prior is 0), so the normalizer must be one that gives weight
@@ -146,7 +146,8 @@ class MultiHeadAttention(nn.Module):
         cache: Cache | None,
         features: Tensor | None,
     ) -> Tensor:
-        self.normalizer.refuse_leak(mask)  # also on the paths that do not call the normalizer
+        if self.normalizer.couples_queries == "all":
+            self.normalizer.refuse_leak(mask)  # also on the paths that do not call the normalizer
         scale, dropout = self.scorer.scale(q.shape[-1]), self.dropout if self.training else 0.0
         stepping = cache is not None and self.normalizer.couples_queries == "past"
         rest_value = self.normalizer.remainder_value()

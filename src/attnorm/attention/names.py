@@ -1,4 +1,4 @@
-"""Builds modules from names: `build_normalizer`, and the parts that the attention tables of a model name."""
+"""The names of the parts that a site can have, and building a part from its name and its options."""
 
 import re
 from collections.abc import Mapping
@@ -6,10 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from attnorm.attention.layer_options import LAYER_OPTIONS, LayerOptions
-from attnorm.attention.multihead import MultiHeadAttention
 from attnorm.attention.normalizers.base import Normalizer
-from attnorm.attention.priors import Sum
 from attnorm.attention.scorers import Scorer
 from attnorm.imports import find, nearest, parameters
 
@@ -114,29 +111,31 @@ PARTS = {  # the parts of a site: for each kind, the built-in names and the base
 }
 
 
-SIZES = ("heads", "width", "state_width", "positions", "place")  # facts that an option must not contradict
+FIXED = ("heads", "width", "state_width", "positions", "place", "builder")  # facts that an option must not contradict
 
 
 def build(kind: str, name: str, options: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> Any:
     """Builds a part of a site from its name or dotted path.
 
-    facts: what only the model knows. A fact is passed only if the class takes it.
+    facts: what only the model knows. A fact is passed only if the class takes it. A class that takes `builder` builds
+           parts of its own with it: it is this function.
 
     Raises ValueError. If an option is wrong, its cause starts with this option.
     """
     cls = find(kind, name, *PARTS[kind])
     takes = parameters(cls)
-    known = {fact: value for fact, value in facts.items() if fact in takes} if facts else {}
+    known = {fact: value for fact, value in {"builder": build, **(facts or {})}.items() if fact in takes}
     try:
         for option, value in options.items():
-            if option in known and option in SIZES:
+            if option in known and option in FIXED:
                 raise ValueError(f"{option}={value!r}: not an option here; the model determines it")
             if option not in takes:
-                free = [other for other in takes if other not in known or other not in SIZES]
+                free = [other for other in takes if other not in known or other not in FIXED]
                 allowed = f"allowed: {', '.join(free)}" if free else "it takes none"
                 raise ValueError(f"{option}={value!r}: no such option; {allowed}.{nearest(option, free)}")
         given = known | dict(options)
-        if missing := [option for option, it in takes.items() if it.default is it.empty and option not in given]:
+        needed = [option for option, parameter in takes.items() if parameter.default is parameter.empty]
+        if missing := [option for option in needed if option not in given]:
             raise ValueError(f"needs a value for {', '.join(missing)}")
         return cls(**given)
     except ValueError as error:
@@ -167,83 +166,6 @@ def normalizers_of(value: str | list[str]) -> list[str]:
         return [value]
     names: list[str] = []
     for item in value:
-        found = REPEATED.fullmatch(item)
-        names += [found[1]] * int(found[2]) if found else [item]
+        repeated = REPEATED.fullmatch(item)
+        names += [repeated[1]] * int(repeated[2]) if repeated else [item]
     return names
-
-
-def build_site_attention(
-    attention: dict, site: str, width: int, heads: int, layer: int = 0, dropout: float = 0.0
-) -> MultiHeadAttention:
-    """Builds the multi-head attention of one layer at a site, with its normalizer, scorer, bank and options.
-
-    attention: resolved tables (`attnorm.attention.tables`).
-    layer:     the index of the layer at this site, from 0.
-    width, heads, dropout: as in `MultiHeadAttention`.
-    """
-    normalizer = build_site_normalizer(attention, site, heads, layer, width=width // heads, state_width=width)
-    scorer = build_site_scorer(attention, site, heads, width // heads)
-    bank = build_site_bank(attention, site, width, normalizer)
-    return MultiHeadAttention(
-        width, heads, normalizer, scorer, dropout, bank, build_site_options(attention, site, width, heads)
-    )
-
-
-def build_site_normalizer(
-    attention: dict, site: str, heads: int, layer: int = 0, *, width: int | None = None, state_width: int | None = None
-) -> Normalizer:
-    """Builds the normalizer of one layer at a site, from resolved attention tables.
-
-    layer: the index of the layer at this site, from 0. It selects from a list of normalizers.
-    width, state_width: the width of a head and of the states, for normalizers with parameters that act on keys or on
-           states.
-
-    With differential attention, the normalizer has 2 `heads` heads.
-    """
-    names = normalizers_of(attention[site])
-    name = names[0] if isinstance(attention[site], str) else names[layer]
-    widths = {"width": width, "state_width": state_width}
-    known = {fact: value for fact, value in widths.items() if value is not None}
-    maps = maps_of(attention, site, heads)
-    return build_part("normalizer", name, attention, heads=maps, place=(site, layer), **known)
-
-
-def build_site_prior(
-    attention: dict, site: str, *, heads: int, bidirectional: bool, positions: int, width: int
-) -> Sum | None:
-    """Builds the prior of a site, which all layers of its stack share. Returns None if the site has no prior.
-
-    positions: the largest number of positions of the site's keys. width: the width of the states behind the keys.
-    """
-    facts = {"heads": heads, "bidirectional": bidirectional, "positions": positions, "width": width}
-    names = attention["prior"].get(site, [])
-    # keyed by name, so that the initial parameters of a prior do not depend on the other priors
-    return Sum({short_name(name): build_part("prior", name, attention, **facts) for name in names}) if names else None
-
-
-def build_site_bank(attention: dict, site: str, width: int, normalizer: Normalizer) -> nn.Module | None:
-    """Builds the bank of one layer at a site, or returns None if there is none or the layer gives it no weight.
-
-    width: the width of the states. normalizer: that of the layer.
-    """
-    name = attention.get("bank", {}).get(site)
-    return build_part("bank", name, attention, width=width) if name is not None and normalizer.takes_bank else None
-
-
-def build_site_scorer(attention: dict, site: str, heads: int, width: int) -> Scorer:
-    """Builds the scorer of one layer at a site. width: the width of a head. See `build_site_normalizer`."""
-    name = attention["scorer"].get(site, "scaled_dot")
-    return build_part("scorer", name, attention, heads=maps_of(attention, site, heads), width=width)
-
-
-def build_site_options(attention: dict, site: str, width: int, heads: int) -> LayerOptions | None:
-    """Builds the options of one layer at a site; None if it has none. width: the width of the states."""
-    chosen = {table: attention[table][site] for table in LAYER_OPTIONS if attention.get(table, {}).get(site)}
-    if "gate" in chosen:
-        chosen["gate"] = build_part("gate", chosen["gate"], attention, width=width, heads=heads)
-    return LayerOptions(width, heads, **chosen) if chosen else None
-
-
-def maps_of(attention: Mapping[str, Any], site: str, heads: int) -> int:
-    """The number of attention maps of a layer at a site: with differential attention, each head has two."""
-    return 2 * heads if attention.get("differential", {}).get(site) else heads

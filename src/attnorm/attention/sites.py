@@ -1,53 +1,36 @@
-"""The attention tables of a whole model: filling in defaults and finding problems.
+"""The attention of a whole model: what its tables set at every site, the problems of them, and a name for the result.
 
-The tables say which normalizer, priors and scorer each site of a model uses. A site is a place with attention, such as
-"encoder":
-
-    {"_default_": "dnas", "cross": ["dnas_prefix", "softmax"],
-     "prior": {"encoder": ["t5"]}, "scorer": {"cross": "bilinear"}, "bank": {}, "gate": {"encoder": "headwise"},
-     "exclusive": {}, "differential": {"encoder": True}, "laser": {}, "options": {"t5": {"buckets": 64}}}
-
-A site maps to a normalizer, or to a list with one normalizer per layer. `_default_` applies to the sites that are not
-set. The other tables need not contain every site. The keys of `options` are the names of parts.
-`AttentionTables` reads such tables once: it finds all of their problems, and names every site explicitly. Models are
-built from the resolved tables.
+`Sites` reads attention tables (`attnorm.attention.tables`) once. Models are built from the resolved tables, by `Site`.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
-from attnorm.attention.banks import bank_problems
-from attnorm.attention.build import build_part, normalizers_of
 from attnorm.attention.layer_options import LAYER_OPTIONS
-from attnorm.attention.placement import option_problems, placement_problems
-from attnorm.attention.problems import (
+from attnorm.attention.names import PARTS, normalizers_of, short_name
+from attnorm.attention.priors import needs_of
+from attnorm.attention.site import Site
+from attnorm.attention.tables import (
+    BY_SITE,
     DEFAULT,
     TABLES,
-    default_problems,
-    layer_problems,
-    malformed,
-    malformed_tables,
-    missing_sites,
+    Rule,
+    broken,
+    is_normalizer,
+    name_rules,
     names_in,
-    part_problems,
-    unknown_sites,
-    unused_options,
-    unused_tables,
+    table_rules,
+    value_rules,
 )
-
-SMALL: dict[str, dict[str, Any]] = {  # facts of the smallest model, sufficient to check whether its parts can be built
-    "normalizer": {"heads": 1, "width": 1, "state_width": 1, "place": None},
-    "prior": {"heads": 1, "bidirectional": True, "positions": 1, "width": 1},
-    "scorer": {"heads": 1, "width": 1},
-    "bank": {"width": 1},
-    "gate": {"width": 1, "heads": 1},
-}
+from attnorm.imports import find, nearest
 
 
 def resolve_attention(attention: Mapping, sites: Mapping[str, bool]) -> dict[str, Any]:
-    """`AttentionTables.resolved`, for tables in which `check_attention` finds no problem."""
-    return AttentionTables(attention, sites).resolved
+    """`Sites.resolved`, for tables in which `check_attention` finds no problem."""
+    return Sites(attention, sites).resolved
 
 
 def check_attention(
@@ -59,125 +42,212 @@ def check_attention(
 ) -> list[str]:
     """Returns all problems of the attention tables as messages for the user. The list is empty if a model can be built.
 
-    The arguments are those of `AttentionTables`.
+    The arguments are those of `Sites`.
     """
-    return AttentionTables(attention, sites, layers, typed, heads).problems
+    return Sites(attention, sites, layers, typed, heads).problems
 
 
-class AttentionTables:
-    """The attention tables for a model with these sites. Each part that they name is built at most once.
+class Sites(dict[str, Site]):
+    """The sites of a model by name, as the attention tables set them. Each part that they name is built at most once.
 
-    attention: the tables, as they were set.
-    sites:  the model's sites, each with whether it is autoregressive.
+    tables: the attention tables, as they were set.
+    autoregressive: the model's sites, each with whether it is autoregressive.
     layers: the number of layers at each site, which the length of a list of normalizers must match. A number that is
             not an int is not compared. None means not known yet.
     typed:  the keys that the user typed, such as "attention.encoder". All other keys come from files that several
             models share, so a site that this model does not have is not a problem there. None means that all keys were
             typed.
     heads:  the number of heads at each site, which the numbers of values per head must match; as for `layers`.
+    self_sites: the sites whose queries are their keys. token_sites: those with token embeddings. facts: what the model
+            tells its priors. None means that they are not checked.
+    remedy: what to use instead, as the end of a sentence, if a prior needs these facts and does not get them.
     """
 
     def __init__(
         self,
-        attention: Mapping,
-        sites: Mapping[str, bool],
+        tables: Mapping[str, Any],
+        autoregressive: Mapping[str, bool],
         layers: Mapping[str, Any] | None = None,
         typed: Collection[str] | None = None,
         heads: Mapping[str, Any] | None = None,
+        *,
+        self_sites: Collection[str] | None = None,
+        token_sites: Collection[str] | None = None,
+        facts: Collection[str] | None = None,
+        remedy: Callable[[Collection[str]], str] = lambda facts: "",
     ):
-        self.attention: dict[str, Any] = {**{table: {} for table in TABLES}, **attention}
-        self.sites, self.layers, self.typed, self.heads = sites, layers, typed, heads
-        self._built: dict[tuple[str, str], Any] = {}
-
-    def build(self, kind: str, name: str) -> Any:
-        """A part as in the smallest model. Raises ValueError if it cannot be built."""
-        if (kind, name) not in self._built:
-            try:
-                self._built[kind, name] = build_part(kind, name, self.attention, **SMALL[kind])
-            except ValueError as error:
-                self._built[kind, name] = error
-        part = self._built[kind, name]
-        if isinstance(part, ValueError):
-            raise part
-        return part
-
-    def normalizers(self, names: list[str]) -> list[Any]:
-        """The normalizers with these names, each once, without those that cannot be built: those are problems of their
-        own."""
-        parts = []
-        for name in dict.fromkeys(names):
-            try:
-                parts.append(self.build("normalizer", name))
-            except ValueError:
-                continue
-        return parts
-
-    # -------------------------------------------------------------------------------------- resolving
-
-    @cached_property
-    def at_sites(self) -> dict[str, str | list[str]]:
-        """The normalizer of each site, or its list with one per layer, with the default filled in.
-
-        At an autoregressive site, softmax replaces each normalizer of the default that couples all queries.
-        """
-        placed: dict[str, str | list[str]] = {}
-        for site, autoregressive in self.sites.items():
-            value = self.attention.get(site, self.attention.get(DEFAULT))
-            if value is not None:
-                names = normalizers_of(value)
-                if site not in self.attention and autoregressive:
-                    names = [self._without_leak(name) for name in names]
-                    value = "softmax" if {*names} == {"softmax"} else value
-                placed[site] = names[0] if isinstance(value, str) else names
-        return placed
-
-    def _without_leak(self, name: str) -> str:
-        """The normalizer itself, or softmax in place of one that is not allowed at an autoregressive site."""
-        return "softmax" if any(it.couples_queries == "all" for it in self.normalizers([name])) else name
+        self.tables: dict[str, Any] = {**{table: {} for table in TABLES}, **tables}
+        self.autoregressive, self.layers, self.typed, self.heads = autoregressive, layers, typed, heads or {}
+        self.self_sites, self.token_sites, self.facts, self.remedy = self_sites, token_sites, facts, remedy
+        malformed = broken(table_rules(self.tables))
+        wrong_values = malformed or broken(value_rules(self.tables, autoregressive))
+        self.malformed = malformed or [*broken(name_rules(self.tables, autoregressive, self.was_typed)), *wrong_values]
+        smallest: dict[tuple[str, str], Any] = {}
+        self.default = Site(self.tables, DEFAULT, smallest=smallest) if DEFAULT in tables and not wrong_values else None
+        for name, is_autoregressive in autoregressive.items() if not wrong_values else ():
+            if name in tables or DEFAULT in tables:
+                of_layers = "unknown" if layers is None else layers.get(name)
+                self[name] = Site(self.tables, name, is_autoregressive, of_layers, self.heads.get(name), smallest)
 
     @cached_property
     def resolved(self) -> dict[str, Any]:
         """The tables with an explicit entry for every site of the model, and for no other site.
 
-        A site that is not set gets `_default_`. A site without an entry in `prior` or `scorer` gets no prior, or the
-        scaled dot product. Of the other tables, only the entries that have an effect are kept. Sites that the model
-        does not have are removed, and so are options of parts that it does not use. Resolving the result again does not
-        change it.
+        A site that is not set gets `_default_`, with softmax in place of what would leak the future. A site without an
+        entry in `prior` or `scorer` gets no prior, or the scaled dot product. Of the other tables, only the entries
+        that have an effect are kept. Sites that the model does not have are removed, and so are options of parts that
+        it does not use. Resolving the result again does not change it.
         """
-        attention = self.attention
-        tables: dict[str, Any] = {**self.at_sites, "prior": {}, "scorer": {}}
-        for site in self.sites:
-            tables["prior"][site] = attention["prior"].get(site, [])
-            tables["scorer"][site] = attention["scorer"].get(site, "scaled_dot")
+        tables: dict[str, Any] = {name: site.value for name, site in self.items()}
+        tables["prior"] = {name: site.priors for name, site in self.items()}
+        tables["scorer"] = {name: site.scorer for name, site in self.items()}
         for table in ("bank", *LAYER_OPTIONS):
-            of_table = attention[table]
-            if of_table and (chosen := {site: of_table[site] for site in self.sites if of_table.get(site)}):
+            if chosen := {name: site.chosen[table] for name, site in self.items() if table in site.chosen}:
                 tables[table] = chosen
-        used = names_in(tables)
-        tables["options"] = {name: options for name, options in attention["options"].items() if name in used}
+        used = {short_name(name) for site in self.values() for _, _, name in site.parts()}
+        tables["options"] = {name: options for name, options in self.tables["options"].items() if name in used}
         return tables
-
-    # -------------------------------------------------------------------------------------- checking
 
     @cached_property
     def problems(self) -> list[str]:
         """All problems, as messages for the user; empty if a model can be built."""
-        if problems := malformed_tables(self.attention):
-            return problems
-        if problems := [*unknown_sites(self), *missing_sites(self), *malformed(self)]:
-            return problems
-        return [
-            *dict.fromkeys(part_problems(self)),  # several sites may use the same wrong option
-            *default_problems(self),
-            *layer_problems(self),
-            *placement_problems(self),
-            *bank_problems(self),
-            *option_problems(self),
-            *unused_tables(self),
-            *unused_options(self),
-        ]
+        if self.malformed:
+            return self.malformed
+        sites = (*([self.default] if self.default else []), *self.values())
+        of_sites = [problem for site in sites for problem in site.problems()]
+        rules = (*self.model_rules(), *self.default_rules(), *self.file_rules(), *self.option_rules())
+        return [*dict.fromkeys((*of_sites, *broken(rules)))]  # several sites may use the same wrong option
+
+    # -------------------------------------------------------------------------------------- what must not be
+
+    def model_rules(self) -> Iterator[Rule]:
+        """The model provides what the parts of its sites need."""
+        causal = [name for name in self.self_sites or () if self.autoregressive.get(name)]
+        for at, site in self.items():
+            for name, part in site.normalizers() if self.self_sites is not None and at not in causal else ():
+                reason = f"{name} is defined for causal self-attention only, which {at} is not{allowed_at(causal)}"
+                yield part.needs_causal, f"attention.{site.key}={name}", reason
+            of_others = self.self_sites is not None and at not in self.self_sites
+            reason = "the queries of this site are not its keys, so that they have no value that could be excluded"
+            exclusive, key = "exclusive" in site.chosen and of_others, f"attention.exclusive.{at}=true"
+            yield exclusive, key, f"{reason}{allowed_at(self.self_sites or ())}"
+            vocabulary = self.token_sites is not None and site.chosen.get("bank") == "vocabulary"
+            reason = "the model has no token embeddings at this site; use templates"
+            yield vocabulary and at not in (self.token_sites or ()), f"attention.bank.{at}=vocabulary", reason
+            for name in site.priors if self.facts is not None else ():
+                with suppress(ValueError):  # that there is no such prior is a problem of its own
+                    needs = needs_of(find("prior", name, *PARTS["prior"]))
+                    missing = [fact for fact in needs if fact not in (self.facts or ())]
+                    reason = f"needs {', '.join(missing)}, which the model of this task does not provide"
+                    yield (
+                        bool(missing),
+                        f"attention.prior.{at}={name}",
+                        reason + (self.remedy(missing) if missing else ""),
+                    )
+
+    def default_rules(self) -> Iterator[Rule]:
+        """A default has an effect."""
+        if self.default is None or not self:
+            return
+        left = {name: site for name, site in self.items() if site.key == DEFAULT}
+        key = f"attention.{DEFAULT}={as_typed(self.tables[DEFAULT])}"
+        typed = self.typed is not None and self.was_typed(f"attention.{DEFAULT}")
+        yield not left and typed, key, f"has no effect, because every site of the model is set ({', '.join(self)})"
+        default = dict(self.default.normalizers())
+        default.pop("softmax", None)
+        unused = default and {name for site in self.values() for name in site.names}.isdisjoint(default)
+        instead = [part.safe_form for part in default.values() if part.safe_form]
+        instead.append("attention=softmax with attention.<site>=<normalizer>")
+        reason = (
+            "no site uses it. It couples queries and would leak the future at the autoregressive sites that are not "
+            f"set ({', '.join(left)}); use {', or '.join(instead)}"
+        )
+        yield bool(left and unused), key, reason
+
+    def file_rules(self) -> Iterator[Rule]:
+        """The file that was chosen with `attention=` names sites of the model. A file that leaves the model as it is,
+        with softmax everywhere, names no other normalizer."""
+        if not (self.typed and "attention" in self.typed and self):
+            return
+        has_only, of_other_sites = f"the model has only {', '.join(self)}", True
+        for table in BY_SITE:
+            named = [name for name, value in self.tables[table].items() if value]
+            others = bool(named) and self.keys().isdisjoint(named)
+            of_other_sites = of_other_sites and (others or not named)
+            reason = f"has no effect, because it is set for {', '.join(named)}, and {has_only}"
+            yield others, f"attention.{table}", reason
+        plain = of_other_sites and {name for site in self.values() for name in site.names} == {"softmax"}
+        if not plain or any(self.was_typed(f"attention.{name}") for name in self):
+            return
+        for name, value in self.tables.items():
+            if name in (*TABLES, *self) or not is_normalizer(value) or {*normalizers_of(value)} == {"softmax"}:
+                continue
+            all_set, key = self.keys() <= self.tables.keys(), f"attention.{name}={as_typed(value)}"
+            yield name != DEFAULT, key, f"has no effect, because {has_only}"
+            yield name == DEFAULT and all_set, key, f"has no effect, because softmax is set for {', '.join(self)}"
+
+    def option_rules(self) -> Iterator[Rule]:
+        """Options that were typed are of a part that a site uses, and those of a file of a part that the file names."""
+        options = self.tables["options"]
+        used = {short_name(name) for site in self.values() for _, _, name in site.parts()} if options else set()
+        named = names_in(self.tables) if options else set()
+        for name in options:
+            unused = name not in used and (name not in named or self.was_typed(f"attention.options.{name}"))
+            reason = f"has no effect, because no site uses {name!r}; in use: {', '.join(sorted(used)) or 'nothing'}."
+            yield unused, f"attention.options.{name}", f"{reason}{nearest(name, used) if unused else ''}"
 
     def was_typed(self, key: str) -> bool:
         """Whether the user typed this key or a key below it."""
         typed = self.typed
         return typed is None or any(other == key or other.startswith(f"{key}.") for other in typed)
+
+    # -------------------------------------------------------------------------------------- names for people
+
+    @property
+    def label(self) -> str:
+        """The name of a run's attention, used in the path of the run folder; "" without a site.
+
+        It starts with the normalizer of the first site, followed by each other site that is not plain softmax, or by
+        'all' if every site has that normalizer, then by the priors, banks, options of the layer and scorers. Examples:
+        'hnas', 'entmax_all', 'softmax_cross-dnas_prefix', 'dnas_prior-encoder-t5', 'dnas_gate-encoder-headwise'.
+        """
+        labels = {name: label_of(site.names) for name, site in self.items()}
+        parts, others = [*labels.values()][:1], [*labels][1:]
+        if others and {*labels.values()} == {*parts} != {"softmax"}:
+            parts.append("all")
+        else:
+            parts += [f"{name}-{labels[name]}" for name in others if labels[name] != "softmax"]
+        parts += [
+            f"prior-{name}-{'+'.join(map(short_name, site.priors))}" for name, site in self.items() if site.priors
+        ]
+        for table in ("bank", *LAYER_OPTIONS):
+            chosen = {name: site.chosen[table] for name, site in self.items() if table in site.chosen}
+            parts += [
+                f"{table}-{name}{'' if value is True else f'-{short_name(value)}'}" for name, value in chosen.items()
+            ]
+        scorers = {name: site.scorer for name, site in self.items() if site.scorer != "scaled_dot"}
+        return "_".join(parts + [f"scorer-{name}-{short_name(scorer)}" for name, scorer in scorers.items()])
+
+    @property
+    def description(self) -> str:
+        """The normalizer of every site, such as 'encoder hnas; decoder, cross softmax (autoregressive)'."""
+        groups: dict[str, list[str]] = {}
+        for name, site in self.items():
+            groups.setdefault(f"{label_of(site.names)}{' (autoregressive)' * site.autoregressive}", []).append(name)
+        return "; ".join(f"{', '.join(names)} {label}" for label, names in groups.items())
+
+
+def label_of(names: list[str]) -> str:
+    """A short name for the normalizers of a site: 'hnas', or 'hnas*6+softmax*6' for one name per layer."""
+    runs = [(name, len([*group])) for name, group in groupby(map(short_name, names))]
+    return "+".join(name if count == 1 else f"{name}*{count}" for name, count in runs)
+
+
+def as_typed(value: str | list[str]) -> str:
+    """The normalizers of a site in the syntax of a command-line argument: 'dnas' or '[dnas,softmax]'."""
+    return value if isinstance(value, str) else f"[{','.join(value)}]"
+
+
+def allowed_at(sites: Collection[str]) -> str:
+    """Where a part is allowed, as the end of a sentence."""
+    return f"; allowed at {', '.join(sites)}" if sites else ""

@@ -14,7 +14,7 @@ from torch import Tensor
 from attnorm import progress
 from attnorm.analysis.probes.page import grouped, write_page
 from attnorm.analysis.probes.verdicts import CellResults, Row, results_of_cell, with_discoveries, write_csv
-from attnorm.attention.build import short_name
+from attnorm.attention.names import short_name
 from attnorm.attention.testing.before_training import failure_of, is_of_attnorm
 from attnorm.attention.testing.cases import WIDTH
 from attnorm.config.command import read

@@ -1,16 +1,13 @@
 """Reading the groups paths, model, attention, data and tokenizer: their classes, options and problems."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from torch import nn
 
-from attnorm.attention.build import normalizers_of
-from attnorm.attention.placement import missing_facts
-from attnorm.attention.problems import DEFAULT
-from attnorm.attention.tables import AttentionTables
+from attnorm.attention.sites import Sites
 from attnorm.choices import choices
 from attnorm.data.sources.base import Source
 from attnorm.data.tokenizers.base import Tokenizer
@@ -68,74 +65,38 @@ def sites_of(settings: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def read_attention(
-    attention: Mapping[str, Any], settings: Mapping[str, Any], model: Any, typed: Collection[str] | None
-) -> AttentionTables:
-    """The attention tables for the sites of a model with these settings. typed: as in `AttentionTables`.
+    attention: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    model: Any,
+    typed: Collection[str] | None,
+    task: type[Task] | None = None,
+) -> Sites:
+    """The sites of a model with these settings, as the attention tables set them. typed: as in `Sites`.
 
     A model may say how many layers and heads each site has, by optional methods `site_layers` and `site_heads`; without
-    the latter it is `n_heads`.
+    the latter it is `n_heads`. It declares its sites of self-attention in `self_sites`, or returns them from
+    `self_sites_of`, and those with token embeddings in `token_sites`.
     """
     options = all_options(settings, model)
     sites = model.sites_of(options) if hasattr(model, "sites_of") else model.sites
-    layers = model.site_layers(options) if hasattr(model, "site_layers") else {}
-    heads = model.site_heads(options) if hasattr(model, "site_heads") else dict.fromkeys(sites, options.get("n_heads"))
-    return AttentionTables(attention, sites, layers, typed, heads)
+    of_self = model.self_sites_of(options) if hasattr(model, "self_sites_of") else getattr(model, "self_sites", ())
 
+    def remedy(facts: Collection[str]) -> str:
+        classes = {name: Problems().class_of("task", task, Task) for name, task in choices("task").items()}
+        fitting = [f"task={name}" for name, other in classes.items() if other and {*facts} <= {*other.provides(model)}]
+        return f"; use {' or '.join(fitting)}" if fitting else ""
 
-def unknown_facts(tables: AttentionTables, task: type[Task] | None, model: Any) -> Iterator[str]:
-    """Priors that need to know something of the input that the model does not tell them."""
-    provided = task.provides(model) if task else ()
-    for key, facts in missing_facts(tables.resolved, tables.sites, provided):
-        fitting = []
-        for name, settings in choices("task").items():
-            other = Problems().class_of("task", settings, Task)
-            if other and {*facts.split(", ")} <= {*other.provides(model)}:
-                fitting.append(f"task={name}")
-        instead = f"; use {' or '.join(fitting)}" if fitting else ""
-        yield f"{key}: needs {facts}, which the model of this task does not provide{instead}"
-
-
-def no_vocabulary(tables: AttentionTables, model: Any) -> Iterator[str]:
-    """Banks of token embeddings at sites where the model has none."""
-    for site, bank in tables.resolved.get("bank", {}).items():
-        if bank == "vocabulary" and site not in getattr(model, "token_sites", ()):
-            yield f"attention.bank.{site}=vocabulary: the model has no token embeddings at this site; use templates"
-
-
-def no_own_value(tables: AttentionTables, settings: Mapping[str, Any], model: Any) -> Iterator[str]:
-    """Exclusive attention at sites where the queries are not the keys.
-
-    A model declares its sites of self-attention in `self_sites`, or returns them from `self_sites_of`.
-    """
-    if "exclusive" not in tables.resolved:
-        return
-    allowed = self_sites(tables, settings, model)
-    for site in tables.resolved["exclusive"]:
-        if site not in allowed:
-            instead = f"; allowed at {', '.join(allowed)}" if allowed else ""
-            yield (
-                f"attention.exclusive.{site}=true: the queries of this site are not its keys, so that they have no "
-                f"value that could be excluded{instead}"
-            )
-
-
-def not_causal(tables: AttentionTables, settings: Mapping[str, Any], model: Any) -> Iterator[str]:
-    """Normalizers that are defined for causal self-attention only, at other sites."""
-    allowed = [site for site in self_sites(tables, settings, model) if tables.sites[site]]
-    for site, value in tables.at_sites.items():
-        names = dict.fromkeys(normalizers_of(value)) if site not in allowed else ()
-        for name in names:
-            if any(normalizer.needs_causal for normalizer in tables.normalizers([name])):
-                key = f"attention.{site if site in tables.attention else DEFAULT}={name}"
-                instead = f"; allowed at {', '.join(allowed)}" if allowed else ""
-                yield f"{key}: {name} is defined for causal self-attention only, which {site} is not{instead}"
-
-
-def self_sites(tables: AttentionTables, settings: Mapping[str, Any], model: Any) -> list[str]:
-    """The sites of self-attention of a model with these settings."""
-    of_settings = getattr(model, "self_sites_of", lambda _: getattr(model, "self_sites", ()))
-    found = of_settings(all_options(settings, model))
-    return [site for site in tables.sites if site in found]
+    return Sites(
+        attention,
+        sites,
+        model.site_layers(options) if hasattr(model, "site_layers") else {},
+        typed,
+        model.site_heads(options) if hasattr(model, "site_heads") else dict.fromkeys(sites, options.get("n_heads")),
+        self_sites=[site for site in sites if site in of_self],
+        token_sites=getattr(model, "token_sites", ()),
+        facts=task.provides(model) if task else None,
+        remedy=remedy,
+    )
 
 
 def read_source(

@@ -11,25 +11,20 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
-from attnorm.attention.labels import attention_label
-from attnorm.attention.problems import TABLES
-from attnorm.attention.tables import AttentionTables
+from attnorm.attention.sites import Sites
+from attnorm.attention.tables import TABLES
 from attnorm.attention.testing.before_training import problems_before_training
 from attnorm.config.check_together import check_resume, check_together, check_update_size, ineffective, typed_keys
 from attnorm.config.check_trainer import check_trainer, read_trainer
 from attnorm.config.components import read_entries
 from attnorm.config.read_parts import (
     model_of,
-    no_own_value,
-    no_vocabulary,
-    not_causal,
     read_attention,
     read_model,
     read_paths,
     read_source,
     read_tokenizer,
     sites_of,
-    unknown_facts,
 )
 from attnorm.config.suggestions import keys_named, with_owners
 from attnorm.errors import ConfigError, Problem, UnknownOption, key_of
@@ -141,17 +136,17 @@ def label_of(settings: Mapping[str, Any]) -> str:
     problems = Problems()
     try:
         settings, _ = completed(with_defaults(settings), problems)
-        tables = AttentionTables(settings["attention"], sites_of(settings["model"]), typed=())
+        tables = Sites(settings["attention"], sites_of(settings["model"]), typed=())
         return "unknown" if problems or tables.problems else run_label(settings["model"], tables)
     except Exception:  # of a part of one's own too: it is raised again later, outside an interpolation of Hydra
         return "unknown"
 
 
-def run_label(model: Mapping[str, Any], tables: AttentionTables) -> str:
+def run_label(model: Mapping[str, Any], tables: Sites) -> str:
     """The label of a run: its attention; without the attention that fuses, the fusion too."""
     fusion = model.get("fusion", "attention")
     parts = [] if fusion == "attention" else [fusion]
-    return "_".join(parts + ([attention_label(tables.resolved, tables.sites)] if tables.sites else []))
+    return "_".join(parts + ([tables.label] if tables else []))
 
 
 def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,11 +201,9 @@ def read(
     if model is not None:
         start, options = read_model(settings["model"], model, problems)
         tables = read_attention(
-            settings["attention"], settings["model"], model, None if typed is None else typed_keys(typed)
+            settings["attention"], settings["model"], model, None if typed is None else typed_keys(typed), task
         )
-        facts = (unknown_facts(tables, task, model), no_vocabulary(tables, model))
-        of_sites = (of_site(tables, settings["model"], model) for of_site in (no_own_value, not_causal))
-        problems.add("attention", tables.problems or [problem for it in (*facts, *of_sites) for problem in it])
+        problems.add("attention", tables.problems)
     if task is not None:
         options_of_task = problems.typed("task", task.Config, options_of(settings["task"]), owner=task)
         groups = {name: problems.typed(name, cls, settings.get(name) or {}) for name, cls in task.groups.items()}
@@ -227,7 +220,7 @@ def read(
         model=options,
         start=start,
         attention=tables.resolved if is_sound else {},
-        sites=tables.sites,
+        sites=tables.autoregressive,
         label=run_label(settings["model"], tables) if is_sound else "",
         source=source,
         data=problems.shared("data", DataConfig, settings["data"]),

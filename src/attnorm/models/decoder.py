@@ -4,9 +4,9 @@ import torch
 from torch import Tensor, nn
 
 from attnorm.attention.banks import share_vocabulary
-from attnorm.attention.build import build_site_prior
 from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import Cache
+from attnorm.attention.site import Site
 from attnorm.models.config import TransformerConfig
 from attnorm.models.embeddings import Embeddings
 from attnorm.models.encoder import site_log_prior
@@ -68,8 +68,8 @@ class TransformerDecoder(nn.Module):
         share_vocabulary(self.layers, self.tokens)
         self.norm = nn.LayerNorm(shape.d_model, shape.norm_eps) if shape.norm_first else nn.Identity()
         size = {"heads": shape.n_heads, "width": shape.d_model}
-        self.prior = build_site_prior(attention, "decoder", bidirectional=False, positions=shape.max_target, **size)
-        self.cross_prior = build_site_prior(attention, "cross", bidirectional=True, positions=templates, **size)
+        self.prior = Site(attention, "decoder").prior(bidirectional=False, positions=shape.max_target, **size)
+        self.cross_prior = Site(attention, "cross").prior(bidirectional=True, positions=templates, **size)
         self.output = nn.Linear(shape.d_model, self.tokens.num_embeddings)
 
     def tie(self) -> None:

@@ -5,9 +5,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from attnorm.attention.banks import share_vocabulary
-from attnorm.attention.build import build_site_prior
 from attnorm.attention.masking import Mask
 from attnorm.attention.priors import positions_in
+from attnorm.attention.site import Site
 from attnorm.models.config import EncoderConfig
 from attnorm.models.embeddings import Embeddings, TokenTable
 from attnorm.models.layers import EncoderLayer
@@ -35,8 +35,8 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(EncoderLayer(shape, attention, site, layer) for layer in layers)
         share_vocabulary(self.layers, tokens)
         self.norm = nn.LayerNorm(shape.d_model, shape.norm_eps) if shape.norm_first else nn.Identity()
-        self.prior = build_site_prior(
-            attention, site, heads=shape.n_heads, bidirectional=True, positions=shape.max_source, width=shape.d_model
+        self.prior = Site(attention, site).prior(
+            heads=shape.n_heads, bidirectional=True, positions=shape.max_source, width=shape.d_model
         )
 
     @classmethod

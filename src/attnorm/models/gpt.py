@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from attnorm.attention.banks import share_vocabulary
-from attnorm.attention.build import build_site_prior
 from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import attention_layers
 from attnorm.attention.priors import Alibi, positions_in
 from attnorm.attention.rotary import Rotary
+from attnorm.attention.site import Site
 from attnorm.models.config import GPTConfig
 from attnorm.models.decoder import DecoderCache
 from attnorm.models.embeddings import Embeddings
@@ -61,7 +61,7 @@ class GPT(nn.Module):
         share_vocabulary(self.layers, self.embeddings.tokens)
         self.norm = nn.LayerNorm(shape.d_model, shape.norm_eps) if shape.norm_first else nn.Identity()
         size = {"heads": shape.n_heads, "width": shape.d_model}
-        self.prior = build_site_prior(attention, "decoder", bidirectional=False, positions=shape.max_target, **size)
+        self.prior = Site(attention, "decoder").prior(bidirectional=False, positions=shape.max_target, **size)
         of_keys = all(layer.normalizer.prior_scale_invariant for layer in attention_layers(self).values())
         for module in self.modules():
             if isinstance(module, Alibi):

@@ -12,9 +12,9 @@ from typing import Any, Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnorm.attention.build import build_site_prior
 from attnorm.attention.grid import fold, unfold
 from attnorm.attention.masking import Mask
+from attnorm.attention.site import Site
 from attnorm.models.config import EncoderConfig, Skip
 from attnorm.models.encoder import site_log_prior
 from attnorm.models.initialize import initialize
@@ -147,8 +147,8 @@ class GridClassifier(nn.Module):
             GridLayer(of_layers, attention, "grid", layer, shape.query_grid if layer == last else None)
             for layer in range(shape.layers)
         )
-        self.prior = build_site_prior(
-            attention, "grid", heads=shape.n_heads, bidirectional=True, positions=cells, width=shape.d_model
+        self.prior = Site(attention, "grid").prior(
+            heads=shape.n_heads, bidirectional=True, positions=cells, width=shape.d_model
         )
         self.norm = nn.LayerNorm(shape.d_model) if shape.norm_first else nn.Identity()
         pooled = cells if shape.query_grid is None else math.prod(shape.query_grid)

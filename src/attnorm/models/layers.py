@@ -6,10 +6,10 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnorm.attention.build import build_site_attention
 from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import Cache, MultiHeadAttention
 from attnorm.attention.rotary import Rotation
+from attnorm.attention.site import Site
 from attnorm.models.config import LayerConfig
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -47,7 +47,7 @@ class Residual(nn.Module):
 
 def build_attention(shape: LayerConfig, attention: dict, site: str, layer: int = 0) -> MultiHeadAttention:
     """Builds the multi-head attention of one layer at one site. layer: the index of the layer at the site, from 0."""
-    return build_site_attention(attention, site, shape.d_model, shape.n_heads, layer, shape.attention_dropout)
+    return Site(attention, site).layer(shape.d_model, shape.n_heads, layer, shape.attention_dropout)
 
 
 class SwiGLU(nn.Module):

@@ -2,15 +2,9 @@
 
 from torch import Tensor
 
-from attnorm.attention.build import (
-    build_site_bank,
-    build_site_normalizer,
-    build_site_options,
-    build_site_prior,
-    build_site_scorer,
-)
 from attnorm.attention.masking import Mask
 from attnorm.attention.pooling import LearnedQueries
+from attnorm.attention.site import Site
 
 
 class SitePooling(LearnedQueries):
@@ -24,14 +18,9 @@ class SitePooling(LearnedQueries):
     def __init__(
         self, width: int, heads: int, queries: int, attention: dict, site: str, positions: int, dropout: float = 0.0
     ):
-        normalizer = build_site_normalizer(attention, site, heads, width=width // heads, state_width=width)
-        scorer = build_site_scorer(attention, site, heads, width // heads)
-        bank = build_site_bank(attention, site, width, normalizer)
-        options = build_site_options(attention, site, width, heads)
-        super().__init__(width, heads, queries, normalizer, scorer, dropout, bank, options)
-        self.prior = build_site_prior(
-            attention, site, heads=heads, bidirectional=True, positions=positions, width=width
-        )
+        of_site = Site(attention, site)
+        super().__init__(width, heads, queries, dropout=dropout, **of_site.layer_parts(width, heads))
+        self.prior = of_site.prior(heads=heads, bidirectional=True, positions=positions, width=width)
 
     def forward(
         self,

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from attnorm.attention.build import build
+from attnorm.attention.names import build
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.imports import parameters
 
@@ -26,7 +26,8 @@ def normalizer_of(choice: Choice, **facts: Any) -> Normalizer:
         return choice
     if isinstance(choice, type) and issubclass(choice, Normalizer):
         takes = parameters(choice)  # type: ignore[arg-type]  # a class is hashable
-        return choice(**{fact: value for fact, value in facts.items() if fact in takes})
+        known = {"builder": build, **facts}
+        return choice(**{fact: value for fact, value in known.items() if fact in takes})
     given: Mapping = choice if isinstance(choice, Mapping) else {"name": choice}
     options = {option: value for option, value in given.items() if option != "name"}
     made: Normalizer = build("normalizer", given.get("name"), options, facts)  # type: ignore[arg-type]

@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from attnorm.attention.build import name_of
-from attnorm.attention.problems import leak_message
+from attnorm.attention.names import name_of
 from attnorm.nn.choice import Choice
 from attnorm.nn.multihead import MultiheadAttention
 
@@ -40,7 +39,7 @@ def convert(model: Model, normalizer: Choice) -> Model:
             try:
                 new = made[old] = made.get(old) or converted(old, normalizer)
                 if isinstance(parent, nn.TransformerDecoderLayer) and new.normalizer.couples_queries == "all":
-                    raise ValueError(leak_message(name_of(new.normalizer)))
+                    raise ValueError(new.normalizer.leak_message(name_of(new.normalizer)))
             except ValueError as error:
                 raise ValueError(f"{where}: {error}") from error
             places.append((parent, name, new))

@@ -6,10 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnorm.attention.build import name_of
 from attnorm.attention.masking import Mask
+from attnorm.attention.names import name_of
 from attnorm.attention.normalizers.base import Normalizer, dot_scores
-from attnorm.attention.problems import leak_message
 from attnorm.nn.choice import without_parameters
 from attnorm.nn.masks import read_masks
 
@@ -90,7 +89,7 @@ def attention(
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     if is_causal and n_queries != n_keys:  # `Mask` aligns the diagonal to the end, and this function to the beginning
         if normalizer.couples_queries == "all":
-            raise ValueError(f"is_causal=True: {leak_message(name_of(normalizer))}")
+            raise ValueError(f"is_causal=True: {normalizer.leak_message(name_of(normalizer))}")
         attn_mask = torch.ones(n_queries, n_keys, dtype=torch.bool, device=query.device).tril()
     elif attn_mask is not None and attn_mask.dim() > 2 and query.dim() != 4:
         attn_mask = with_heads(attn_mask.expand(*query.shape[:-1], n_keys))

@@ -3,10 +3,9 @@
 import torch
 from torch import Tensor
 
-from attnorm.attention.build import name_of
 from attnorm.attention.masking import Mask
+from attnorm.attention.names import name_of
 from attnorm.attention.normalizers.base import Normalizer
-from attnorm.attention.problems import leak_message
 
 FORBIDDEN = -1e4  # a float mask forbids what has at most this value: -inf is often written as a large finite number
 
@@ -82,7 +81,7 @@ def refuse(
     _, n_queries, n_keys = shape
     if normalizer.couples_queries == "all" and (is_causal or hides_the_future(pairs)):
         argument = "is_causal=True" if is_causal else "attn_mask: hides the future"
-        raise ValueError(f"{argument}: {leak_message(name_of(normalizer))}")
+        raise ValueError(f"{argument}: {normalizer.leak_message(name_of(normalizer))}")
     if normalizer.needs_causal and not (is_causal or is_triangle(pairs) or n_queries == n_keys == 1):
         raise ValueError(f"{name_of(normalizer)} is defined for causal self-attention only; pass a causal mask")
     if normalizer.needs_queries and bias is not None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from attnorm.attention.build import NORMALIZERS, PARTS, build, short_name
+from attnorm.attention.names import NORMALIZERS, PARTS, build, short_name
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.imports import find, parameters
 

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from attnorm.attention.build import build_prior
 from attnorm.attention.masking import Mask
+from attnorm.attention.names import build_prior
 from attnorm.attention.normalizers.base import Normalizer, dot_scores
 from attnorm.probes.arm import CONTENT, Arm
 

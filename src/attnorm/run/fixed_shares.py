@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from attnorm.attention.build import normalizers_of, short_name
-from attnorm.attention.placement import MIXTURES
-from attnorm.attention.problems import names_in
+from attnorm.attention.names import build, normalizers_of, short_name
+from attnorm.attention.site import MIXTURES
+from attnorm.attention.tables import names_in
 from attnorm.errors import ConfigError, Problem
 from attnorm.run.config_file import FILE, read_config
 from attnorm.run.scalars import file_of, recorded_scalars
@@ -76,7 +76,7 @@ def scalars_of(name: str, options: Mapping[str, Any]) -> list[str]:
         return ["hybrid_weights"]
     from attnorm.attention.normalizers.mix import MEMBERS, build_members
 
-    return [f"mix_{label}" for label in build_members(options.get("members", MEMBERS), heads=1, width=1)]
+    return [f"mix_{label}" for label in build_members(options.get("members", MEMBERS), build, heads=1, width=1)]
 
 
 def check_same_members(name: str, options: Mapping[str, Any], of_run: Mapping[str, Any]) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 
-from attnorm.attention.labels import describe_sites
 from attnorm.attention.multihead import attention_layers
+from attnorm.attention.sites import Sites
 from attnorm.data.preprocess import Split, describe
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem
@@ -92,7 +92,7 @@ def train(
         if is_first:
             start_record(config, run_folder, list(overrides))
             console.show_start(config, overrides, run_folder / FILE)
-            console.show_lines(describe_sites(config.attention, config.sites))
+            console.show_lines(Sites(config.attention, config.sites).description)
         finite = NonFiniteUpdates(run_folder, config.run.skip_updates, summary)
         splits = task.splits()
         if is_first:

@@ -13,7 +13,7 @@ import torch
 
 from attnorm.analysis.papers.drawing import STYLES, Drawing, Rows, panels
 from attnorm.analysis.papers.registry import Settings
-from attnorm.attention.build import build_normalizer, build_scorer
+from attnorm.attention.names import build_normalizer, build_scorer
 from attnorm.attention.normalizers.base import Normalizer
 
 SCALES = (0.3, 0.5, 1.0, 1.5)  # a, a panel each; the paper does not state its values

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnorm.analysis.papers.drawing import BLUE, ORANGE, STYLES, Drawing, Rows, listed, panels, shades
 from attnorm.analysis.papers.registry import Settings
-from attnorm.attention.build import build_normalizer, build_scorer
+from attnorm.attention.names import build_normalizer, build_scorer
 from attnorm.attention.normalizers.base import Normalizer
 
 POINTS, START, SPREAD, UPDATES = 100, 1.5, 0.1, 4

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from attnorm.analysis.figures import least_mass, line, log_axis, log_floor, split_label
 from attnorm.analysis.papers.drawing import GREEN, GREY, STYLES, Drawing, Rows, listed, panels, shades
 from attnorm.analysis.papers.registry import Settings
-from attnorm.attention.build import short_name
+from attnorm.attention.names import short_name
 from attnorm.config.resolve import label_of, resolve_recorded
 from attnorm.errors import ConfigError, Problem
 from attnorm.run.opening import read_run

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnorm.analysis.papers.drawing import BLUE, GREEN, GREY, ORANGE, VERMILION, Drawing, Rows, listed, panels
 from attnorm.analysis.papers.registry import Settings
-from attnorm.attention.build import build_normalizer
+from attnorm.attention.names import build_normalizer
 from attnorm.attention.normalizers.fenchel import solve
 
 SUPPORT = ((-0.75, -0.25), (-0.4, 0.6), (0.15, -0.65), (0.45, 0.45), (0.85, -0.15), (0.05, 0.1))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attnorm.analysis.papers.drawing import BLUE, ORANGE, VERMILION, Drawing, Rows, panels
 from attnorm.analysis.papers.registry import Settings
-from attnorm.attention.build import build_normalizer
+from attnorm.attention.names import build_normalizer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -37,6 +37,8 @@ class Normalizer(TrainingHooks):
     couples_queries: whether a row of weights depends on other queries. One of "none", "past" (only on earlier queries,
                      which is safe at autoregressive sites) and "all" (not accepted at autoregressive sites; a call
                      with a `Mask` that is causal raises ValueError. A dense mask is not recognized as causal).
+    safe_form:       the name of a normalizer with the same formula over earlier queries only, for messages; "" if there
+                     is none.
     needs_keys:      whether the formula requires `keys` and `scale`.
     needs_queries:   whether it also requires `queries`.
     needs_states:    "queries" or "keys" if the formula requires a few numbers per query or per key, such as a scale or
@@ -60,6 +62,7 @@ class Normalizer(TrainingHooks):
     """
 
     couples_queries = "none"
+    safe_form = ""
     needs_keys = False
     needs_queries = False
     needs_states = "none"
@@ -125,7 +128,8 @@ class Normalizer(TrainingHooks):
 
         Raises ValueError if the weights would leak the future, see `refuse_leak`.
         """
-        self.refuse_leak(mask)
+        if self.couples_queries == "all":
+            self.refuse_leak(mask)
         if not scores.numel():
             return scores
         weights: Tensor = super().__call__(scores, mask, **given)
@@ -134,10 +138,18 @@ class Normalizer(TrainingHooks):
     def refuse_leak(self, mask: Tensor | Mask | None) -> None:
         """Raises ValueError for a causal `Mask` if each row depends on all queries, and so on later ones."""
         if isinstance(mask, Mask) and mask.causal and self.couples_queries == "all":
-            from attnorm.attention.build import name_of  # imports this module
-            from attnorm.attention.problems import leak_message
+            raise ValueError(f"Mask(causal=True): {self.leak_message()}")
 
-            raise ValueError(f"Mask(causal=True): {leak_message(name_of(self))}")
+    def leak_message(self, name: str = "") -> str:
+        """Why it is not accepted at an autoregressive site, if it couples all queries, and what to use instead.
+
+        name: by which it was chosen; by default, that of its class.
+        """
+        instead = " or ".join(filter(None, ("softmax", self.safe_form)))
+        return (
+            f"{name or type(self).__name__} couples queries and would leak the future at an autoregressive site; "
+            f"use {instead}"
+        )
 
     def attend(
         self,
@@ -203,7 +215,8 @@ class FastNormalizer(Normalizer):
         scale: float | None = None,
         features: Tensor | None = None,
     ) -> Tensor:
-        self.refuse_leak(mask)
+        if self.couples_queries == "all":
+            self.refuse_leak(mask)
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         alike = q.dtype == k.dtype == v.dtype and k.shape[-2] == v.shape[-2]  # kernels would not notice
         if q.numel() and k.numel() and alike and not being_transformed():

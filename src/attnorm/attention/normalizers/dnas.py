@@ -23,6 +23,7 @@ class DNAS(KeyBiased):
     """
 
     couples_queries = "all"
+    safe_form = "dnas_prefix"
     key_shift_invariant = True
     least_mass = 1.0
     proportional_to_prior = True

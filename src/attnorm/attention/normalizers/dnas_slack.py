@@ -62,6 +62,7 @@ class DNASSlack(Slack, KeyBiased):
     """
 
     couples_queries = "all"
+    safe_form = "dnas_slack_prefix"
 
     def weights(self, s: Tensor, given: Given) -> Tensor:
         b, shift = self.score_and_shift(s.dtype)

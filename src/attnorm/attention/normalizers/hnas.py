@@ -30,6 +30,7 @@ class HNAS(FastNormalizer):
     """
 
     couples_queries = "all"
+    safe_form = "hnas_prefix"
     doubly_normalized: type[Normalizer] = DNAS
 
     def __init__(

@@ -1,13 +1,12 @@
 """A trained mixture of any normalizers, which generalizes the hybrid of "Doubly-Normalized Attention", Sec. 6."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from entmax import sparsemax
 from torch import Tensor, nn
 
-from attnorm.attention.build import build_part, short_name
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._fixed import Place, fixed_value, on_simplex
 from attnorm.attention.normalizers._key_bias import memory_linear
@@ -15,6 +14,7 @@ from attnorm.attention.normalizers.base import FastNormalizer, Given, Normalizer
 from attnorm.attention.normalizers.hnas import SHARES
 
 Member = str | Mapping[str, Any]  # a name, or its name and its options
+Builder = Callable[[str, str, Mapping[str, Any], Mapping[str, Any]], Any]  # `attnorm.attention.names.build`
 MEMBERS = ("softmax", "dnas", "sinkhorn")
 FORMS = ("softmax", "project")
 COUPLINGS = ("none", "past", "all")  # from the weakest to the strongest
@@ -42,6 +42,7 @@ class Mix(FastNormalizer):
              each site to a list with one of these per layer. `start`, `form` and `per` have no effect then.
     place:   the site and the index of the layer, which select from such a mapping.
     heads, width, state_width: the number of heads, the width of a head and of the states, for members that need them.
+    builder: builds the members. `build_normalizer` passes it.
     """
 
     each: list[Normalizer]
@@ -58,6 +59,8 @@ class Mix(FastNormalizer):
         state_width: int | None = None,
         fixed: Any = None,
         place: Place | None = None,
+        *,
+        builder: Builder,
     ):
         super().__init__()
         if form not in FORMS:
@@ -67,7 +70,7 @@ class Mix(FastNormalizer):
         if per == "head" and heads is None:
             raise ValueError("per='head': needs heads=<number of heads>")
         facts = {"heads": heads, "width": width, "state_width": state_width, "place": place}
-        self.members = nn.ModuleDict(build_members(members, **facts))
+        self.members = nn.ModuleDict(build_members(members, builder, **facts))
         self.promise(list(self.members.values()))  # type: ignore[arg-type]  # all of them are normalizers
         if any(member.remainder_value() is not None for member in self.each):
             raise ValueError(f"members={members!r}: a mix gives what its members leave to no value of its own")
@@ -205,10 +208,10 @@ class Mix(FastNormalizer):
         return self.mix(weights).to(scores.dtype), torch.cat(new, -2)
 
 
-def build_members(members: Sequence[Member], **facts: Any) -> dict[str, Normalizer]:
+def build_members(members: Sequence[Member], builder: Builder, **facts: Any) -> dict[str, Normalizer]:
     """The members by label. Raises ValueError for a list that is not one of normalizers.
 
-    facts: what is known of the model, as in `build_part`; None for what is not.
+    builder: `attnorm.attention.names.build`. facts: what is known of the model, as there; None for what is not.
     """
     if isinstance(members, str) or not isinstance(members, Sequence) or len(members) < 2:
         raise ValueError(f"members={members!r}: allowed: a list of at least two normalizers, such as [softmax,dnas]")
@@ -216,20 +219,19 @@ def build_members(members: Sequence[Member], **facts: Any) -> dict[str, Normaliz
         if not isinstance(member, str) and not (isinstance(member, Mapping) and isinstance(member.get("name"), str)):
             raise ValueError(f"members={members!r}: {member!r} is neither a name nor {{name: <name>, <option>: ...}}")
     known = {fact: value for fact, value in facts.items() if value is not None}
-    found = {}
+    built: dict[str, Normalizer] = {}
     for label, member in zip(labels_of(members), members, strict=True):
         options = {} if isinstance(member, str) else {key: value for key, value in member.items() if key != "name"}
-        name = name_of(member)
         try:
-            found[label] = build_part("normalizer", name, {"options": {short_name(name): options}}, **known)
+            built[label] = builder("normalizer", name_of(member), options, known)
         except ValueError as error:
             raise ValueError(f"members={members!r}: {error}") from error
-    return found
+    return built
 
 
 def labels_of(members: Sequence[Member]) -> list[str]:
     """A label per member: its name, or the class name of a dotted path, with a number from the second one on."""
-    names = [short_name(name_of(member)) for member in members]
+    names = [name_of(member).replace(":", ".").rpartition(".")[2] for member in members]
     counts = [names[: place + 1].count(name) for place, name in enumerate(names)]
     return [name if count == 1 else f"{name}_{count}" for name, count in zip(names, counts, strict=True)]
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from attnorm.attention.build import PARTS, build_part, normalizers_of, short_name
+from attnorm.attention.names import PARTS, build_part, short_name
 from attnorm.attention.normalizers.base import Normalizer
-from attnorm.attention.tables import AttentionTables
+from attnorm.attention.site import Site
+from attnorm.attention.sites import Sites
 from attnorm.attention.testing.cases import PRIORS, WIDTH, Subject
 from attnorm.attention.testing.check import PROPERTIES, meaning_of
 from attnorm.attention.testing.report import Failure, Result, Skip
@@ -30,30 +31,27 @@ FEW_MASKS = (
 log = logging.getLogger(__name__)
 
 
-def problems_before_training(tables: AttentionTables) -> Iterator[Problem]:
+def problems_before_training(sites: Sites) -> Iterator[Problem]:
     """The normalizers of a model, not attnorm's, that lack one of the cheapest properties. It takes about 50 ms each.
 
-    tables: attention tables without a problem.
+    sites: those of attention tables without a problem.
 
     A normalizer that raises on the small inputs of the check is not a problem here: a warning is logged. It may be
     right at the lengths of the run, and if it is not, the run ends with its traceback.
     """
-    attention, sites = tables.attention, tables.sites
-    used: dict[str, tuple[str, int]] = {}
-    for site in sorted(sites, key=sites.__getitem__, reverse=True):  # autoregressive first: they need all properties
-        for layer, name in enumerate(normalizers_of(tables.at_sites[site])):
+    used: dict[str, tuple[Site, int]] = {}
+    for site in sorted(sites.values(), key=lambda site: not site.autoregressive):  # which need all properties
+        for layer, name in enumerate(site.names):
             used.setdefault(name, (site, layer))
-    for name, place in used.items():
-        if is_of_attnorm(tables.build("normalizer", name)):
+    for name, (site, layer) in used.items():
+        if is_of_attnorm(site.part("normalizer", name)):
             continue
-        site = place[0]
-        heads = (tables.heads or {}).get(site)
-        heads = heads if type(heads) is int else 2  # any number will do if the model does not say it
-        normalizer = build_part("normalizer", name, attention, heads=heads, width=WIDTH, state_width=WIDTH, place=place)
-        key = f"attention.{site}" if site in attention else "attention._default_"
-        prior = bool(attention["prior"].get(site))
-        if failure := failure_of(normalizer, f"{key}={name}", heads=heads, causal=sites[site], prior=prior):
-            yield Problem(key, f"{failure}. All properties: {command(name, attention)}", name)
+        heads = site.heads if type(site.heads) is int else 2  # any number will do if the model does not say it
+        facts = {"heads": heads, "width": WIDTH, "state_width": WIDTH, "place": (site.name, layer)}
+        normalizer = build_part("normalizer", name, sites.tables, **facts)
+        key, use = f"attention.{site.key}", {"causal": site.autoregressive, "prior": bool(site.priors)}
+        if failure := failure_of(normalizer, f"{key}={name}", heads=heads, **use):
+            yield Problem(key, f"{failure}. All properties: {command(name, sites.tables)}", name)
 
 
 def failure_of(normalizer: Normalizer, name: str, **use: Any) -> str | None:

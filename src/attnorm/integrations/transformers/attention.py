@@ -7,10 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from attnorm.attention import Normalizer
-from attnorm.attention.build import name_of
+from attnorm.attention.names import name_of
 from attnorm.attention.normalizers.sink import Sink
 from attnorm.attention.normalizers.softmax import Softmax
-from attnorm.attention.problems import leak_message
 from attnorm.integrations.transformers.masks import read_mask, without_padded_queries
 from attnorm.integrations.transformers.sites import (
     is_merged,
@@ -109,7 +108,9 @@ def problem_of(
     by_name = not hasattr(module, "attnorm")
     of_decoder = is_causal or site_of(module) == "decoder" or (by_name and may_be_of_decoder(module))
     if normalizer.couples_queries == "all" and of_decoder:
-        return f"{leak_message(name)}. To use it in the encoder only: convert(model, {{'encoder': {name!r}}})"
+        return (
+            f"{normalizer.leak_message(name)}. To use it in the encoder only: convert(model, {{'encoder': {name!r}}})"
+        )
     if normalizer.couples_queries == "past" and is_causal and has_past:
         return cache_message(name)
     if normalizer.couples_queries == "past" and by_name and is_merged(module):

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from attnorm.attention import Normalizer
-from attnorm.attention.build import build_site_normalizer, name_of, normalizers_of
-from attnorm.attention.problems import DEFAULT, TABLES, names_in
-from attnorm.attention.tables import AttentionTables
+from attnorm.attention.names import name_of
+from attnorm.attention.sites import Sites
+from attnorm.attention.tables import DEFAULT, TABLES, names_in
 from attnorm.errors import ConfigError
 from attnorm.imports import TRUST, package_of, texts, trusted_packages
 from attnorm.integrations.transformers.attention import cache_message
@@ -90,7 +90,7 @@ def attach(
     sites, fixed = attention_modules(model), own_softmax_modules(model)
     sizes = {site: [sizes_of(module) for module in modules.values()] for site, modules in sites.items()}
     given = {DEFAULT: attention} if isinstance(attention, str) else {DEFAULT: "softmax", **attention}
-    tables = AttentionTables(
+    tables = Sites(
         given,
         {site: site == "decoder" or (site == "cross" and "decoder" in sites) for site in {**sites, **fixed}},
         {site: len(modules) for site, modules in sites.items()},
@@ -101,7 +101,7 @@ def attach(
     here = {key: it for key, it in tables.resolved.items() if key in sites or key == "options"}
     everywhere = with_recorded(here, recorded)
     parts: list[tuple[Any, str, Normalizer]] = [
-        (module, site, build_site_normalizer(tables.resolved, site, **sizes[site][layer], layer=layer))
+        (module, site, tables[site].normalizer(**sizes[site][layer], layer=layer))
         for site, modules in sites.items()
         for layer, module in enumerate(modules.values())
     ]
@@ -132,23 +132,20 @@ def with_recorded(here: Mapping[str, Any], recorded: Mapping[str, Any]) -> dict[
     return {**others, **here, "options": options}
 
 
-def problems_of(
-    given: Mapping[str, Any], tables: AttentionTables, fixed: Mapping[str, Mapping[str, nn.Module]]
-) -> Iterator[str]:
+def problems_of(given: Mapping[str, Any], tables: Sites, fixed: Mapping[str, Mapping[str, nn.Module]]) -> Iterator[str]:
     """The problems of a conversion, as messages for the user. fixed: the modules that compute softmax themselves."""
-    if not tables.sites:
+    if not tables.autoregressive:
         yield "the model has no attention module that calls an attention function of transformers"
         return
     for table in TABLES:
         if table in given and table != "options":
             yield f"attention.{table}: not available here; only normalizers and their options can be set"
     yield from tables.problems
-    for site, value in tables.at_sites.items() if not tables.problems else ():
-        if site in fixed and {*normalizers_of(value)} != {"softmax"}:
-            yield f"attention.{site}={value}: {own_softmax_message(fixed[site])}"
+    for site, of_site in tables.items() if not tables.problems else ():
+        if site in fixed and {*of_site.names} != {"softmax"}:
+            yield f"attention.{site}={of_site.value}: {own_softmax_message(fixed[site])}"
             continue
-        for normalizer in tables.normalizers([value] if isinstance(value, str) else value):
-            name = value if isinstance(value, str) else type(normalizer).__name__
+        for name, normalizer in of_site.normalizers():
             if reason := refusal(normalizer):
                 yield f"attention.{site}={name}: {reason}"
             elif normalizer.needs_causal and site != "decoder":

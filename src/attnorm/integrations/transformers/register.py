@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from attnorm.attention import Normalizer, build_normalizer
-from attnorm.attention.build import NORMALIZERS
+from attnorm.attention.names import NORMALIZERS
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.imports import find, nearest
 from attnorm.integrations.transformers.attention import attend

@@ -19,9 +19,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from attnorm.attention.build import build_site_attention, build_site_prior
 from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import Cache
+from attnorm.attention.site import Site
 from attnorm.models.encoder import site_log_prior
 from attnorm.models.recurrent.config import DecoderConfig
 
@@ -81,9 +81,9 @@ class LSTMDecoder(nn.Module):
         between = shape.dropout if layers > 1 else 0.0
         self.lstm = nn.LSTM(width, width, layers, batch_first=True, dropout=between)
         self.evidence = nn.Sequential(nn.Linear(width, width), nn.Tanh())  # f_evd, up to the attention's projection
-        self.cross = build_site_attention(attention, SITE, width, heads, dropout=shape.attention_dropout)
-        self.preference = build_site_prior(  # f_pref
-            attention, SITE, heads=heads, bidirectional=True, positions=templates, width=width
+        self.cross = Site(attention, SITE).layer(width, heads, dropout=shape.attention_dropout)
+        self.preference = Site(attention, SITE).prior(  # f_pref
+            heads=heads, bidirectional=True, positions=templates, width=width
         )
         self.combine = nn.Sequential(nn.Linear(2 * width, width), nn.Tanh())
         self.dropout = nn.Dropout(shape.dropout)

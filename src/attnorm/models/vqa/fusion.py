@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnorm.attention.build import build_site_attention, build_site_prior
 from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import MultiHeadAttention
 from attnorm.attention.normalizers.base import upcast
 from attnorm.attention.priors import Sum
+from attnorm.attention.site import Site
 from attnorm.errors import DataError
 from attnorm.models.encoder import site_log_prior
 from attnorm.models.vqa.config import VqaModelConfig
@@ -55,8 +55,8 @@ def sinusoidal_encoding(geometry: Tensor) -> Tensor:
 def cross_attention(shape: VqaModelConfig, attention: dict, n_keys: int) -> tuple[MultiHeadAttention, Sum | None]:
     """Builds the attention of the primary's boxes to at most `n_keys` boxes of other views, and its prior, if any."""
     width, heads = shape.d_model, shape.fusion_heads
-    prior = build_site_prior(attention, "fusion", heads=heads, bidirectional=True, positions=n_keys, width=width)
-    return build_site_attention(attention, "fusion", width, heads), prior
+    prior = Site(attention, "fusion").prior(heads=heads, bidirectional=True, positions=n_keys, width=width)
+    return Site(attention, "fusion").layer(width, heads), prior
 
 
 class ViewAttention(nn.Module):

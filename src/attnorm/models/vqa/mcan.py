@@ -4,8 +4,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attnorm.attention.build import build_site_prior
 from attnorm.attention.masking import Mask
+from attnorm.attention.site import Site
 from attnorm.models.encoder import Encoder, site_log_prior
 from attnorm.models.layers import DecoderLayer
 from attnorm.models.vqa.base import VqaModel
@@ -37,8 +37,8 @@ class MCAN(VqaModel):
             )
             self.last_norm = nn.LayerNorm(width, layers.norm_eps) if shape.norm_first else nn.Identity()
             facts: dict[str, Any] = {"heads": shape.n_heads, "bidirectional": True, "width": width}
-            self.prior = build_site_prior(attention, "guided", positions=self.fusion.boxes, **facts)
-            self.cross_prior = build_site_prior(attention, "guided", positions=shape.max_question, **facts)
+            self.prior = Site(attention, "guided").prior(positions=self.fusion.boxes, **facts)
+            self.cross_prior = Site(attention, "guided").prior(positions=shape.max_question, **facts)
             self.pool, self.image = AttentionPooling(width), nn.Linear(width, hidden)
         self.norm, self.classifier = nn.LayerNorm(hidden), nn.Linear(hidden, answers)
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from attnorm.attention.build import build_site_attention
 from attnorm.attention.masking import Mask
+from attnorm.attention.site import Site
 
 
 class Mixer(nn.Module):
@@ -27,7 +27,7 @@ class Mixer(nn.Module):
         torch.manual_seed(seed)
         self.pad_id, self.embedding = pad_id, nn.Embedding(vocab_size, size)
         self.positions = nn.Embedding(longest, size)
-        self.layers = nn.ModuleList(build_site_attention(attention, "mixer", size, heads) for _ in range(depth))
+        self.layers = nn.ModuleList(Site(attention, "mixer").layer(size, heads) for _ in range(depth))
         self.dropout, self.output = nn.Dropout(0.1), nn.Linear(size, 10)
 
     def forward(self, ids: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from attnorm.attention.build import normalizers_of
+from attnorm.attention.names import normalizers_of
 from attnorm.data.preprocess import Split
 from attnorm.data.sources.parallel import PARALLEL
 from attnorm.data.tokenizers.base import Tokenizer
