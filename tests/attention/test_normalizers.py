@@ -257,7 +257,9 @@ def test_a_causal_mask_is_refused_exactly_by_normalizers_that_couple_all_queries
         refusing.append(name)
         instead = f"use softmax or {name}_prefix" if f"{name}_prefix" in NORMALIZERS else "use softmax"
         for call in calls:
-            with pytest.raises(ValueError, match=rf"Mask\(causal=True\): {name} couples .*; {instead}$"):
+            with pytest.raises(
+                ValueError, match=rf"Mask\(causal=True\): {type(module).__name__} couples .*; {instead}$"
+            ):
                 call()
     assert {"dnas", "hnas", "sinkhorn", "em_routing"} <= {*refusing}
 
@@ -268,7 +270,7 @@ def test_a_bank_under_a_causal_mask_is_refused_if_all_queries_are_coupled():
     layer = MultiHeadAttention(8, 2, module, build_scorer("scaled_dot"), bank=build("bank", "templates", {"width": 8}))
     states = torch.randn(2, 3, 8)
     assert layer(states, states).isfinite().all()
-    with pytest.raises(ValueError, match=r"Mask\(causal=True\): ot couples queries"):
+    with pytest.raises(ValueError, match=r"Mask\(causal=True\): OptimalTransport couples queries"):
         layer(states, states, Mask(causal=True))
 
 

@@ -171,8 +171,9 @@ def test_options_of_the_layer_are_typed_and_refused_like_all_settings():
     found = runs.problems(
         runs.plain("task=gigaword", "attention.exclusive.cross=true", "attention.gate.encoder=headwize")
     )
-    assert len(found) == 1 and found[0].startswith("attention.gate.encoder=headwize: gate 'headwize' is unknown")
+    assert len(found) == 2 and found[0].startswith("attention.gate.encoder=headwize: gate 'headwize' is unknown")
     [problem] = runs.problems(runs.plain("task=gigaword", "attention.exclusive.cross=true"))
+    assert problem == found[1]
     assert problem.startswith("attention.exclusive.cross=true: the queries of this site are not its keys")
     assert problem.endswith("; allowed at encoder, decoder")
 
