@@ -304,11 +304,14 @@ ONE_OF_EACH = ["softmax", "dnas", "sinkhorn", "hnas_sigmoid"]
 
 
 def make(variant, dtype=torch.float64):
-    """The module under test (here and in `argument` alone a line reaches into src), its parameters in `dtype`."""
+    """The module under test as in a layer (here and in `argument` alone a line reaches into src), its parameters in
+    `dtype`. Outside of layers, one that couples all queries refuses the causal masks that its formula is tested with.
+    """
     from attnorm.attention import build_normalizer
+    from attnorm.attention.surroundings import in_layer
 
     name, options = VARIANTS[variant]
-    module = build_normalizer(name, **options).to(dtype)
+    module = in_layer(build_normalizer(name, **options)).to(dtype)
     if variant == "hnas_heads":
         with torch.no_grad():
             next(module.parameters()).copy_(torch.linspace(-1, 2, HEADS, dtype=dtype))

@@ -15,6 +15,7 @@ from torch.testing import assert_close
 from attnorm.attention import Mask, build_normalizer
 from attnorm.attention.normalizers._key_bias import DENSE_UP_TO, memory_linear
 from attnorm.attention.normalizers.base import Given, Normalizer, add_log_prior, softmax_over_keys
+from attnorm.attention.surroundings import in_layer
 from attnorm.attention.testing import check_normalizer
 
 pytestmark = pytest.mark.numerical
@@ -27,7 +28,7 @@ VARIANTS = {f"{name}{' per_query' * each}": (name, each) for name in NAMES for e
 def make(variant, dtype=torch.float64, **options):
     """The normalizer, with a b of its own in each head, one above and one below 0."""
     name, per_query = VARIANTS[variant]
-    module = build_normalizer(name, per_query=per_query, heads=HEADS, **options).to(dtype)
+    module = in_layer(build_normalizer(name, per_query=per_query, heads=HEADS, **options).to(dtype))
     if not options:
         next(module.parameters()).data = torch.tensor([0.8, -0.5], dtype=dtype)
     return module
@@ -108,7 +109,7 @@ def test_its_ends_are_softmax_and_dnas_to_the_bit(variant):
     for dtype in (torch.float32, torch.float64):
         scores, log_prior = randn(BATCH, HEADS, 6, 6, seed=3, dtype=dtype), randn(1, 1, 1, 6, seed=4, dtype=dtype)
         for mask in (None, torch.ones(6, 6, dtype=torch.bool).tril()):
-            dnas = build_normalizer(name.replace("_slack", ""))(scores, mask, log_prior=log_prior)
+            dnas = in_layer(build_normalizer(name.replace("_slack", "")))(scores, mask, log_prior=log_prior)
             assert torch.equal(make(variant, dtype, fixed=-1e4)(scores, mask, log_prior=log_prior), dnas)
             high = make(variant, dtype, fixed=1e4)(scores, mask, log_prior=log_prior)
             softmax = build_normalizer("softmax")(scores, mask, log_prior=log_prior)

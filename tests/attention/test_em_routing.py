@@ -12,6 +12,7 @@ from torch.testing import assert_close
 from attnorm.attention import Mask, build_normalizer
 from attnorm.attention.normalizers.dnas import DNAS
 from attnorm.attention.normalizers.em_routing import EMRouting
+from attnorm.attention.surroundings import in_layer
 from attnorm.attention.testing import check_normalizer
 from attnorm.errors import UserError
 
@@ -142,8 +143,8 @@ def test_one_iteration_is_dnas():
     for mask in ("none", "both_sides", "causal", "dead_columns"):
         scores, _ = problem(*MASKS[mask].size)
         log_prior = reference.make_log_prior("pairwise", *MASKS[mask].size)
-        w = EMRouting(1)(scores, MASKS[mask].allowed, log_prior=log_prior)
-        assert_close(w, DNAS()(scores, MASKS[mask].allowed, log_prior=log_prior), rtol=0, atol=1e-15)
+        w = in_layer(EMRouting(1))(scores, MASKS[mask].allowed, log_prior=log_prior)
+        assert_close(w, in_layer(DNAS())(scores, MASKS[mask].allowed, log_prior=log_prior), rtol=0, atol=1e-15)
 
 
 def test_two_iterations_of_the_papers_choices_are_dnas_applied_twice():

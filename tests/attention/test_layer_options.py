@@ -570,3 +570,11 @@ def test_the_measures_of_a_differential_layer_are_those_of_layers_with_the_queri
             if name != "objective_both":  # an iteration that ends once all examples and maps have converged
                 with case(name):
                     assert_close(found[name][:, number::2], expected, **TIGHT)
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "softpick", "off_by_one"])
+def test_a_layer_refuses_laser_where_rows_need_not_sum_to_one(name):
+    with pytest.raises(ValueError, match=r"laser=True: .* need not sum to 1; use a normalizer whose rows do"):
+        make_layer(name, laser=True)
+    with pytest.raises(ValueError, match="laser=True: not defined with differential=True"):
+        LayerOptions(8, 2, differential=True, laser=True)

@@ -10,7 +10,10 @@ from tolerance import tolerance
 from torch.testing import assert_close
 
 from attnorm.attention import Mask, build_normalizer
-from attnorm.attention.normalizers import _key_bias
+from attnorm.attention.multihead import MultiHeadAttention
+from attnorm.attention.names import NORMALIZERS, build
+from attnorm.attention.normalizers import _key_bias, base
+from attnorm.attention.scorers import ScaledDot
 
 pytestmark = pytest.mark.numerical
 
@@ -282,3 +285,95 @@ def test_a_mask_with_segments_first_used_in_inference_mode_serves_training_after
     found.sum().backward()
     assert_close(found.detach(), expected.clone())
     assert leaf.grad.isfinite().all()
+
+
+# ------------------------------------------------------------------------------------ scores that are masked already
+
+LEVELS = [  # what stands for a forbidden pair, also with a score added to it
+    (torch.float32, -torch.inf),
+    (torch.float32, -1e9),
+    (torch.float32, -1e9 + 100),
+    (torch.float32, torch.finfo(torch.float32).min),
+    (torch.float64, torch.finfo(torch.float64).min),
+    (torch.bfloat16, -1e9),
+    (torch.float16, torch.finfo(torch.float16).min + 100),
+]
+TRIANGLE = torch.ones(6, 6, dtype=torch.bool).tril()
+SCATTERED = torch.rand(6, 6, generator=torch.Generator().manual_seed(4)) < 0.7
+
+
+def outside(name):
+    """A normalizer that no layer has, and a call of it with scores, a mask and what else it needs."""
+    torch.manual_seed(0)
+    module = build("normalizer", name, {}, {"heads": HEADS, "width": reference.WIDTH, "state_width": reference.WIDTH})
+    q, k, _ = reference.make_qkv(6, 6, dtype=torch.float32)
+    states = randn(BATCH, 6, reference.WIDTH, seed=5, dtype=torch.float32)
+    features = None if module.needs_states == "none" else module.features_of(states)
+
+    def weights(scores, mask=None):
+        scale = reference.WIDTH**-0.5
+        return module.eval()(scores, mask, keys=k, scale=scale, **module.declared(q, features))
+
+    return module, weights
+
+
+@pytest.mark.parametrize("name", NORMALIZERS)
+def test_scores_that_are_masked_already_have_the_weights_of_the_mask(name):
+    module, weights = outside(name)
+    allowed = TRIANGLE if module.couples_queries == "past" or module.needs_causal else SCATTERED
+    for dtype, number in LEVELS:
+        if module.needs_queries and dtype == torch.float64:
+            continue  # the queries have 32 bits
+        scores = randn(BATCH, HEADS, 6, 6, seed=3, dtype=dtype)
+        masked = scores.masked_fill(~allowed, number)
+        assert torch.equal(weights(masked), weights(scores, allowed)), (dtype, number)
+        assert weights(masked)[..., ~allowed].abs().max() == 0
+    if module.couples_queries == "past":
+        given = {"keys": reference.make_qkv(6, 6, dtype=torch.float32)[1]} if module.needs_keys else {}
+        row = scores.float()[..., :1, :]
+        found = module.step(row.masked_fill(~SCATTERED[:1], -1e9), **given)
+        assert_close(found, module.step(row, SCATTERED[:1], **given))
+
+
+def test_ten_thousand_below_is_a_score_and_what_is_no_number_stays_none():
+    scores = randn(1, 1, 6, 6, dtype=torch.float32)
+    for number in (-1e4, -1e6, -9e8):
+        low = scores.masked_fill(~SCATTERED, number)
+        expected = reference.exact_weights("dnas", low.double())
+        assert_close(build_normalizer("dnas")(low).double(), expected, **tolerance(torch.float32, size=6))
+    scores[0, 0, 2, 3] = torch.nan
+    assert build_normalizer("softmax")(scores)[0, 0, 2].isnan().all()
+
+
+COUPLING = [name for name in NORMALIZERS if outside(name)[0].couples_queries == "all"]
+
+
+@pytest.mark.parametrize("name", COUPLING)
+def test_a_causal_pattern_is_refused_outside_of_layers(name):
+    module, weights = outside(name)
+    scores = randn(BATCH, HEADS, 6, 6, seed=3, dtype=torch.float32)
+    q, k, v = reference.make_qkv(6, 6, dtype=torch.float32)
+    message = f"mask: hides the future: {type(module).__name__} couples queries and would leak the future"
+    for number in (-torch.inf, -1e9, torch.finfo(torch.float32).min):
+        with pytest.raises(ValueError, match=message):
+            weights(scores.masked_fill(~TRIANGLE, number))
+    for call in (lambda: weights(scores, TRIANGLE), lambda: module.attend(q, k, v, TRIANGLE)):
+        with pytest.raises(ValueError, match=message):
+            call()
+    assert weights(scores).isfinite().all()
+
+
+def test_layers_and_compiled_code_look_at_no_values(monkeypatch):
+    def look(*_):
+        raise AssertionError("the values of a tensor are looked at")
+
+    layer, x = MultiHeadAttention(8, HEADS, build_normalizer("dnas"), ScaledDot()), randn(2, 6, 8).float()
+    layer.observer = lambda seen: None
+    monkeypatch.setattr(base, "hides_the_future", look)
+    monkeypatch.setattr(torch.Tensor, "__bool__", look)
+    for mask in (None, TRIANGLE):
+        layer(x, x, mask)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    module, scores = build_normalizer("dnas"), randn(1, 1, 6, 6).float()
+    assert (module(scores.masked_fill(~TRIANGLE, -1e9))[0, 0][~TRIANGLE] == 0).tolist()[0]
+    module(scores, TRIANGLE)

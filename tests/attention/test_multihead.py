@@ -14,6 +14,7 @@ from torch.testing import assert_close
 from attnorm.attention import Mask, MultiHeadAttention, Normalizer, build_normalizer, observe, smallest_column_mass
 from attnorm.attention.multihead import Cache, attention_layers, entropy
 from attnorm.attention.names import build_scorer
+from attnorm.attention.surroundings import in_layer
 
 pytestmark = pytest.mark.numerical
 
@@ -233,7 +234,7 @@ def test_dnas_keeps_a_mass_of_one_over_the_keys_where_softmax_does_not():
         if mask == "nothing_allowed":
             continue
         scores = 4 * randn(BATCH, HEADS, *given.size, seed=3)
-        dnas, softmax = (build_normalizer(name)(scores, given.allowed) for name in ("dnas", "softmax"))
+        dnas, softmax = (in_layer(build_normalizer(name))(scores, given.allowed) for name in ("dnas", "softmax"))
         with case(mask):
             assert smallest_column_mass(dnas, given.allowed).min() >= 1 / given.n_keys - 1e-12
             assert smallest_column_mass(softmax, given.allowed).min() < 1 / given.n_keys

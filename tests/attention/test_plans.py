@@ -17,6 +17,7 @@ from attnorm.attention.normalizers import espformer
 from attnorm.attention.normalizers.base import Normalizer, logsumexp_over_queries, softmax_over_keys
 from attnorm.attention.normalizers.espformer import ESPFormer
 from attnorm.attention.normalizers.lotformer import LOTFormer
+from attnorm.attention.surroundings import in_layer
 from attnorm.attention.visible import queries_with_the_same_keys
 
 pytestmark = pytest.mark.numerical
@@ -34,7 +35,7 @@ VARIANTS = [
 
 def make(name, **options):
     torch.manual_seed(3)
-    module = build_normalizer(name, **{**OPTIONS[name], **options}).double()
+    module = in_layer(build_normalizer(name, **{**OPTIONS[name], **options})).double()
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter)
     return module

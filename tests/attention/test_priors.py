@@ -13,6 +13,7 @@ from torch.testing import assert_close
 from attnorm.attention import Mask, build_normalizer
 from attnorm.attention.names import build_prior
 from attnorm.attention.priors import T5, Content, Learned, Sum, positions_in
+from attnorm.attention.surroundings import in_layer
 from attnorm.models.generation import Decoding, generate
 
 pytestmark = pytest.mark.numerical
@@ -225,7 +226,7 @@ def test_content_never_gives_nan_and_no_gradient_to_a_key_that_nobody_sees(norma
     for mask in OF_THREE_HEADS:
         given, (n, m) = MASKS[mask].argument, MASKS[mask].size
         states = key_states(m).requires_grad_()
-        log_prior, module = prior(n, m, 0, states, given), build_normalizer(normalizer)
+        log_prior, module = prior(n, m, 0, states, given), in_layer(build_normalizer(normalizer))
         weights = module(randn(BATCH, HEADS, n, m), MASKS[mask].argument_of(module), log_prior=log_prior)
         allowed = MASKS[mask].allowed.expand(weights.shape)
         (gradient,) = reference.gradients(weights, [states])

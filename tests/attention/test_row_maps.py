@@ -11,6 +11,7 @@ import torch
 from reference import BATCH, HEADS, MASKS, case, in_turn, make_log_prior, make_qkv, randn
 from tolerance import rounding, tolerance
 from torch.autograd import gradcheck
+from torch.func import functional_call
 from torch.testing import assert_close
 
 from attnorm.attention import build_normalizer
@@ -236,10 +237,40 @@ def test_scores_of_1e4_keep_the_digits_of_their_differences(variant):
 
 
 @pytest.mark.parametrize("variant", TRAINED)
-def test_the_lowest_number_as_a_score_gets_no_weight_and_disturbs_nobody(variant):
+def test_the_lowest_number_as_a_score_is_a_mask(variant):
     lowest, low = random_scores(n_keys=12, dtype=torch.float32), random_scores(n_keys=12, dtype=torch.float32)
     lowest[..., ::5], low[..., ::5] = torch.finfo(torch.float32).min, -1000.0
-    assert_close(make(variant)(lowest), make(variant)(low), rtol=0, atol=rounding(torch.float32, size=12))
+    masked = make(variant)(low, low > -1000)
+    assert_close(make(variant)(lowest), masked, rtol=0, atol=rounding(torch.float32, size=12))
+
+
+@pytest.mark.parametrize("variant", ["sparsemax", "entmax", "entmax_1.2", "entmax_3", "learned"])
+def test_the_transforms_of_torch_func_give_what_autograd_gives(variant):
+    module = make(variant) if variant in MAPS else build_normalizer("entmax", alpha=1.4, learn="layer").double()
+    scores, step = random_scores(n_keys=6), random_scores(n_keys=6, seed=5)
+    mask = torch.rand(scores.shape, generator=torch.Generator().manual_seed(1)) < 0.8
+    mask[0, 0, 0] = False  # a dead row
+
+    def f(scores):
+        return (module(scores, mask) * step).sum()
+
+    leaf = scores.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(f(leaf), leaf)
+    assert_close(torch.func.grad(f)(scores), slope, **TIGHT)
+    weights, change = torch.func.jvp(lambda s: module(s, mask), (scores,), (step,))
+    assert_close(weights, module(scores, mask), **TIGHT)
+    assert_close((change * step).sum(), (slope * step).sum(), **TIGHT)
+    if variant in ("sparsemax", "entmax_1.2"):  # others have infinite second derivatives at the ends of the support
+        curve = torch.func.jvp(torch.func.grad(f), (scores,), (step,))[1]
+        before, after = (torch.func.grad(f)(scores + sign * 1e-5 * step) for sign in (-1, 1))
+        assert_close(curve, (after - before) / 2e-5, rtol=0, atol=1e-5)
+    each = torch.vmap(torch.func.grad(lambda s, m, x: (module(s[None], m[None]) * x).sum()))(scores, mask, step)
+    assert_close(each, slope, **TIGHT)
+    if variant == "learned":
+        given = dict(module.named_parameters())
+        (expected,) = torch.autograd.grad(f(scores), module.parameters())
+        found = torch.func.grad(lambda own: (functional_call(module, own, (scores, mask)) * step).sum())(given)
+        assert_close(found["a"], expected, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("variant", MAPS)

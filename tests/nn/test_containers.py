@@ -201,6 +201,27 @@ def test_a_decoder_refuses_what_would_leak_the_future():
     assert not torch.allclose(output[:, 3:], other[:, 3:])
 
 
+@pytest.mark.parametrize("by_position", [False, True])
+def test_the_cross_attention_of_a_converted_decoder_knows_its_padded_queries(by_position):
+    """A prefix normalizer with padding on the left, so that padded queries come first."""
+    decoder = convert(nn.TransformerDecoder(decoder_layer(), 2), "dnas_prefix")
+    convert(decoder, "dnas_prefix")
+    causal = nn.Transformer.generate_square_subsequent_mask(LENGTH)
+    left = PADDING.flip(1)
+    if by_position:
+        output = X
+        for layer in decoder.layers:
+            output = layer(output, MEMORY, causal, None, left, PADDING)
+    else:
+        output = decoder(X, MEMORY, causal, tgt_key_padding_mask=left, memory_key_padding_mask=PADDING)
+    for row, length in enumerate(REAL.sum(1)):
+        target, memory = X[row : row + 1, LENGTH - length :], MEMORY[row : row + 1, :length]
+        alone = decoder(target, memory, causal[:length, :length])
+        assert_close(output[row, LENGTH - length :], alone[0], **WITHIN)
+    assert all(layer.multihead_attn.padded_queries is None for layer in decoder.layers)
+    assert len(decoder.layers[0]._forward_pre_hooks) == 1
+
+
 def test_autocast_of_an_encoder_changes_only_the_rounding():
     model = in_finished_encoder("dnas")
     expected = of_encoder(model.train()).detach()

@@ -1,6 +1,7 @@
 """attnorm.nn.functional.attention: with softmax PyTorch's function, and with others the weights of the normalizer."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -204,6 +205,27 @@ def test_argmax_by_name_is_in_eval_mode():
     q, k, v = qkv(2, 3)
     best = (q @ k.mT).argmax(-1)
     assert_close(attention(q, k, v, normalizer="argmax"), v.take_along_dim(best[..., None], -2))
+
+
+def test_the_function_may_take_the_place_of_that_of_pytorch(monkeypatch):
+    inputs = qkv(2, 3)
+    masks = (None, ALLOWED, randn(L, S))
+    expected = [F.scaled_dot_product_attention(*inputs, mask) for mask in masks]
+    monkeypatch.setattr(F, "scaled_dot_product_attention", partial(attention, normalizer="softmax"))
+    for mask, wanted in zip(masks, expected, strict=True):
+        same(F.scaled_dot_product_attention(*inputs, mask), wanted, inputs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["softmax", "dnas"])
+def test_an_exported_function_takes_batches_of_any_size(name):
+    class Attention(torch.nn.Module):
+        def forward(self, q):
+            return attention(q, q, q, normalizer=name)
+
+    batch = torch.export.Dim("batch", min=2, max=64)
+    exported = torch.export.export(Attention(), (randn(3, 2, L, E),), dynamic_shapes=({0: batch},)).module()
+    assert_close(exported(randn(5, 2, L, E)), Attention()(randn(5, 2, L, E)))
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import copy
 import io
 import math
+import warnings
 
 import pytest
 import reference
@@ -17,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from attnorm.attention import build_normalizer
 from attnorm.attention.names import NORMALIZERS
 from attnorm.attention.normalizers.dnas import DNAS
-from attnorm.nn import MultiheadAttention
+from attnorm.nn import MultiheadAttention, multihead
 
 pytestmark = pytest.mark.numerical
 
@@ -28,6 +29,7 @@ PAIRS[:, 2] = False  # every query sees a key, as PyTorch requires
 EACH = (torch.rand(BATCH * HEADS, LENGTH, KEYS, generator=torch.Generator().manual_seed(2)) < 0.3).clone()
 EACH[:, :, 2] = False
 PADDING = torch.arange(KEYS) >= torch.tensor([7, 5, 3])[:, None]
+CAUSAL = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)  # True = forbidden
 MASKS = {
     "nothing": {},
     "padding": {"key_padding_mask": PADDING},
@@ -266,6 +268,76 @@ def test_padded_queries_of_cross_attention_are_those_that_are_named():
     assert_close(alone[:3], expected[0])
 
 
+def test_padding_beside_a_query_that_is_not_the_key_warns_once():
+    multihead.warn_of_padded_queries.cache_clear()
+    padding = PADDING[:, :LENGTH]
+    for length in (LENGTH, LENGTH - 2):
+        x, memory = randn(BATCH, length, WIDTH), randn(BATCH, LENGTH, WIDTH, seed=1)
+        with warnings.catch_warnings(action="error"):  # what is not a case for it
+            layer("dnas")(x, memory, memory)
+            layer("softmax")(x, memory, memory, padding)
+            layer("dnas")(memory, memory, memory, padding)
+            layer("dnas")(x, memory, memory, padding, query_padding_mask=torch.zeros(BATCH, length).bool())
+        with pytest.warns(UserWarning, match="dnas couples queries, .* pass query_padding_mask"):
+            layer("dnas")(x, memory, memory, padding)
+        with warnings.catch_warnings(action="error"):
+            layer("dnas")(x, memory, memory, padding)
+        multihead.warn_of_padded_queries.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["softmax", "dnas"])
+def test_keys_and_values_are_those_of_the_same_examples_as_in_pytorch(name):
+    theirs, ours = pair(name, batch_first=True)
+    x, memory = randn(BATCH, LENGTH, WIDTH), randn(BATCH, KEYS, WIDTH, seed=1)
+    for given, message in (
+        ((x, memory[:1], memory[:1]), "key: expected a batch of 3, as that of the query, got 1"),
+        ((x[:1], memory, memory), "key: expected a batch of 1, as that of the query, got 3"),
+        (
+            (x, memory, memory[:1]),
+            "value: .* of 3 and a length of 7, .* got a batch of 1 and a length of 7",
+        ),
+        (
+            (x, memory, memory[:, :1]),
+            "value: .* of 3 and a length of 7, .* got a batch of 3 and a length of 1",
+        ),
+    ):
+        with pytest.raises((RuntimeError, AssertionError)):
+            theirs(*given)
+        with pytest.raises(ValueError, match=message):
+            ours(*given)
+
+
+@pytest.mark.parametrize("name", NORMALIZERS)
+def test_a_module_on_the_device_meta_has_the_shapes_of_another_one(name):
+    """Such tensors have no values, and their device has no autocast."""
+    module = MultiheadAttention(WIDTH, HEADS, batch_first=True, normalizer=name, device="meta").eval()
+    x, pairs = torch.empty(BATCH, LENGTH, WIDTH, device="meta"), CAUSAL.to("meta")
+    padding = torch.zeros(BATCH, LENGTH, dtype=torch.bool, device="meta")
+    masks = [{"attn_mask": pairs}, {"attn_mask": pairs.float()}]
+    masks += [] if module.normalizer.needs_causal else [{}, {"key_padding_mask": padding}]
+    for given in masks if not module.normalizer.needs_queries else masks[2:]:
+        output, weights = module(x, x, x, **given)
+        assert output.shape == x.shape and weights.shape == (BATCH, LENGTH, LENGTH)
+        assert module(x, x, x, **given, need_weights=False)[0].shape == x.shape
+
+
+@pytest.mark.slow
+def test_an_exported_module_takes_batches_of_any_size():
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = layer("dnas").eval()
+
+        def forward(self, x, padding):
+            return self.attention(x, x, x, padding, need_weights=False)[0]
+
+    batch, padding = torch.export.Dim("batch", min=2, max=64), PADDING[:, :LENGTH]
+    of_three = (randn(BATCH, LENGTH, WIDTH), padding)
+    exported = torch.export.export(Layer(), of_three, dynamic_shapes=({0: batch}, {0: batch})).module()
+    of_two = (randn(2, LENGTH, WIDTH, seed=2), padding[1:])
+    assert_close(exported(*of_two), Layer()(*of_two))
+
+
 def test_large_negative_numbers_forbid_attention_for_every_normalizer():
     """Without this, dnas would ignore them: they add the same number to each score of a column."""
     module, x = layer("dnas").eval(), randn(BATCH, LENGTH, WIDTH)
@@ -283,7 +355,6 @@ def test_a_learned_mask_that_begins_with_zeros_gets_a_gradient():
     assert mask.grad.abs().max() > 0
 
 
-CAUSAL = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)  # True = forbidden
 LEAKS = {
     "hint": {"attn_mask": CAUSAL, "is_causal": True},
     "bool": {"attn_mask": CAUSAL},

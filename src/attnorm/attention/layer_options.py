@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from attnorm.attention.normalizers.base import upcast
 from attnorm.attention.option_checks import above_zero
+from attnorm.attention.surroundings import without_autocast
 
 LAYER_OPTIONS = ("gate", "exclusive", "differential", "laser")
 LARGEST_VALUE = 64.0  # e^64 = 6e27: sums of such numbers, and their products with small weights, fit in float32
@@ -82,6 +83,8 @@ class LayerOptions(nn.Module):
 
     width, heads: as in `MultiHeadAttention`.
     gate:         a module from the states (B, N, W) to factors of the output, broadcastable to (B, H, N, D), or None.
+
+    Raises ValueError for `laser` with `differential`.
     """
 
     def __init__(
@@ -94,6 +97,8 @@ class LayerOptions(nn.Module):
         laser: bool = False,
     ):
         super().__init__()
+        if differential and laser:
+            raise ValueError("laser=True: not defined with differential=True, because a difference has no logarithm")
         self.gate, self.exclusive, self.laser = gate, exclusive, laser
         self.differential = Differential(width, heads) if differential else None
 
@@ -157,6 +162,6 @@ def laser(attend: Callable[[Tensor], Tensor], v: Tensor) -> Tensor:
     outputs depend on later values, which could push all others below the smallest number. Therefore values outside of
     [-64, 64] count as the nearer bound instead.
     """
-    with torch.autocast(v.device.type, enabled=False):
+    with without_autocast(v):
         mean = attend(upcast(v).clamp(-LARGEST_VALUE, LARGEST_VALUE).exp())
         return torch.where(mean > 0, mean, 1.0).log().to(v.dtype)

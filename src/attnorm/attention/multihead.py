@@ -13,6 +13,7 @@ from attnorm.attention.normalizers.base import Normalizer, dot_scores
 from attnorm.attention.observation import Observation
 from attnorm.attention.rotary import Rotation, rotate
 from attnorm.attention.scorers import Scorer
+from attnorm.attention.surroundings import in_layer
 
 
 class Cache:
@@ -67,6 +68,8 @@ class MultiHeadAttention(nn.Module):
     `Normalizer.attend` is used whenever possible. The dense weights are computed in training with dropout, if the
     scorer is not of a dot-product type, if the weights are observed, with a bank, during cached decoding with a prefix
     normalizer, and if the normalizer has a `remainder_value`, whose weight is what a row leaves of 1.
+
+    Raises ValueError for `laser` with a normalizer whose rows need not sum to 1.
     """
 
     def __init__(
@@ -81,9 +84,14 @@ class MultiHeadAttention(nn.Module):
     ):
         super().__init__()
         assert width % heads == 0, f"width {width} is not divisible by {heads} heads"
+        if options is not None and options.laser and normalizer.total not in (0, 1):
+            raise ValueError(
+                f"laser=True: takes the logarithm of an average, and rows of {type(normalizer).__name__} need not sum "
+                "to 1; use a normalizer whose rows do, such as softmax"
+            )
         self.heads, self.dropout = heads, dropout
         assert bank is None or normalizer.takes_bank, f"{type(normalizer).__name__} gives no weight to a bank"
-        self.normalizer, self.scorer, self.bank, self.options = normalizer, scorer, bank, options
+        self.normalizer, self.scorer, self.bank, self.options = in_layer(normalizer), scorer, bank, options
         self.maps = heads if options is None else options.maps * heads  # the number of matrices of weights
         self.query = nn.Linear(width, width)
         self.key_value = nn.Linear(width, 2 * width)

@@ -11,6 +11,7 @@ from attnorm.attention.hooks import TrainingHooks
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers.base import dot_scores, upcast
 from attnorm.attention.option_checks import above_zero, whole
+from attnorm.attention.surroundings import without_autocast
 from attnorm.attention.visible import visible_keys
 
 LARGEST = 2**24  # elements of additive's (B, H, N, M, D) tensor: 64 MiB in float32; above it, queries are chunked
@@ -228,7 +229,7 @@ class Additive(Scorer):
     @staticmethod
     def scores(queries: Tensor, keys: Tensor, v: Tensor) -> Tensor:
         """Returns v' tanh(keys + queries), (B, H, N, M): queries (B, H, N, D), keys (B, H, M, D), v (H, D)."""
-        with torch.autocast(queries.device.type, enabled=False):
+        with without_autocast(queries):
             hidden = torch.tanh(keys[:, :, None] + queries[:, :, :, None])  # (B, H, N, M, D)
             return (hidden @ v[:, None, :, None]).squeeze(-1)
 

@@ -57,9 +57,10 @@ def queries_with_the_same_keys(mask: Tensor | Mask | None, scores: Tensor) -> It
     scores: as in `visible_keys`.
     """
     n_queries, n_keys = scores.shape[-2:]
-    if mask is None or (isinstance(mask, Mask) and not mask.causal and mask.segments is None):
+    is_padding = isinstance(mask, Mask) and not mask.causal and mask.segments is None
+    if mask is None or is_padding or scores.is_meta:  # which has a shape, but no values that divide the queries
         queries, keys = (torch.ones(1, 1, n, dtype=torch.bool, device=scores.device) for n in (n_queries, n_keys))
-        if mask is not None:
+        if isinstance(mask, Mask):
             mask.check_shape(scores.shape[0], n_queries, n_keys)
             queries = queries if mask.queries is None else mask.queries[:, None]
             keys = keys if mask.keys is None else mask.keys[:, None]

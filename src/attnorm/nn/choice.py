@@ -8,6 +8,7 @@ import torch
 
 from attnorm.attention.names import build
 from attnorm.attention.normalizers.base import Normalizer
+from attnorm.attention.surroundings import in_layer
 from attnorm.imports import parameters
 
 Choice = str | Mapping[str, Any] | type[Normalizer] | Normalizer
@@ -53,4 +54,4 @@ def built(name: str, device: torch.device) -> Normalizer:
         raise ValueError(
             f"normalizer {name!r} has trained parameters: build it once, as a part of the model, and pass the instance"
         )
-    return made.to(device).eval()
+    return in_layer(made.to(device).eval())

@@ -2,7 +2,7 @@
 
 import copy
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from torch import nn
@@ -19,11 +19,16 @@ def convert(model: Model, normalizer: Choice) -> Model:
 
     The new modules share the parameters and the hooks of the old ones, so that an optimizer of them remains valid. It
     does not know the parameters of the normalizers yet. Modules that `convert` has made get another normalizer; those
-    of other subclasses are left as they are. The encoders of PyTorch inside the model no longer use nested tensors.
+    of other subclasses are left as they are. The encoders of PyTorch inside the model no longer use nested tensors, and
+    each `torch.nn.TransformerDecoderLayer` tells its cross-attention which queries its `tgt_key_padding_mask` pads.
 
-    normalizer: as in `MultiheadAttention`. Each module gets a copy of an instance.
+    normalizer: as in `MultiheadAttention`. Each module gets a copy of an instance. "hnas" starts halfway between
+                softmax and dnas, which changes the output of a trained model at once. To start such a model as softmax,
+                pass {"name": "hnas", "form": "clamp", "start": 0}.
 
-    To convert a part of a model, pass this part: `convert(transformer.encoder, "dnas")`.
+    To convert a part of a model, pass this part: `convert(transformer.encoder, "dnas")`. With the library `peft`, which
+    freezes what it does not know, train and save the parameters of the normalizers by
+    `LoraConfig(..., modules_to_save=["normalizer"])`.
 
     Raises ValueError before anything is replaced: if there is nothing to replace, for an unknown normalizer, for
     arguments that `MultiheadAttention` refuses, and for a normalizer that couples all queries inside a
@@ -50,7 +55,19 @@ def convert(model: Model, normalizer: Choice) -> Model:
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False
+        if isinstance(module, nn.TransformerDecoderLayer) and hand_over not in module._forward_pre_hooks.values():
+            module.register_forward_pre_hook(hand_over, with_kwargs=True)
+            module.register_forward_hook(forget, always_call=True)
     return model
+
+
+def hand_over(layer: Any, args: tuple, kwargs: Mapping[str, Any]) -> None:
+    """Tells the cross-attention of a decoder layer which of its queries are padding."""
+    layer.multihead_attn.padded_queries = args[4] if len(args) > 4 else kwargs.get("tgt_key_padding_mask")
+
+
+def forget(layer: Any, *_: Any) -> None:
+    layer.multihead_attn.padded_queries = None
 
 
 def converted(old: nn.MultiheadAttention, normalizer: Choice) -> MultiheadAttention:

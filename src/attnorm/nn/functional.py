@@ -95,7 +95,7 @@ def attention(
         attn_mask = with_heads(attn_mask.expand(*query.shape[:-1], n_keys))
     padding = (key_padding_mask, query_padding_mask)
     keys, queries = (None if x is None else x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) for x in padding)
-    shape = (len(q), n_queries, n_keys)
+    shape = (q.shape[0], n_queries, n_keys)
     mask, bias = read_masks(normalizer, shape, attn_mask, keys, queries, is_causal and n_queries == n_keys)
     context, _ = attend(normalizer, q, k, v, mask, bias, log_prior, features, scale, dropout_p)
     return context.reshape(*query.shape[:-1], value.shape[-1])

@@ -1,11 +1,15 @@
 """`torch.nn.MultiheadAttention` with any normalizer."""
 
+import warnings
+from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attnorm.attention.names import name_of
+from attnorm.attention.surroundings import in_layer
 from attnorm.nn.choice import Choice, normalizer_of
 from attnorm.nn.functional import attend
 from attnorm.nn.masks import forbidden, opposite, read_masks
@@ -60,7 +64,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         made = normalizer_of(normalizer, **facts)
         if made.needs_states == "keys" and self.kdim != embed_dim:
             made = normalizer_of(normalizer, **{**facts, "state_width": self.kdim})
-        self.normalizer = made.to(device=device, dtype=dtype)
+        self.normalizer = in_layer(made.to(device=device, dtype=dtype))
+        self.padded_queries: Tensor | None = None  # those that a converted layer knows, while it computes
 
     def _reset_parameters(self) -> None:
         """Called by PyTorch. Afterwards, `_qkv_same_embed_dim` is False, which is all that PyTorch's containers look at
@@ -97,10 +102,11 @@ class MultiheadAttention(nn.MultiheadAttention):
         If the normalizer couples queries, padded queries would change the weights of the others. In self-attention,
         when `query` and `key` are the same tensor or views of it, they are therefore those of `key_padding_mask`,
         unless `query_padding_mask` is given. Otherwise, as in cross-attention or if one of the two is a copy or a cast,
-        all queries are real, unless it is given. The attention of a padded query is 0, and so is that of a query
-        without an allowed key.
+        all queries are real, unless it is given; with a `key_padding_mask`, a warning says so once. The attention of a
+        padded query is 0, and so is that of a query without an allowed key.
 
-        Raises ValueError for masks with which the normalizer is not defined. One that couples all queries is refused
+        Raises ValueError for a key or value that does not have the batch of the query or the length of the key, and for
+        masks with which the normalizer is not defined. One that couples all queries is refused
         with a causal mask, also without the hint. A decoder passes no such mask to its cross-attention, where the
         future would leak in the same way.
         """
@@ -119,9 +125,20 @@ class MultiheadAttention(nn.MultiheadAttention):
             )
         elif not self.batch_first:
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
-        shape = (len(query), query.shape[1], key.shape[1])
-        if of_self and self.normalizer.couples_queries != "none" and query_padding_mask is None:
-            query_padding_mask = None if key_padding_mask is None else forbidden(key_padding_mask)
+        shape = (query.shape[0], query.shape[1], key.shape[1])
+        if key.shape[0] != query.shape[0]:
+            raise ValueError(f"key: expected a batch of {query.shape[0]}, as that of the query, got {key.shape[0]}")
+        if value.shape[:2] != key.shape[:2]:
+            sizes = "a batch of {} and a length of {}"
+            expected, got = sizes.format(*key.shape), sizes.format(*value.shape)
+            raise ValueError(f"value: expected {expected}, as those of the key, got {got}")
+        if self.normalizer.couples_queries != "none" and query_padding_mask is None:
+            if self.padded_queries is not None:
+                query_padding_mask = forbidden(self.padded_queries)
+            elif key_padding_mask is not None and of_self:
+                query_padding_mask = forbidden(key_padding_mask)
+            elif key_padding_mask is not None and not torch.compiler.is_compiling():
+                warn_of_padded_queries(name_of(self.normalizer))
         pairs = None if attn_mask is None else self.pairs(attn_mask, shape)
         is_causal = is_causal and pairs is not None and pairs.dim() == 2 and shape[1] == shape[2]
         if is_causal and key_padding_mask is None and not need_weights:
@@ -170,6 +187,17 @@ class MultiheadAttention(nn.MultiheadAttention):
         output, weights = self(padded, padded, padded, padding.to(x.device), need_weights, None, average)
         rows = [row[:length] for row, length in zip(output, lengths, strict=True)]
         return torch.nested.as_nested_tensor(rows, layout=x.layout), weights
+
+
+@cache
+def warn_of_padded_queries(name: str) -> None:
+    """Warns once that queries may be padded without the module's knowledge."""
+    warnings.warn(
+        f"{name} couples queries, and attention got a key_padding_mask, a query that is not the key, and no "
+        "query_padding_mask. If queries are padded, they change the weights of the others: pass query_padding_mask, "
+        "True at padding, or zeros if every query is real",
+        stacklevel=3,
+    )
 
 
 def is_same(x: Tensor, y: Tensor) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 from attnorm.attention.names import NORMALIZERS, PARTS, build, short_name
 from attnorm.attention.normalizers.base import Normalizer
+from attnorm.attention.surroundings import in_layer
 from attnorm.imports import find, parameters
 
 NULLS = ("uniform", "none")
@@ -51,7 +52,7 @@ class Arm:
         """Builds the normalizer for a number of heads of a width. A weight per layer becomes one per head."""
         facts = {"heads": heads, "width": width, "state_width": width}
         per_head = {"per": "head"} if "per" in parameters(find("normalizer", self.name, *PARTS["normalizer"])) else {}
-        return build("normalizer", self.name, {**per_head, **self.options}, facts)
+        return in_layer(build("normalizer", self.name, {**per_head, **self.options}, facts))
 
     def unfit(self, site: str) -> str | None:
         """Why the normalizer is not defined at a site ("cross", "bidirectional", "causal"); None if it is."""

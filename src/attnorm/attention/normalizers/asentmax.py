@@ -9,6 +9,7 @@ from attnorm.attention.normalizers._per_position import PerPosition
 from attnorm.attention.normalizers._row_map import map_rows
 from attnorm.attention.normalizers.base import Normalizer, add_log_prior, masked_scores, upcast
 from attnorm.attention.normalizers.entmax import Entmax
+from attnorm.attention.surroundings import without_autocast
 from attnorm.attention.visible import visible_keys
 
 
@@ -49,7 +50,7 @@ class ASEntmax(Normalizer):
         features: Tensor | None = None,
     ) -> Tensor:
         assert features is not None, "asentmax needs the features of the queries"
-        with torch.autocast(scores.device.type, enabled=False):
+        with without_autocast(scores):
             beta, gamma = features.to(upcast(scores).dtype).split(1, -1)  # (B, H, N, 1)
             n = visible_keys(mask, upcast(scores))
             factor = self.delta + beta * (n + 1).log() ** gamma

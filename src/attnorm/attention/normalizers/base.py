@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from attnorm.attention.hooks import TrainingHooks
-from attnorm.attention.masking import Mask, dense_mask
+from attnorm.attention.masking import Mask, allowed_in, dense_mask, hides_the_future
+from attnorm.attention.surroundings import being_transformed, may_look, without_autocast
 
 AT_MOST_ONE = (0.0, 1.0)  # a value for `Normalizer.total`, for example for sigmoid attention divided by M
 
@@ -35,8 +35,8 @@ class Normalizer(TrainingHooks):
     `TrainingHooks` for parameters that should be recorded, need a higher learning rate, or need a projection.
 
     couples_queries: whether a row of weights depends on other queries. One of "none", "past" (only on earlier queries,
-                     which is safe at autoregressive sites) and "all" (not accepted at autoregressive sites; a call
-                     with a `Mask` that is causal raises ValueError. A dense mask is not recognized as causal).
+                     which is safe at autoregressive sites) and "all" (not accepted at autoregressive sites, see
+                     `refuse_leak`).
     safe_form:       the name of a normalizer with the same formula over earlier queries only, for messages; "" if there
                      is none.
     needs_keys:      whether the formula requires `keys` and `scale`.
@@ -80,6 +80,7 @@ class Normalizer(TrainingHooks):
     step: Callable[..., tuple[Tensor, Tensor]]  # of a class with couples_queries = "past"; the others have none
     forward_with_bank: Callable[..., Tensor]  # of a class that gives weight to keys outside the input, such as `ot`
     features: Callable[[Tensor], Tensor]  # of a class with needs_states: see `features_of`
+    _in_layer = False  # whether only a layer calls it, see `in_layer`
 
     @property
     def takes_bank(self) -> bool:
@@ -108,7 +109,8 @@ class Normalizer(TrainingHooks):
 
         scores:    (B, H, N, M), already scaled.
         mask:      bool, broadcastable to `scores`, True where a query may attend to a key; or a compact `Mask`. All
-                   weights of a row without an allowed key are 0.
+                   weights of a row without an allowed key are 0. Without a mask, scores of at most -1e9, such as -inf,
+                   are those of forbidden pairs.
         log_prior: log u, broadcastable to `scores`, where u is the preference distribution. It is -inf where u = 0.
         keys:      (B, H, M, D), the keys that gave the scores. `keys` and `scale`, the scale of the scores, are used
                    only by normalizers whose formula contains them (the templates of optimal transport and Fenchel
@@ -119,26 +121,42 @@ class Normalizer(TrainingHooks):
 
         A subclass overrides it instead of `weights` if it needs the scores before they are masked.
         """
-        with torch.autocast(scores.device.type, enabled=False):
+        with without_autocast(scores):
             s = masked_scores(scores, mask)
             return self.weights(s, Given(mask, log_prior, keys, scale, queries, features)).to(scores.dtype)
 
     def __call__(self, scores: Tensor, mask: Tensor | Mask | None = None, **given: Any) -> Tensor:
-        """Calls `forward`, unless there is no query or no key, and so no weight.
+        """Calls `forward`, unless there is no weight. Raises ValueError if a weight would leak the future, see
+        `refuse_leak`. Scores that are masked already need no mask, see `masking.allowed_in`."""
+        mask = self._mask_of(scores, mask)
+        self.refuse_leak(mask)
+        return self._weigh(scores, mask, **given)
 
-        Raises ValueError if the weights would leak the future, see `refuse_leak`.
-        """
-        if self.couples_queries == "all":
-            self.refuse_leak(mask)
-        if not scores.numel():
-            return scores
-        weights: Tensor = super().__call__(scores, mask, **given)
-        return weights
+    def _weigh(self, scores: Tensor, mask: Tensor | Mask | None, **given: Any) -> Tensor:
+        return super().__call__(scores, mask, **given) if scores.numel() else scores
+
+    def _mask_of(self, scores: Tensor, mask: Tensor | Mask | None) -> Tensor | Mask | None:
+        """The mask, or the one that the scores contain if there is none."""
+        if mask is not None or self._in_layer:
+            return mask
+        allowed = allowed_in(scores)
+        # solvers of formulas with keys look at values anyway, and are much faster without a mask
+        looks = (self.couples_queries == "all" or self.needs_keys) and may_look(scores)
+        return None if looks and bool(allowed.all()) else allowed
 
     def refuse_leak(self, mask: Tensor | Mask | None) -> None:
-        """Raises ValueError for a causal `Mask` if each row depends on all queries, and so on later ones."""
-        if isinstance(mask, Mask) and mask.causal and self.couples_queries == "all":
-            raise ValueError(f"Mask(causal=True): {self.leak_message()}")
+        """Raises ValueError for a causal mask if each row depends on all queries, and so on later ones.
+
+        A dense mask is looked at, which waits for the device, unless a layer of attnorm or compiled code calls.
+        """
+        if self.couples_queries != "all" or mask is None:
+            return
+        if isinstance(mask, Mask):
+            what, leaks = "Mask(causal=True)", mask.causal
+        else:
+            what, leaks = "mask: hides the future", not self._in_layer and may_look(mask) and hides_the_future(mask)
+        if leaks:
+            raise ValueError(f"{what}: {self.leak_message()}")
 
     def leak_message(self, name: str = "") -> str:
         """Why it is not accepted at an autoregressive site, if it couples all queries, and what to use instead.
@@ -169,7 +187,8 @@ class Normalizer(TrainingHooks):
         """
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         given = {"keys": k, "scale": scale, **self.declared(q, features)}
-        weights = self(dot_scores(q, k, scale), mask, log_prior=log_prior, **given)
+        self.refuse_leak(mask)
+        weights = self._weigh(dot_scores(q, k, scale), mask, log_prior=log_prior, **given)
         return weights.to(v.dtype) @ v
 
     def remainder_value(self) -> Tensor | None:
@@ -185,7 +204,7 @@ class Normalizer(TrainingHooks):
         A class with `needs_states` implements it as `features`, which is called with states in float32 or wider, and
         with autocast off. The numbers of a position may depend on the state of this position only.
         """
-        with torch.autocast(states.device.type, enabled=False):
+        with without_autocast(states):
             return self.features(upcast(states))
 
     def declared(self, q: Tensor, features: Tensor | None) -> dict[str, Tensor]:
@@ -236,16 +255,9 @@ def with_shared_heads(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(x.expand(*shape, -1, -1) for x in tensors)
 
 
-def being_transformed() -> bool:
-    """Whether `torch.func` or forward-mode differentiation is at work, for which the fused kernels have no rules."""
-    if torch.compiler.is_compiling():
-        return False
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
-
-
 def dot_scores(q: Tensor, k: Tensor, scale: float | Tensor) -> Tensor:
     """Computes scale q k', (B, H, N, M), in float32 or wider regardless of the dtype of the inputs and of autocast."""
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q):
         return (upcast(q) * scale) @ upcast(k).transpose(-2, -1)
 
 

@@ -17,6 +17,7 @@ from attnorm.attention.normalizers._templates import (
     without_padding,
 )
 from attnorm.attention.normalizers.base import FastNormalizer, Given, upcast
+from attnorm.attention.surroundings import without_autocast
 
 
 def gaussian_estimate(z: Tensor, mu: Tensor, alpha: float, covariance: Tensor | None = None) -> Tensor:
@@ -72,7 +73,7 @@ class Continuous(FastNormalizer):
     def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor | None:
         """The mean of the values, plus lambda* times the covariance of templates and values."""
         mask, alpha = given.mask, positive("continuous", given.scale)
-        with torch.autocast(q.device.type, enabled=False):
+        with without_autocast(q):
             few = upcast(q).new_empty(()).expand(1, 1, q.shape[-2], k.shape[-2])  # only its shape and dtype are used
             u = log_preference(few, mask, given.log_prior).exp()
             if u.shape[-2] != 1 or isinstance(alpha, Tensor):

@@ -122,7 +122,7 @@ class DNASSlackPrefix(Slack):
         log_prior: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Adds one query, as `DNASPrefix.step`. A key without a query so far has the smallest number as its state."""
-        s = masked_scores(scores, mask)
+        s = masked_scores(scores, self._mask_of(scores, mask))
         new = self.joining(s)
         if state is not None:
             lowest = torch.finfo(s.dtype).min

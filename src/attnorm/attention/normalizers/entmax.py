@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from attnorm.attention.normalizers._row_map import RowMap
 from attnorm.attention.option_checks import finite_number
+from attnorm.attention.surroundings import being_transformed
 
 
 class Sparsemax(RowMap):
@@ -19,11 +20,40 @@ class Sparsemax(RowMap):
     """
 
     def row_weights(self, scores: Tensor) -> Tensor:
-        return sparsemax(scores)
+        return transformable_entmax(scores, 2) if being_transformed() else sparsemax(scores)
 
     def regularizer(self, p: Tensor, allowed: Tensor) -> Tensor:
         """1/2 |p|^2."""
         return p.square().sum(-1) / 2
+
+
+def transformable_entmax(s: Tensor, alpha: float | Tensor) -> Tensor:
+    """alpha-entmax of each row of s (B, H, N, M) by functions that `torch.func` and forward-mode differentiation know.
+
+    The functions of the library `entmax` have no rules for these. alpha: a number, or a tensor broadcastable to s.
+
+    tau is found by bisection, without a gradient. Two steps of Newton's method from there give its first and second
+    derivatives.
+    """
+    least = -1e6  # in place of -inf, whose products with 0 are NaN
+    s = (s - s.detach().amax(-1, keepdim=True)).clamp(min=least)
+
+    def powers(s: Tensor, alpha: float | Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
+        above, power = (alpha - 1) * s - tau, 1 / (alpha - 1)
+        support = above > 0
+        above = torch.where(support, above, 1.0)  # 0 has no derivative
+        return support * above**power, support * power * above ** (power - 1)
+
+    fixed = alpha.detach() if isinstance(alpha, Tensor) else alpha
+    tau, width = torch.full_like(s[..., :1], -1.0).detach(), 1.0
+    for _ in range(56 if s.dtype == torch.float64 else 28):
+        width /= 2
+        enough = powers(s.detach(), fixed, tau + width)[0].sum(-1, keepdim=True) >= 1
+        tau = torch.where(enough, tau + width, tau)
+    for _ in range(2):
+        p, slope = (it.sum(-1, keepdim=True) for it in powers(s, alpha, tau))
+        tau = tau + (p - 1) / slope
+    return powers(s, alpha, tau)[0]
 
 
 LEAST = 1.01  # the smallest alpha that is learned
@@ -78,7 +108,9 @@ class Entmax(RowMap):
         alpha = self.alpha
         if isinstance(alpha, Tensor):
             alpha = alpha.to(scores.dtype)
-        elif alpha in (1.5, 2):
+        if being_transformed():
+            return transformable_entmax(scores, alpha)
+        if not isinstance(alpha, Tensor) and alpha in (1.5, 2):
             return sparsemax(scores) if alpha == 2 else entmax15(scores)
         # entmax_bisect does not subtract the largest score, and at 1e4 float32 has only three decimals left
         scores = scores - scores.detach().amax(-1, keepdim=True)

@@ -30,6 +30,7 @@ from attnorm.attention.normalizers.base import (
 )
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.attention.option_checks import inside_unit_interval, whole
+from attnorm.attention.surroundings import without_autocast
 
 ORDERS = (1, 2, "exact")
 
@@ -107,7 +108,7 @@ def solve(
     The result has the dtype of q and no gradient. It is 0 for a query that may see no key.
     """
     alpha = positive("fenchel", q.shape[-1] ** -0.5 if scale is None else scale)
-    with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
+    with torch.no_grad(), without_autocast(q):
         s = masked_scores(dot_scores(q.double(), k.double(), alpha), mask)
         log_u = log_preference(s, mask, log_prior)
         T = center_on_first(without_padding(k.double(), s, mask))
@@ -136,7 +137,7 @@ def second_order_logits(s: Tensor, given: Given, T: Tensor, alpha: float | Tenso
 def second_order_queries(q: Tensor, k: Tensor, given: Given) -> Tensor:
     """Returns alpha (I + alpha Sigma)^-1 q in the dtype of q."""
     alpha = positive("fenchel", given.scale)
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q):
         n_queries, n_keys = q.shape[-2], k.shape[-2]
         scores = upcast(q).new_empty(()).expand(1, 1, n_queries, n_keys)  # only the shape and dtype are used
         u = log_preference(scores, given.mask, given.log_prior).exp()

@@ -118,7 +118,7 @@ class Fertility(Normalizer):
         if state is not None:
             used = torch.cat([state, used[..., state.shape[-1] :]], -1)
         left = (self.budget(s, keys) - used).clamp(0.0, 1.0)
-        s = add_log_prior(masked_scores(s, mask), log_prior)
+        s = add_log_prior(masked_scores(s, self._mask_of(scores, mask)), log_prior)
         weights = map_rows(lambda s, forbidden: self.within(s, forbidden, left), s)
         return weights.to(scores.dtype), used + weights
 

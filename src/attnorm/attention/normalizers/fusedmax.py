@@ -41,6 +41,8 @@ class Fusedmax(RowMap):
         x = scores.double()
         x = (x - x.detach().amax(-1, keepdim=True)).clamp(min=-4 * self.lam - 1)
         forbidden = scores == -torch.inf
+        if scores.is_meta:  # it has a shape, but no values that a solver could compare
+            return scores
         p = total_variation_prox(x, self.lam, ~forbidden if forbidden.any() else None)
         return sparsemax(p.to(scores.dtype).masked_fill(forbidden, -torch.inf))
 

@@ -16,6 +16,7 @@ from attnorm.attention.normalizers.base import (
 )
 from attnorm.attention.normalizers.sinkhorn import logsumexp_over_keys
 from attnorm.attention.option_checks import above_zero, whole
+from attnorm.attention.surroundings import without_autocast
 
 
 class LOTFormer(FastNormalizer):
@@ -88,7 +89,7 @@ class LOTFormer(FastNormalizer):
                 return mask.each_segment(self.attend, q, k, v, given.log_prior, scale)
             queries = queries if mask.queries is None else mask.queries
             keys = keys if mask.keys is None else mask.keys
-        with torch.autocast(q.device.type, enabled=False):
+        with without_autocast(q):
             log_p, log_r = self.plans(given, queries[:, None], keys[:, None])
             of_pivots, of_keys = self.glue(log_p, add_log_prior(log_r, given.log_prior))
             return (of_pivots @ (of_keys @ upcast(v))).to(v.dtype)

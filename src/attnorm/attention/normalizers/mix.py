@@ -194,7 +194,7 @@ class Mix(FastNormalizer):
         features: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Adds one query, as `DNASPrefix.step`. The state (B, H, S, M') stacks those of the members that have one."""
-        s, weights, new = upcast(scores), [], []
+        s, mask, weights, new = upcast(scores), self._mask_of(scores, mask), [], []
         states = iter([None] * len(self.state_rows) if state is None else state.split(self.state_rows, -2))
         for member, own in zip(self.each, self.split(features), strict=True):
             given: dict[str, Any] = {"keys": keys, "scale": scale, **own} if member.needs_keys else {**own}

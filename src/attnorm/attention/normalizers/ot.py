@@ -12,6 +12,7 @@ from attnorm.attention.normalizers._templates import center_on_first, log_prefer
 from attnorm.attention.normalizers._transport_orders import exact_weights, second_order_scores
 from attnorm.attention.normalizers.base import Given, Normalizer, masked_scores, upcast
 from attnorm.attention.option_checks import above_zero, inside_unit_interval, whole
+from attnorm.attention.surroundings import without_autocast
 from attnorm.imports import find, parameters
 
 ORDERS = (1, 2, "exact")
@@ -120,7 +121,7 @@ class OptimalTransport(Normalizer):
         result is that of `forward` with log_prior = -inf for the first templates, but only the costs of A x (A -
         outside) pairs are computed.
         """
-        with torch.autocast(scores.device.type, enabled=False):
+        with without_autocast(scores):
             s = masked_scores(scores, mask)
             return self.weights_with_bank(s, Given(mask, **given), outside).to(scores.dtype)
 
@@ -144,7 +145,7 @@ class OptimalTransport(Normalizer):
     def first_order(self, s: Tensor, log_u: Tensor, costs: Tensor, keys: Tensor | None = None) -> Tensor:
         """The formula, at any size of scores and costs. In float32, `keys` must be given to repeat it in float64."""
         reach, spread = exponents(s, log_u, costs, self.gamma)
-        farthest, widest = torch.stack((reach.max(), spread)).tolist()
+        farthest, widest = (0.0, 0.0) if s.is_meta else torch.stack((reach.max(), spread)).tolist()
         if s.dtype == torch.float32 and widest > REACH[torch.float32]:
             assert keys is not None
             outside = costs.shape[-2] - costs.shape[-1]

@@ -48,7 +48,7 @@ class DNASPrefix(Normalizer):
         -inf. Pass the returned state to the next call. If the beams are reordered, reorder the rows of the state in the
         same way.
         """
-        s = masked_scores(scores, mask)
+        s = masked_scores(scores, self._mask_of(scores, mask))
         if state is None:
             state = s.new_full(s.shape, -torch.inf)
         elif state.shape[-1] < s.shape[-1]:
@@ -75,6 +75,6 @@ class HNASPrefix(HNAS):
         *,
         log_prior: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        s = upcast(scores)
+        s, mask = upcast(scores), self._mask_of(scores, mask)
         doubly, state = self.dnas.step(s, mask, state, log_prior=log_prior)
         return self.mix(doubly, self.softmax(s, mask, log_prior=log_prior)).to(scores.dtype), state

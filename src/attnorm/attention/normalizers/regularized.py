@@ -23,6 +23,7 @@ from attnorm.attention.normalizers._simplex import (
 )
 from attnorm.attention.normalizers.base import Given, add_log_prior
 from attnorm.attention.option_checks import inside_unit_interval, whole
+from attnorm.attention.surroundings import without_autocast
 
 LOWEST = -1e6  # scores further below the best score of their row are raised to this difference
 
@@ -108,7 +109,7 @@ class RegularizedMax(RowMap):
         s = (s - s.detach().amax(-1, keepdim=True)).clamp(min=LOWEST).masked_fill(~allowed, 0.0)
         solve = self.solve_prox if self.function("prox") else self.solve_function
         differentiate = torch.is_grad_enabled()  # `inference_mode(False)` would enable it
-        with torch.autocast(s.device.type, enabled=False), torch.inference_mode(False):
+        with without_autocast(s), torch.inference_mode(False):
             if s.is_inference():
                 s, allowed = s.clone(), allowed.clone()  # autograd, which differentiates Omega, refuses the originals
             return solve(s, allowed, differentiate)

@@ -45,7 +45,7 @@ class Selective(Normalizer):
         `state` is F, the same in every head, for the previous keys, (B, H, 1, M' <= M). Pass the returned state to the
         next call. If the beams are reordered, reorder the rows of the state in the same way.
         """
-        s = masked_scores(scores, mask)
+        s = masked_scores(scores, self._mask_of(scores, mask))
         masking = torch.zeros_like(s)
         if state is not None:
             masking = torch.cat([state, masking[..., state.shape[-1] :]], -1)

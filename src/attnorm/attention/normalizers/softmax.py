@@ -1,12 +1,21 @@
 """Softmax attention, the lower-normalized scheme (LNAS) of "Doubly-Normalized Attention", Eq. 1."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from attnorm.attention.masking import Mask, dense_mask
 from attnorm.attention.normalizers._key_bias import KeyBiased
-from attnorm.attention.normalizers.base import Given, add_log_prior, masked_scores, softmax_over_keys, upcast
+from attnorm.attention.normalizers.base import (
+    Given,
+    add_log_prior,
+    masked_scores,
+    softmax_over_keys,
+    upcast,
+)
+from attnorm.attention.surroundings import without_autocast
+
+# that of PyTorch even if a script has put a function of attnorm in the place of F.scaled_dot_product_attention
+scaled_dot_product_attention = torch._C._nn.scaled_dot_product_attention
 
 
 class Softmax(KeyBiased):
@@ -31,9 +40,9 @@ class Softmax(KeyBiased):
         mask, log_prior, scale = given.mask, given.log_prior, given.scale
         n_queries, n_keys = q.shape[-2], k.shape[-2]
         if mask is None and log_prior is None:
-            return F.scaled_dot_product_attention(q, k, v, scale=scale)
+            return scaled_dot_product_attention(q, k, v, scale=scale)
         if isinstance(mask, Mask) and mask.only_causal and log_prior is None and n_queries == n_keys:
-            return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+            return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
         out = super().fast_attend(q, k, v, given)
         if out is not None:
             return out
@@ -41,10 +50,10 @@ class Softmax(KeyBiased):
         if allowed is not None:  # torch makes a float copy; avoid one copy per head
             allowed = allowed.expand(*allowed.shape[:-2], n_queries, n_keys)
         if log_prior is None:
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, scale=scale)
+            return scaled_dot_product_attention(q, k, v, attn_mask=allowed, scale=scale)
         # 16 bits are too coarse for a bias, and beside queries of 16 bits, kernels of CUDA refuse or misread one of 32
-        with torch.autocast(q.device.type, enabled=False):
+        with without_autocast(q):
             x, y, values = map(upcast, (q, k, v))
             bias = log_prior.to(x.dtype).expand(*log_prior.shape[:-2], n_queries, n_keys)
             bias = bias if allowed is None else torch.where(allowed, bias, -torch.inf)
-            return F.scaled_dot_product_attention(x, y, values, attn_mask=bias, scale=scale).to(v.dtype)
+            return scaled_dot_product_attention(x, y, values, attn_mask=bias, scale=scale).to(v.dtype)

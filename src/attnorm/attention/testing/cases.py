@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attnorm.attention.masking import Mask, dense_mask
 from attnorm.attention.normalizers.base import Normalizer, upcast
+from attnorm.attention.surroundings import in_layer
 
 BATCH, WIDTH = 2, 8
 PRIORS = ("no", "key", "pairwise")
@@ -132,7 +133,7 @@ class Subject:
             raise ValueError(
                 f"factory={factory!r}: made {type(normalizer).__name__}, expected an attnorm.attention.Normalizer"
             )
-        self.normalizer = normalizer.to(device).train(training and bool(normalizer.differentiable))
+        self.normalizer = in_layer(normalizer).to(device).train(training and bool(normalizer.differentiable))
         self.seed, self.device, self.heads, self.lengths = seed, device, heads, lengths
         self.only, self.priors = only, priors
         self.current: Problem | None = None  # named when the normalizer raises

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from attnorm.attention import Normalizer
+from attnorm.attention.masking import hides_the_future
 from attnorm.attention.names import name_of
 from attnorm.attention.normalizers.sink import Sink
 from attnorm.attention.normalizers.softmax import Softmax
@@ -19,7 +20,6 @@ from attnorm.integrations.transformers.sites import (
     site_of,
 )
 from attnorm.nn import functional
-from attnorm.nn.masks import hides_the_future
 
 UNSUPPORTED = {  # arguments that change what is computed
     "indices": "attention to selected keys",

@@ -11,6 +11,7 @@ from torch import nn
 from attnorm.attention import Normalizer
 from attnorm.attention.names import name_of
 from attnorm.attention.sites import Sites
+from attnorm.attention.surroundings import in_layer
 from attnorm.attention.tables import DEFAULT, TABLES, names_in
 from attnorm.errors import ConfigError
 from attnorm.imports import TRUST, package_of, texts, trusted_packages
@@ -106,7 +107,7 @@ def attach(
         for layer, module in enumerate(modules.values())
     ]
     for module, site, normalizer in parts:
-        module.attnorm = normalizer.to(next(module.parameters()).device).train(module.training)
+        module.attnorm = in_layer(normalizer).to(next(module.parameters()).device).train(module.training)
         module.attnorm_site = site
     return everywhere
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from attnorm.attention import Normalizer, build_normalizer
 from attnorm.attention.names import NORMALIZERS
 from attnorm.attention.normalizers.softmax import Softmax
+from attnorm.attention.surroundings import in_layer
 from attnorm.imports import find, nearest
 from attnorm.integrations.transformers.attention import attend
 from attnorm.integrations.transformers.masks import model_mask
@@ -47,7 +48,7 @@ def function_of(name: str) -> Attention:
     needs hidden states, which a name cannot provide."""
     problem = refusal(find("normalizer", name, NORMALIZERS))
     try:
-        normalizer = build_normalizer(name)
+        normalizer = in_layer(build_normalizer(name))
     except ValueError:  # it needs the sizes of a model
         normalizer = None
     if problem is None and (normalizer is None or any(True for _ in normalizer.parameters())):
