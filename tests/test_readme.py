@@ -490,13 +490,15 @@ def test_the_readme_fits_on_two_screens_and_its_results_are_those_of_the_experim
             for it in itertools.chain(*map(read_csv, files))
             if NAMES.get(it["metric"], it["metric"]).removesuffix(" F1") == metric[:-2]
             and arm.split()[0] in (it["arm"], re.split("[_ ]", it["arm"])[0])
-            and (f"{float(it['difference'] or 'nan'):+.{decimals(metric)}f}", it["verdict"]) == (difference, verdict)
+            and f"{float(it['difference'] or 'nan'):+.{decimals(metric)}f}" == difference
         ]
         assert len(matching) == 1, (folder, row)
         [found] = matching
         low, high = (f"{float(found[end]):+.{decimals(metric)}f}" for end in ("low", "high"))
         assert interval == f"{low} to {high}" and seeds == found["seeds"], (folder, row)
         assert p == p_text(float(found["adjusted_p"])), (folder, row)
+        word = "better" if (float(found["difference"]) < 0) == (found["metric"] in LOWER_IS_BETTER) else "worse"
+        assert verdict == {"shown": f"shown: {word}"}.get(found["verdict"], found["verdict"]), (folder, row)
         assert metric[-1] == ("\N{DOWNWARDS ARROW}" if found["metric"] in LOWER_IS_BETTER else "\N{UPWARDS ARROW}")
         assert " " in arm and found["primary"] == "true"  # the site is named
         assert arm.split()[0] not in ("uniform", "none")  # a null arm says nothing about normalizers

@@ -833,10 +833,14 @@ def test_a_callback_is_removed(tmp_path, capsys, removed):
     assert not (tmp_path / "samples/step_000001.txt").exists() and "val loss" not in capsys.readouterr().out
 
 
+AVERAGED = "++callbacks.ema._target_=pytorch_lightning.callbacks.EMAWeightAveraging", "++callbacks.ema.decay=0.5"
+
+
 @pytest.mark.slow
-def test_checkpoints_random_streams_and_signals_need_no_callback_of_the_configuration(monkeypatch, tmp_path):
+@pytest.mark.parametrize("more", [(), AVERAGED], ids=["bare", "averaged"])
+def test_checkpoints_random_streams_and_signals_need_no_callback_of_the_configuration(monkeypatch, tmp_path, more):
     """With dropout, a run can only be resumed exactly if the state of its random streams was saved."""
-    typed = (*BARE, "model.dropout=0.5", "task.max_steps=6", "task.rouge_pairs=0")
+    typed = (*BARE, *more, "model.dropout=0.5", "task.max_steps=6", "task.rouge_pairs=0")
     runs.tiny_run(tmp_path / "straight", *typed)
     runs.stopped(monkeypatch, tmp_path / "first", 3, *typed)
     assert runs.load(tmp_path / "first")["global_step"] == 3

@@ -163,10 +163,10 @@ def cautions_of(
         apart = np.abs(means - np.median(means))
         largest, usual = distances(means)
         differ = usual > largest * 1e-6  # otherwise they are equal up to rounding
-        ratio = f"{largest / usual:,.0f} times as far as usual" if differ else "and the others are equal"
+        ratio = f"{largest / usual:,.0f} times the usual distance" if differ else "and the others are equal"
         seed, value = seeds[int(apart.argmax())], means[apart.argmax()]
-        middle = f"the median of all seeds, {np.median(means):+.4g}"
-        cautions.append(f"the difference of seed {seed}, {value:+.4g}, is far from {middle} ({ratio}), {EFFECT}")
+        apart_from = f"where the median of all seeds is {np.median(means):+.4g} ({ratio})"
+        cautions.append(f"seed {seed} is unusual: its difference is {value:+.4g}, {apart_from}, {EFFECT}")
     if skewed_examples(rows, groups):
         kind = "examples" if groups is None else "groups"
         cautions.append(f"the differences of the {kind} are skewed, and there are too few of them, {EFFECT}")
