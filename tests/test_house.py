@@ -57,7 +57,7 @@ FOREIGN = {  # libraries that a floor does without
 ALONE = {  # libraries that importing a module does not load
     "attnorm.attention": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "transformers", "pydantic"},
     "attnorm.nn": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "transformers", "pydantic"},
-    "attnorm.integrations.transformers": {"pytorch_lightning", "hydra", "omegaconf", "transformers", "pydantic"},
+    "attnorm.integrations.transformers": {"pytorch_lightning", "hydra", "omegaconf"},
     "attnorm.models.seq2seq": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "transformers"},
     "attnorm.data": {"pytorch_lightning", "hydra", "datasets", "pyarrow"},
     "attnorm.analysis.statistics.crossed": {"torch", "pytorch_lightning", "pandas", "matplotlib", "hydra", "omegaconf"},

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import sys
+import warnings
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -18,6 +19,7 @@ from attnorm.attention.names import NORMALIZERS, build_normalizer  # noqa: E402
 from attnorm.attention.normalizers.hnas import HNAS  # noqa: E402
 from attnorm.errors import ConfigError  # noqa: E402
 from attnorm.integrations.transformers import attention, convert, from_pretrained, register  # noqa: E402
+from attnorm.integrations.transformers.masks import ModelMask  # noqa: E402
 from attnorm.integrations.transformers.sites import attention_modules  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
@@ -285,7 +287,7 @@ def test_a_cache_is_refused_only_while_a_prefix_normalizer_decodes():
         convert(model, "hnas_prefix")
         with pytest.raises(ValueError, match="hnas_prefix depends on earlier queries"):
             generated(model, batch)
-    assert len(model._forward_pre_hooks) == 1
+    assert len(model._forward_pre_hooks) == 2
     of_encoder, (batch, _) = convert(built("bart"), {"encoder": "dnas_prefix"}), inputs("bart")
     assert generated(of_encoder, batch).shape[1] > 1
 
@@ -315,8 +317,50 @@ def test_a_normalizer_that_would_leak_the_future_is_refused(family, name):
         model(**batch)
     sites = {"decoder", "cross"} & attention_modules(model).keys()
     for site in sites:
-        with pytest.raises(ConfigError, match=f"attention.{site}={name}: .* would leak the future"):
+        with pytest.raises(ConfigError, match=rf"attention\['{site}'\]={name}: .* would leak the future"):
             convert(model, {site: name})
+
+
+def test_the_future_does_not_leak_beside_layers_that_cannot_be_replaced():
+    """The self-attention of Informer computes softmax, so only its cross-attention is left."""
+    settings = {"d_model": 32, "prediction_length": 8, "context_length": 16, "lags_sequence": [1, 2]}
+    config = transformers.InformerConfig(**settings, num_time_features=1, attention_type="prob")
+    for normalizer in ("dnas", {"cross": "dnas"}):
+        with pytest.raises(ConfigError, match=r"dnas.*would leak the future"):
+            convert(transformers.InformerModel(config), normalizer)
+    convert(transformers.InformerModel(config), {"cross": "dnas_prefix"})
+
+
+def test_a_refusal_does_not_advise_what_was_refused():
+    """The text encoder of CLIP does not say that it is causal; its mask does."""
+    text, vision = (dict(SIZES, **its) for its in ({"vocab_size": VOCABULARY}, {"image_size": 16, "patch_size": 8}))
+    model = transformers.CLIPModel(transformers.CLIPConfig(text_config=text, vision_config=vision)).eval()
+    batch = {"input_ids": torch.ones(1, 4, dtype=torch.long), "pixel_values": torch.zeros(1, 3, 16, 16)}
+    with pytest.raises(ValueError, match=r"that is not causal: convert\(model.<part>, 'dnas'\)") as error:
+        convert(model, {"encoder": "dnas"})(**batch)
+    assert "{'encoder'" not in str(error.value)
+    model.set_attn_implementation("sdpa")
+    convert(model.vision_model, "dnas")
+    model(**batch)
+
+
+def test_a_model_may_add_the_mask_to_a_bias():
+    """As BEiT does with its relative positions."""
+    settings = dict(SIZES, image_size=16, patch_size=4, use_relative_position_bias=True)
+    model = transformers.BeitModel._from_config(transformers.BeitConfig(**settings), attn_implementation="eager").eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.3)
+        images = torch.randn(2, 3, 16, 16)
+        expected = model(images)[0]
+        found = convert(model, "softmax")(images)[0]
+        torch.testing.assert_close(found, expected, **tolerance(torch.float32, depth=2 * LAYERS, size=WIDTH, scale=5))
+        assert (convert(model, "dnas")(images)[0] - expected).abs().max() > 1e-3
+        padding = torch.tensor([[True, True, False]])
+        mask = ModelMask(keys=padding, shape=(1, 1, 2, 3))
+        bias = torch.ones(1, 1, 2, 3)
+        assert torch.equal((bias + mask).isfinite() & (bias + mask > -1e9), padding.expand(1, 1, 2, 3))
+        assert torch.equal(mask + bias, bias + mask) and torch.equal(bias + ModelMask(shape=(1, 1, 2, 3)), bias)
 
 
 def test_a_causal_mask_of_the_user_is_refused_in_an_encoder():
@@ -360,7 +404,7 @@ def test_merged_self_and_cross_attention_is_of_a_decoder():
     for name in ("dnas", "sinkhorn"):
         with pytest.raises(ValueError, match=f"{name} couples queries and would leak the future"):
             merged(f"attnorm:{name}")(**batch)
-        with pytest.raises(ConfigError, match=f"attention.decoder={name}: .* would leak the future"):
+        with pytest.raises(ConfigError, match=rf"attention\['decoder'\]={name}: .* would leak the future"):
             convert(merged(), {"decoder": name})
     with pytest.raises(ValueError, match=r"use convert\(model, 'dnas_prefix'\)"):
         merged("attnorm:dnas_prefix")(**batch)
@@ -470,7 +514,7 @@ def test_families_with_some_layers_that_compute_softmax_are_refused_there():
         with pytest.raises(ValueError, match=message):
             model.set_attn_implementation(name)
     for wrong in ("sparsemax", {"encoder": "dnas"}):
-        with pytest.raises(ConfigError, match=f"attention.encoder=.*: {message}"):
+        with pytest.raises(ConfigError, match=rf"attention\['encoder'\]=.*: {message}"):
             convert(model, wrong)
     convert(model, {"decoder": "sparsemax"})
     assert model.config.attnorm == {"decoder": "sparsemax", "cross": "softmax", "options": {}}
@@ -513,19 +557,30 @@ def test_mistakes_name_the_value_and_what_is_allowed():
         built("bert", "attnorm:dnass")
     model = built("bert")
     for wrong, message in (
-        ("dnass", r"attention._default_=dnass: .* Did you mean 'dnas'\?"),
-        ({"encodr": "dnas"}, r"attention.encodr: the model has no such site; it has encoder. Did you mean 'encoder'\?"),
-        ({"encoder": ["dnas"]}, r"attention.encoder: 1 normalizer for 2 layers"),
-        ({"encoder": "hnas", "options": {"hnas": {"strt": 0.5}}}, r"hnas.strt=0.5: .* Did you mean 'start'\?"),
-        ({"encoder": "hnas", "options": {"dnas": {}}}, "attention.options.dnas: has no effect"),
-        ({"encoder": "dnas", "prior": {"encoder": ["t5"]}}, "attention.prior: not available here"),
-        ({"encoder": "forgetting"}, "attention.encoder=forgetting: it needs the hidden states"),
-        ({"encoder": "selective"}, "attention.encoder=selective: it is defined for causal self-attention only"),
+        ("dnass", r"attention=dnass: .* Did you mean 'dnas'\?"),
+        (
+            {"encodr": "dnas"},
+            r"attention\['encodr'\]: .* no such site; it has encoder. Did you mean 'encoder'\?",
+        ),
+        ({"encoder": ["dnas"]}, r"attention\['encoder'\]: 1 normalizer for 2 layers"),
+        (
+            {"encoder": "hnas", "options": {"hnas": {"strt": 0.5}}},
+            r"\['hnas'\]\['strt'\]=0.5: .* Did you mean 'start'\?",
+        ),
+        ({"encoder": "hnas", "options": {"dnas": {}}}, r"attention\['options'\]\['dnas'\]: has no effect"),
+        ({"encoder": "dnas", "prior": {"encoder": ["t5"]}}, r"attention\['prior'\]: not available here"),
+        ({"encoder": "forgetting"}, r"attention\['encoder'\]=forgetting: it needs the hidden states"),
+        (
+            None,
+            "attention=None: expected a normalizer, such as 'dnas', or one for each site, such as",
+        ),
+        (["dnas"], r"attention=\['dnas'\]: expected a normalizer"),
+        ({"encoder": "selective"}, r"attention\['encoder'\]=selective: it is defined for causal self-attention only"),
     ):
         with pytest.raises(ConfigError, match=message):
             convert(model, wrong)
     assert not [name for name, _ in model.named_modules() if name.endswith("attnorm")], "a refused model is unchanged"
-    with pytest.raises(ConfigError, match=r"hnas: no site uses it. .* use hnas_prefix"):
+    with pytest.raises(ConfigError, match=r"attention=hnas: no site uses it. .* hnas_prefix, or \{'<site>'"):
         convert(built("gpt2"), "hnas")
 
 
@@ -704,6 +759,36 @@ def test_a_model_in_16_bits_keeps_its_hybrid_weights_in_32(tmp_path):
         assert found.dtype == value.dtype == torch.float32 and torch.equal(found, value)
 
 
+def test_loading_without_the_normalizers_warns_or_fails(tmp_path):
+    model = trained("bert")
+    model.save_pretrained(tmp_path / "plain")
+    with pytest.warns(UserWarning, match=r"plain: its config.json records .* loaded with softmax; load it"):
+        transformers.AutoModel.from_pretrained(tmp_path / "plain")
+    model.save_pretrained(tmp_path / "variant", variant="attnorm")
+    for cls in (transformers.AutoModel, transformers.BertModel):
+        with pytest.raises(OSError, match=r"no file named model.safetensors"):
+            cls.from_pretrained(tmp_path / "variant")
+    built("bert").save_pretrained(tmp_path / "never converted")
+    with warnings.catch_warnings(action="error"):
+        loaded = from_pretrained(transformers.BertModel, str(tmp_path / "variant"), variant="attnorm")
+        from_pretrained(transformers.AutoModel, str(tmp_path / "plain"))
+        transformers.AutoModel.from_pretrained(tmp_path / "never converted")
+    batch, real = inputs("bert")
+    assert torch.equal(outputs(loaded.eval(), batch, real), outputs(model, batch, real))
+
+
+def test_frozen_normalizers_are_noticed(monkeypatch):
+    """As `get_peft_model` freezes them."""
+    model, (batch, _) = trained("bert").train(), inputs("bert")
+    with warnings.catch_warnings(action="error"):
+        model(**batch)
+        monkeypatch.setitem(sys.modules, "peft", None)
+        model(**batch)
+        model.requires_grad_(False).eval()(**batch)
+    with pytest.warns(UserWarning, match=r"peft has frozen .*attnorm.hybrid .* modules_to_save=\['attnorm'\]"):
+        model.train()(**batch)
+
+
 def test_a_part_of_a_model_is_converted_and_loaded(tmp_path):
     text, vision = (dict(SIZES, **its) for its in ({"vocab_size": VOCABULARY}, {"image_size": 16, "patch_size": 8}))
     config = transformers.CLIPConfig(text_config=text, vision_config=vision)
@@ -729,7 +814,7 @@ def test_parts_that_share_a_configuration_are_converted_one_by_one(tmp_path):
     model.save_pretrained(tmp_path)
     loaded = from_pretrained(type(model), str(tmp_path)).eval()
     assert torch.equal(outputs(loaded, *inputs("bart")), outputs(model, *inputs("bart")))
-    with pytest.raises(ConfigError, match=r"attention.options.hnas_prefix=\{\}: decoder, cross of the model already"):
+    with pytest.raises(ConfigError, match=r"\['options'\]\['hnas_prefix'\]=\{\}: decoder, cross of the model"):
         convert(model.model.encoder, "hnas_prefix")
     convert(model, "softmax")
     assert model.config.attnorm == {**dict.fromkeys(sites, "softmax"), "options": {}}

@@ -49,7 +49,13 @@ def convert(model: Model, normalizer: Choice) -> Model:
                 raise ValueError(f"{where}: {error}") from error
             places.append((parent, name, new))
     if not places:
-        raise ValueError(f"{type(model).__name__} contains no torch.nn.MultiheadAttention that could be replaced")
+        message = f"{type(model).__name__} contains no torch.nn.MultiheadAttention that could be replaced"
+        if any(hasattr(module, "set_processor") for module in model.modules()):  # of diffusers
+            message += (
+                "; its layers take processors: write one as a torch.nn.Module with the normalizer as a submodule, and "
+                "call layer.set_processor(processor) for each layer. In any other object, it is in no state dict"
+            )
+        raise ValueError(message)
     for parent, name, new in places:
         setattr(parent, name, new)
     for module in model.modules():

@@ -108,9 +108,10 @@ def problem_of(
     by_name = not hasattr(module, "attnorm")
     of_decoder = is_causal or site_of(module) == "decoder" or (by_name and may_be_of_decoder(module))
     if normalizer.couples_queries == "all" and of_decoder:
-        return (
-            f"{normalizer.leak_message(name)}. To use it in the encoder only: convert(model, {{'encoder': {name!r}}})"
-        )
+        part = f"convert(model.<part>, {name!r}), such as convert(model.vision_model, {name!r})"
+        encoder = f"convert(model, {{'encoder': {name!r}}})"
+        where = ("a part that is not causal", part) if site_of(module) == "encoder" else ("the encoder only", encoder)
+        return f"{normalizer.leak_message(name)}. To use it in {where[0]}: {where[1]}"
     if normalizer.couples_queries == "past" and is_causal and has_past:
         return cache_message(name)
     if normalizer.couples_queries == "past" and by_name and is_merged(module):

@@ -1,11 +1,12 @@
-"""Gives each attention module of a loaded model a normalizer of its own, and loads such models again."""
+"""Gives each attention module of a loaded model a normalizer of its own."""
 
+import re
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-import torch
 from torch import nn
 
 from attnorm.attention import Normalizer
@@ -14,7 +15,6 @@ from attnorm.attention.sites import Sites
 from attnorm.attention.surroundings import in_layer
 from attnorm.attention.tables import DEFAULT, TABLES, names_in
 from attnorm.errors import ConfigError
-from attnorm.imports import TRUST, package_of, texts, trusted_packages
 from attnorm.integrations.transformers.attention import cache_message
 from attnorm.integrations.transformers.register import (
     CONVERTED,
@@ -45,10 +45,14 @@ def convert(model: Model, attention: str | type[Normalizer] | Mapping[str, Any])
                {"encoder": "hnas", "options": {"hnas": {"start": 0.3}}}. As everywhere in attnorm, a normalizer for all
                sites that couples all queries is used in the encoder only.
 
+    "hnas" starts halfway between softmax and dnas, which changes the output of a trained model at once. To start it as
+    softmax, add the options {"hnas": {"form": "clamp", "start": 0}}.
+
     Each module gets a submodule `attnorm`, in float32 and on the device of the module, whose parameters are trained and
     saved with the others. Convert before the optimizer is built. The configuration of the model records `attention`,
     and `from_pretrained` of this module loads the model again. Two parts of a model may be converted one after the
-    other. If they share a configuration, it records the sites of both.
+    other. If they share a configuration, it records the sites of both. The library `peft` freezes what it does not
+    know, also the parameters of normalizers: train and save them by `LoraConfig(..., modules_to_save=["attnorm"])`.
 
     Raises ConfigError with all problems, and ValueError for something else than a model of `transformers`.
     """
@@ -67,6 +71,7 @@ def convert(model: Model, attention: str | type[Normalizer] | Mapping[str, Any])
     recorded = Record(attach(model, with_paths(attention), earlier if isinstance(earlier, Record) else {}))
     if refuse_cache not in model._forward_pre_hooks.values():
         model.register_forward_pre_hook(refuse_cache, with_kwargs=True)
+        model.register_forward_pre_hook(warn_of_frozen)
     changed.set_attn_implementation(CONVERTED)
     changed.config.attnorm = recorded
     return model
@@ -90,15 +95,20 @@ def attach(
     """
     sites, fixed = attention_modules(model), own_softmax_modules(model)
     sizes = {site: [sizes_of(module) for module in modules.values()] for site, modules in sites.items()}
+    if not isinstance(attention, str | Mapping):
+        expected = "a normalizer, such as 'dnas', or one for each site, such as {'encoder': 'dnas'}"
+        raise ConfigError([f"attention={attention!r}: expected {expected}"])
     given = {DEFAULT: attention} if isinstance(attention, str) else {DEFAULT: "softmax", **attention}
+    cross: Any = sites.get("cross", {}).values()
+    is_written = "decoder" in {**sites, **fixed} or any(getattr(module, "is_decoder", False) for module in cross)
     tables = Sites(
         given,
-        {site: site == "decoder" or (site == "cross" and "decoder" in sites) for site in {**sites, **fixed}},
+        {site: site == "decoder" or (site == "cross" and is_written) for site in {**sites, **fixed}},
         {site: len(modules) for site, modules in sites.items()},
         heads={site: its[0].get("heads") for site, its in sizes.items()},
     )
     if problems := [*problems_of(given, tables, fixed)]:
-        raise ConfigError(problems)
+        raise ConfigError(map(in_python, problems))
     here = {key: it for key, it in tables.resolved.items() if key in sites or key == "options"}
     everywhere = with_recorded(here, recorded)
     parts: list[tuple[Any, str, Normalizer]] = [
@@ -124,8 +134,8 @@ def with_recorded(here: Mapping[str, Any], recorded: Mapping[str, Any]) -> dict[
         if name in names_in({"prior": {}, **here}) and ours != of_others:
             raise ConfigError(
                 [
-                    f"attention.options.{name}={ours}: {', '.join(others)} of the model already uses {name} with the "
-                    f"options {of_others}; all sites share the options of a normalizer"
+                    f"attention['options'][{name!r}]={ours}: {', '.join(others)} of the model already uses {name} with "
+                    f"the options {of_others}; all sites share the options of a normalizer"
                 ]
             )
         if of_others:
@@ -169,106 +179,27 @@ def refuse_cache(model: Any, args: tuple, kwargs: Mapping[str, Any]) -> None:
             raise ValueError(f"{type(model).__name__}: {cache_message(name_of(part.attnorm))}")
 
 
-def from_pretrained(model_class: Any, path: str, **options: Any) -> Any:
-    """Loads a converted model that was saved with `save_pretrained`: model_class.from_pretrained, then its normalizers.
-
-    model_class: a class of `transformers`, such as AutoModel. options: those of its `from_pretrained`.
-
-    The configuration may name normalizers of other packages than attnorm, and importing them runs their code. This is
-    refused unless their module has been imported already, their package is in the environment variable ATTNORM_TRUST,
-    or `trust_remote_code=True`.
-
-    Raises ValueError for such code, if the configuration does not record a conversion, and if a parameter of a
-    normalizer is missing from the files or not expected there. `model_class.from_pretrained` alone would load the same
-    model with softmax.
-    """
-    if options.pop("output_loading_info", False):
-        raise ValueError("output_loading_info=True: not available here, where unexpected weights are an error")
-    original = class_of(model_class, path, options)
-    trusted = bool(options.get("trust_remote_code"))
-    model, loading = with_normalizers(original, path, trusted).from_pretrained(
-        path, output_loading_info=True, **options
+def in_python(problem: str) -> str:
+    """A problem in the words of `convert` instead of those of the command line: attention['encoder'] and not
+    attention.encoder."""
+    by_site = problem.replace("attention=softmax with attention.<site>=<normalizer>", "{'<site>': '<normalizer>'}")
+    keys = re.sub(
+        r"(?<![\w.])attention((?:\.\w+)+)",
+        lambda found: "attention" + "".join(f"[{key!r}]" for key in found[1][1:].split(".") if key != DEFAULT),
+        by_site,
     )
-    model.__class__ = original
-    owners = {name for name, _ in model.named_modules()}
-    unknown = [name for name in loading["unexpected_keys"] if PART in name and name.partition(PART)[0] in owners]
-    if unknown:
-        raise ValueError(
-            f"{path}: has weights that the entry attnorm of its config.json does not record: "
-            f"{', '.join(sorted(unknown))}. If a part of the model was converted that has a configuration of its own, "
-            "convert the whole model by site instead, as in convert(model, {'encoder': 'hnas'})"
+    return re.sub(r"\bnull\b", "None", keys)
+
+
+def warn_of_frozen(model: nn.Module, args: tuple) -> None:
+    """Warns if `peft` has frozen the parameters of normalizers, which it does not know."""
+    if not model.training or "peft" not in sys.modules:
+        return
+    own = [(name, parameter) for name, parameter in model.named_parameters() if PART in name]
+    frozen = [name for name, parameter in own if not parameter.requires_grad and ".original_module." not in name]
+    if frozen:
+        warnings.warn(
+            f"peft has frozen {frozen[0]} and the like, so the normalizers are neither trained nor saved; add "
+            f"modules_to_save=[{CONVERTED!r}] to the configuration of peft",
+            stacklevel=2,
         )
-    converted = [*converted_parts(model)]
-    if not converted:
-        raise ValueError(
-            f"{path}: its config.json has no entry attnorm, so the model was not converted; load it with "
-            f"{model_class.__name__}.from_pretrained, then use convert"
-        )
-    if missing := sorted(name for name in loading["missing_keys"] if PART in name):
-        raise ValueError(
-            f"{path}: has no weights for {', '.join(missing)}, although its config.json says that it was converted"
-        )
-    loaded = {name: tensor for name, tensor in model.state_dict().items() if PART in name}
-    for part in converted:
-        convert(part, part.config.attnorm)  # anew, because what is not saved has not been initialised
-    model.load_state_dict(loaded, strict=False)
-    return model
-
-
-def class_of(model_class: Any, path: str, options: Mapping[str, Any]) -> Any:
-    """The class of the model that `model_class` loads, which may be one of the Auto classes."""
-    from transformers import AutoConfig, PreTrainedModel
-
-    if issubclass(model_class, PreTrainedModel):
-        return model_class
-    trust = {"trust_remote_code": options["trust_remote_code"]} if "trust_remote_code" in options else {}
-    where = {
-        key: options[key]
-        for key in ("cache_dir", "code_revision", "local_files_only", "revision", "subfolder", "token")
-        if key in options
-    }
-    config = AutoConfig.from_pretrained(path, **where, **trust)
-    with torch.device("meta"):
-        return type(model_class.from_config(config, **trust))
-
-
-def with_normalizers(original: Any, path: str, trusted: bool) -> Any:
-    """A class of models whose parts already have their normalizers when the weights are loaded.
-
-    path: of the files. trusted: whether all code that they name may be imported.
-    """
-
-    def build(model: Any, *args: Any, **kwargs: Any) -> None:
-        original.__init__(model, *args, **kwargs)
-        for part in converted_parts(model):
-            if not trusted:
-                refuse_code(part.config.attnorm, path)
-            attach(part, part.config.attnorm)
-
-    in_float32 = {*(original._keep_in_fp32_modules_strict or ()), CONVERTED}
-    members = {"__init__": build, "_keep_in_fp32_modules_strict": in_float32}
-    names = {"__module__": original.__module__, "__qualname__": original.__qualname__}
-    return type(original.__name__, (original,), members | names)
-
-
-def refuse_code(recorded: Mapping[str, Any], path: str) -> None:
-    """Raises ValueError if a recorded text may be the path of code that is neither trusted nor imported already."""
-    for key, text in texts(recorded, "attnorm"):
-        module, package = text.replace(":", ".").rpartition(".")[0], package_of(text)
-        if module and module not in sys.modules and package not in trusted_packages():
-            raise ValueError(
-                f"{path}: {key}={text!r} in its config.json names code outside attnorm, and importing it runs it. If "
-                f"you trust it, import it first, add {package!r} to the environment variable {TRUST}, or pass "
-                "trust_remote_code=True"
-            )
-
-
-def converted_parts(model: nn.Module) -> Iterator[Any]:
-    """The outermost models in a model whose configuration records a conversion."""
-    from transformers import PreTrainedModel
-
-    if isinstance(model, PreTrainedModel) and getattr(model.config, "attnorm", None) is not None:
-        yield model
-    else:
-        for child in model.children():
-            yield from converted_parts(child)

@@ -22,6 +22,13 @@ class ModelMask(Mask):
     def ndim(self) -> int:
         return len(self.shape)
 
+    def __radd__(self, bias: Tensor) -> Tensor:
+        """The float mask of a model that adds it to a bias of the scores, as BEiT does."""
+        allowed = self.dense(self.shape[-2], self.shape[-1], bias.device)
+        return bias if allowed is None else torch.where(allowed, bias, torch.finfo(bias.dtype).min)
+
+    __add__ = __radd__
+
 
 def model_mask(
     batch_size: int,
