@@ -11,8 +11,8 @@ class Softpick(Normalizer):
     """w_ij = relu(exp(s_ij) - 1) / (sum_k |exp(s_ik) - 1| + eps), with s = scores + log u, over the allowed keys.
 
     A key with a negative score has weight 0, but remains in the denominator. A key with u_j = 0 counts as masked and
-    does not remain there, although one whose u_j is next to 0 adds nearly 1 to it. A query whose scores are all at most 0 is
-    dead: its weights are 0, and so are their gradients.
+    does not remain there, although one whose u_j is next to 0 adds nearly 1 to it. A query whose scores are all at most
+    0 is dead: its weights are 0, and so are their gradients.
 
     eps: keeps a row of zeros from being 0 / 0.
     """
