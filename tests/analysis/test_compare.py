@@ -193,6 +193,16 @@ def with_column(folder, name, values, stem="validation"):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("metadata", ["5", "[]", "{", "[" * 100_000], ids=lambda text: text[:2])
+def test_what_pandas_would_take_from_the_metadata_of_a_table_is_not_read(tmp_path, metadata):
+    for folder in make_runs(tmp_path, THREE):
+        path = folder / "predictions/validation.parquet"
+        table = pq.read_table(path)
+        pq.write_table(table.replace_schema_metadata({**table.schema.metadata, b"pandas": metadata}), path)
+    assert compare("softmax", tmp_path).examples == 100
+
+
+@pytest.mark.slow
 def test_runs_with_other_inputs_are_not_compared(tmp_path):
     folders = make_runs(tmp_path, THREE)
     assert compare("softmax", tmp_path).doubts == []

@@ -354,7 +354,12 @@ def test_random_damage_gives_rows_or_an_error_that_names_the_file(tmp_path, name
 
 def test_a_damaged_parquet_file_of_a_folder_is_an_error_that_names_the_folder(tmp_path):
     path, numbers, errors = tmp_path / "train.parquet", random.Random(0), 0
-    parquet.write_table(pa.table({"article": ["some words"] * 99, "title": ["more"] * 99}), path)
+    table = pa.table({"article": ["some words"] * 99, "title": ["more"] * 99})
+    for metadata in ("5", '{"info": 5}', '{"info": {"features": 5}}', "{"):
+        parquet.write_table(table.replace_schema_metadata({"huggingface": metadata}), path)
+        with pytest.raises(ValueError, match=f"^data.path={tmp_path}"):
+            list(build_source("hub_pairs", path=str(tmp_path)).rows("train"))
+    parquet.write_table(table, path)
     good = path.read_bytes()
     for _ in range(20):
         content = bytearray(good)

@@ -286,7 +286,10 @@ def test_pairs_names_the_columns_that_there_are(tmp_path, ending):
     ("name", "content", "message"),
     [
         ("x.jsonl", '{"text": "a", "head": "b"}\n\n{"text": \n', r"x.jsonl:3: not JSON"),
-        ("x.json", '["a"]\n', r"x.json:1: expected a JSON object on each line, got list"),
+        ("x.json", '[\n{"text": "a"}]\n', r"x.json: this file is a JSON list; expected a JSON object on each line$"),
+        ("x.json", '"a"\n', r"x.json:1: expected a JSON object on each line, got str$"),
+        ("x.json", '{"article": "a", "title": "b"}\n', r"x.json:1: data.article=text: no such column; .* title\.$"),
+        ("x.csv", "text;head\na;b\n", r"x.csv:1: the only column is 'text;head'; the columns of a .csv .* commas"),
         ("x.jsonl", '{"text": "a", "head": 12}\n', r"x.jsonl:1: head is 12, not text"),
         ("x.jsonl", '{"text": "\\ud83d", "head": "b"}\n', r"x.jsonl:1: text holds half of a surrogate"),
         ("x.jsonl", '{"text": "a", "head": "b"}\n{"text": "a"}\n', r"x.jsonl:2: data.title=head: no such column"),

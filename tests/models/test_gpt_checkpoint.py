@@ -1,6 +1,7 @@
 """GPT-2's weights in our decoder-only model and ours in GPT-2: the same numbers as transformers."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -119,11 +120,16 @@ def test_positions_are_truncated_and_a_longer_table_is_refused(gpt2):
 def test_what_is_exported_is_read_by_transformers_and_by_us(transformers, tmp_path, gpt2, tied, activation):
     shape = shape_of(gpt2[1], tie_embeddings=tied, activation=activation, max_target=15)
     source, folder = rough(GPT(shape, TABLES, VOCABULARY)), tmp_path / "new" / "folder"
-    export(source, folder)
+    export(source, folder, SimpleNamespace(bos_id=1, eos_id=2, pad_id=0))
     for loader in (transformers.GPT2LMHeadModel, transformers.AutoModelForCausalLM):
         theirs, report = loader.from_pretrained(folder, output_loading_info=True)
         assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
         assert_close(source(texts()), theirs.eval()(texts()).logits, **CLOSE)
+    end = source(texts()[:1, :3])[0, -1].argmax().item()  # the token that greedy decoding would write next
+    export(source, folder, SimpleNamespace(bos_id=1, eos_id=end, pad_id=0))
+    stopping = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    assert stopping.generate(texts()[:1, :3], do_sample=False, max_new_tokens=5).tolist()[0][3:] == [end]
+    assert stopping.config.bos_token_id == 1
     assert shape_of(folder) == source.shape
     again = loaded(folder).state_dict()
     assert again.keys() == source.state_dict().keys()

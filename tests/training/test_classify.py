@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections import Counter
 
 import pytest
@@ -9,6 +10,8 @@ import runs
 
 from attnorm.cli import train as front
 from attnorm.data.sampler import MicroBatch
+from attnorm.errors import UserError
+from attnorm.tasks.classification.task import ClassificationModule
 from attnorm.tasks.task import task_of
 from attnorm.training.train import train
 
@@ -44,6 +47,16 @@ def test_accuracy_is_that_of_the_written_labels(learned):
     assert set(scores["metrics"]) == {"loss", "accuracy"}
     assert scores["metrics"]["accuracy"] == pytest.approx(100 * right / 21)
     assert len({label for _, label in found}) == 2  # or it always says one
+
+
+def test_a_task_needs_no_loss_among_its_metrics_unless_it_selects_the_checkpoint(monkeypatch, tmp_path):
+    monkeypatch.setattr(ClassificationModule, "metrics", lambda module: {"accuracy": 50.0})
+    runs.tiny_run(tmp_path / "run", task="classify")
+    assert set(runs.summary_of(tmp_path / "run")["validation"]["metrics"]) == {"accuracy"}
+    assert re.search(r"step +4  accuracy 50\.0", (tmp_path / "run/run.log").read_text())
+    monkeypatch.setattr(ClassificationModule, "monitor", "val/loss")
+    with pytest.raises(UserError, match=r"ClassificationModule\.monitor=val/loss: no such metric; .* returns accuracy"):
+        runs.tiny_run(tmp_path / "other", task="classify")
 
 
 @pytest.mark.slow

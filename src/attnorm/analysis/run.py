@@ -69,14 +69,14 @@ class Run:
     @cached_property
     def predictions(self) -> "pd.DataFrame":
         """The scores and predictions of the final evaluation, one row per example of the validation split."""
-        import pandas as pd
+        from attnorm.analysis.scores import read_parquet
 
         path = self.folder / "predictions" / "validation.parquet"
         if not path.is_file():
             if state_of(self.folder) is RunState.FINISHED:
                 raise RunError(f"{path}: missing; the task records no examples, or the file has been deleted")
             raise RunError(f"{path}: missing; it is written when training ends")
-        return pd.read_parquet(path)
+        return read_parquet(path)
 
     def table(self, name: str) -> "pd.DataFrame":
         """A CSV file of the run folder, such as "hybrid_weights.csv" or "attention.csv"."""

@@ -252,15 +252,22 @@ def corpus_metrics_of(path: Path) -> dict[str, type[CorpusMetric]]:
     return metrics
 
 
+def read_parquet(path: Path) -> pd.DataFrame:
+    """The columns of a parquet file, whatever pandas would take from its metadata. Raises RunError if it is damaged."""
+    import pyarrow.parquet as parquet
+
+    try:
+        return cast(pd.DataFrame, parquet.read_table(path).replace_schema_metadata(None).to_pandas())
+    except (OSError, ValueError, KeyError) as error:
+        raise RunError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
+
+
 def read_table(run: TrainedRun, stem: str) -> pd.DataFrame | None:
     """A table of predictions, indexed by the ids of its examples. Raises RunError if it is damaged."""
     path = table_file(run, stem)
     if not path.is_file():
         return None
-    try:
-        rows = pd.read_parquet(path)
-    except (OSError, ValueError, KeyError) as error:
-        raise RunError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
+    rows = read_parquet(path)
     if missing := {"id", "group", "reference", "output", "loss_sum", "n_tokens"} - set(rows.columns):
         raise RunError(f"{path}: has no column {min(missing)}")
     for name in unlike_scores(rows):

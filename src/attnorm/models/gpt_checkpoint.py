@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -88,8 +89,10 @@ def read_weights(folder: str | Path) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def export(model: GPT, folder: str | Path) -> None:
+def export(model: GPT, folder: str | Path, tokenizer: Any = None) -> None:
     """Writes config.json and model.safetensors (float32) in the format of the library `transformers`.
+
+    tokenizer: its `bos_id`, `eos_id` and `pad_id` are written; None: the model then has no such tokens.
 
     The files can be loaded by AutoModel, AutoModelForCausalLM and GPT2LMHeadModel. Raises ValueError that lists what
     GPT-2 does not support: a normalizer other than softmax, a prior, rotary positions, ...
@@ -122,5 +125,7 @@ def export(model: GPT, folder: str | Path) -> None:
         "embd_pdrop": shape.dropout,
         "n_positions": shape.max_target,
         "vocab_size": model.output.out_features,
+        # without these keys, GPT-2 has the ids of its own vocabulary
+        **{f"{kind}_token_id": getattr(tokenizer, f"{kind}_id", None) for kind in ("bos", "eos", "pad")},
     }
     write_files(folder, config, tensors)

@@ -44,12 +44,17 @@ def read_weights(folder: str | Path) -> dict[str, Tensor]:
     return FORMATS[kind].read_weights(folder)
 
 
-def export(model: Any, folder: str | Path) -> None:
+def export(model: Any, folder: str | Path, tokenizer: Any = None) -> None:
     """Writes a model in the format of `transformers`: a `GPT` as GPT-2, any other as BERT.
+
+    tokenizer: the tokenizer of a `GPT`. Without its end token, `generate` of `transformers` does not stop by itself.
 
     Raises ValueError that lists what the format does not support.
     """
-    (gpt_checkpoint if isinstance(model, GPT) else bert_checkpoint).export(model, folder)
+    if isinstance(model, GPT):
+        gpt_checkpoint.export(model, folder, tokenizer)
+    else:
+        bert_checkpoint.export(model, folder)
 
 
 @torch.no_grad()

@@ -146,7 +146,11 @@ class TrainingModule(pl.LightningModule):
     def on_validation_epoch_end(self) -> None:
         self.validating.close()
         self.task_module.gather(Ranks.present())
-        for name, value in self.task_module.metrics().items():
+        metrics, monitor = self.task_module.metrics(), self.task_module.monitor
+        if monitor.removeprefix("val/") not in metrics:
+            owner = type(self.task_module).__name__
+            raise UserError(f"{owner}.monitor={monitor}: no such metric; `metrics` returns {', '.join(metrics)}")
+        for name, value in metrics.items():
             self.log(f"val/{name}", torch.tensor(value, dtype=torch.float64), prog_bar=name == "loss")
         self.log("step", float(self.trainer.global_step))
 

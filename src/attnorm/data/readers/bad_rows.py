@@ -35,7 +35,8 @@ def usable(rows: Iterable[Row | BadRow], make: Callable[[Row], Made], skip_bad: 
                 made = make(row)
             except BadRow as error:
                 if not skip_bad:
-                    raise BadRow(f"{error} (data.skip_bad=true skips bad rows)") from error
+                    # if not even the first row can be used, the format or a column is probably wrong
+                    raise BadRow(f"{error}{' (data.skip_bad=true skips bad rows)' if good else ''}") from error
                 bad += 1
                 first += [str(error)] * (bad <= SHOWN)
             else:

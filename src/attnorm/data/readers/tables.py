@@ -7,6 +7,7 @@ column may also be given by its number, from 0. Then the file has no header, and
 
 import csv
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,8 @@ def _json_rows(path: Path, columns: Columns, encoding: str) -> Rows:
 
 
 def _json_object(line: str, name: str, number: int) -> dict:
+    if number == 1 and line.startswith("["):
+        raise BadRow(f"{name}: this file is a JSON list; expected a JSON object on each line")
     row = files.parse_json(line, name, number)
     if not isinstance(row, dict):
         raise BadRow(f"{name}:{number}: expected a JSON object on each line, got {type(row).__name__}")
@@ -187,6 +190,11 @@ def _table_rows(path: Path, columns: Columns, encoding: str, **dialect: Any) -> 
 
 def _places(where: str, columns: Columns, first: list[str]) -> list[int]:
     """The indices of the columns in a row. `first` is the header or, if columns are given by number, the first row."""
+    if len(first) == 1 and first[0] not in (name for _, name in columns) and re.search(r"[;|\t,]", first[0]):
+        raise DataError(
+            f"{where}: the only column is {first[0]!r}; the columns of a .csv file are separated by commas, "
+            "and those of a .tsv file by tabs"
+        )
     if not is_number(columns[0][1]):
         missing_columns(where, columns, first)
         return [first.index(str(name)) for _, name in columns]

@@ -108,7 +108,8 @@ class HubSource(Source):
             ) from error
         except (datasets.exceptions.DatasetNotFoundError, OSError) as error:
             raise DataError(f"data.path={self.path}: {error}") from error
-        except (ValueError, RuntimeError) as error:  # a wrong split or configuration; a dataset that needs a script
+        # a wrong split or configuration; a dataset that needs a script; metadata of another form in a parquet file
+        except (ValueError, RuntimeError, TypeError, AttributeError) as error:
             raise DataError(
                 f"data.path={self.path}, data.config_name={self.config_name}, "
                 f"data.{SHORT[split]}_split={self.names[split]}: {error}"

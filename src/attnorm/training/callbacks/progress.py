@@ -46,12 +46,8 @@ class Progress(pl.Callback):
         metrics = {
             name[4:]: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")
         }
-        log.info(
-            "step %6s  val loss %.3f  %s",
-            f"{trainer.global_step:,}",
-            metrics["loss"],
-            module.task_module.format_line(metrics),
-        )
+        loss = f"val loss {metrics['loss']:.3f}  " if "loss" in metrics else ""
+        log.info("step %6s  %s%s", f"{trainer.global_step:,}", loss, module.task_module.format_line(metrics))
         self._show_samples(trainer.global_step, module.task_module.samples[: self.samples])
         send_samples(trainer.loggers, "validation", module.task_module.samples[: self.samples], trainer.global_step)
 
