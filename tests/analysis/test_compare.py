@@ -428,6 +428,18 @@ def test_arms_that_do_not_beat_a_simple_method_get_no_verdict(monkeypatch, tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("share", [0.01, 0.011])
+def test_a_metric_that_is_undefined_for_many_references_gives_no_verdict(tmp_path, share):
+    folder = make_runs(tmp_path, {"softmax": 0.0, "dnas": 9.0})[-1]
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["validation"]["undefined"] = {"rougeL": share, "rouge1": 0.0}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    [verdict] = compare("softmax", tmp_path).verdicts
+    assert verdict.no_verdict == (None if share == 0.01 else "ROUGE-L F1 is undefined for 1.1% of the references")
+    assert compare("softmax", tmp_path, "rouge1").verdicts[0].no_verdict is None
+
+
+@pytest.mark.slow
 def test_one_arm_that_beats_the_simple_method_is_enough_for_verdicts(tmp_path):
     make_runs(tmp_path, {"softmax": 0.0, "dnas": 9.0}, examples=400, lead=30.0)
     found = compare("softmax", tmp_path)

@@ -12,6 +12,7 @@ from attnorm.data.sampler import TokenBatches
 from attnorm.data.sources.newswire import NewswireText
 from attnorm.data.sources.text_files import TextFiles
 from attnorm.data.tokenizers.wordpiece import WordPiece
+from attnorm.data.tokenizers.wordpiece_trainer import pipeline
 from attnorm.tasks.mlm.masking import MaskedLMCollator, Masking
 from attnorm.tasks.mlm.packing import PackedFeaturizer
 
@@ -22,7 +23,9 @@ WORDS = sorted({word for sentence in SENTENCES for word in sentence.split()})
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return WordPiece.from_settings(lambda count: iter(SENTENCES * 3), vocab_size=60)
+    """That of BERT, which reads nothing where a text has control characters only."""
+    trained = WordPiece.from_settings(lambda count: iter(SENTENCES * 3), vocab_size=60)
+    return WordPiece(pipeline(trained._tokenizer.get_vocab(), lowercase=True))
 
 
 def texts(count=300, seed=0):

@@ -93,8 +93,10 @@ def test_counts_and_lengths_agree_with_the_rows(make):
         cut = [sum(len(ids) > limit for ids in side) for side, limit in zip(encoded, (29, 8), strict=True)]
         assert all(cut)
         rows = len(Rows().lists[split.name])
+        letters = sum(len("".join(text.split())) for side in split.texts.to_dict().values() for text in side)
         assert split.counts == {
-            "read": rows, "empty": 2, "kept": rows - 2, "truncated_source": cut[0], "truncated_target": cut[1]
+            "read": rows, "empty": 2, "kept": rows - 2, "truncated_source": cut[0], "truncated_target": cut[1],
+            "unknown_characters": 0, "characters": letters,
         }  # fmt: skip
         assert split.lengths.dtype == np.int32
         assert split.lengths.tolist() == [[len(r["source"]) + 1, len(r["target"]) + 1] for r in split.rows]

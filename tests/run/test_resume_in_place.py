@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import runs
+import sentencepiece
 import yaml
 from marks import slow
 
@@ -26,6 +27,7 @@ from attnorm.run.scalars import read_csv
 from attnorm.run.state import LOCK, FolderLock, RunState, is_running, locked, state_of
 from attnorm.sweeps.state import holders
 from attnorm.tasks.task import Task
+from attnorm.testing.records import without
 from attnorm.training import run_folder, slurm
 from attnorm.training.callbacks import checkpointing
 from attnorm.training.callbacks.checkpointing import Checkpoints
@@ -99,6 +101,21 @@ def test_a_stopped_run_continues_in_its_folder(monkeypatch, tmp_path, straight, 
     assert (run / "config.yaml").read_text() == config
     assert len(json.loads((run / "environment.json").read_text())["resumed"]) == 1
     assert {it for it in runs.files_of(run) if not it.startswith("figures/")} == runs.files_of(straight)
+
+
+def test_a_run_continues_with_the_tokenizer_that_it_has_trained(monkeypatch, tmp_path):
+    """As in an older version, whose models of sentencepiece do not say how unknown characters are read."""
+    cache, trained = tmp_path / "cache", sentencepiece.SentencePieceTrainer.train
+    overrides = (*SHORT, f"paths.cache_dir={cache}")
+    with monkeypatch.context() as patch:
+        older = staticmethod(lambda **options: trained(**without(options, "unk_surface")))
+        patch.setattr(sentencepiece.SentencePieceTrainer, "train", older)
+        runs.tiny_run(tmp_path / "straight", *overrides)
+        run = runs.stopped(patch, tmp_path / "run", 5, *overrides)
+    shutil.rmtree(cache)
+    model = (run / "sentencepiece.model").read_bytes()
+    assert resume(run)["state"] == "finished" and model == (run / "sentencepiece.model").read_bytes()
+    assert runs.same_run(tmp_path / "straight", run)
 
 
 @pytest.mark.slow

@@ -1,5 +1,9 @@
 """Headlines: ROUGE as counted by hand, the order of what is written, and a loss that no padding or division changes."""
 
+import csv
+import itertools
+import json
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,18 +11,21 @@ import pytest
 import runs
 import torch
 import torch.nn.functional as F
+import yaml
 from builders import BOS, EOS, PAD, SPECIAL, random_words, rough_model
 from marks import slow
 from torch.testing import assert_close
 
+from attnorm.cli import train as front
 from attnorm.data.sampler import TokenBatches
 from attnorm.models.generation import Decoding, generate
-from attnorm.tasks.headlines.rouge import Rouge, lead
+from attnorm.tasks.headlines.rouge import Rouge, lead, words_for
 from attnorm.tasks.headlines.task import HeadlineModule
 from attnorm.tasks.seq2seq.base import smoothed_cross_entropy
 from attnorm.tasks.seq2seq.features import PairCollator
 from attnorm.tasks.seq2seq.generate import special_tokens, target_logits, write_texts
 from attnorm.training.module import NonFiniteLoss, TrainingModule, spread_non_finite
+from attnorm.training.train import train
 
 pytestmark = pytest.mark.numerical
 
@@ -53,6 +60,46 @@ def f1(matches, headline, title):
 def test_rouge_is_the_f1_counted_by_hand(headline, title, rouge1, rouge2, longest):
     found = Rouge(stemmer=False)([headline], [title])
     assert found == pytest.approx({"rouge1": rouge1, "rouge2": rouge2, "rougeL": longest})
+
+
+@pytest.mark.parametrize(
+    "title, words",
+    [
+        ("सरकार ने नई योजना की घोषणा की", ["सरकार", "ने", "नई", "योजना", "की", "घोषणा", "की"]),
+        ("今天Ａ股大涨3.5%，GDP！", [*"今天", "a", *"股大涨", "3", "5", "gdp"]),
+        ("فاز الفريق بالمباراة ٣-١", ["فاز", "الفريق", "بالمباراة", "٣", "١"]),
+        ("Москва: 5 новых_домов", ["москва", "5", "новых", "домов"]),
+        ("ข่าวดี ๒๕", ["ข่", "า", "ว", "ดี", "๒๕"]),
+        ("می\u200cخواهم naïve", ["می\u200cخواهم", "naïve"]),
+        ("東京のデータ", [*"東京の", "デー", "タ"]),
+    ],
+)
+def test_rouge_has_the_words_of_every_script(title, words):
+    rouge = Rouge(stemmer=True, words="unicode", lsum=True)
+    assert rouge.tokenizer.tokenize(title) == words
+    assert rouge([title], [title]) == pytest.approx(dict.fromkeys(("rouge1", "rouge2", "rougeL", "rougeLsum"), 100))
+    half = rouge([words[0]], [title])["rouge1"]
+    assert half == pytest.approx(f1(1, 1, len(words)))
+    assert words_for([title]) == "unicode" and rouge.undefined([[title], ["…"]])["rouge1"] == 0.5
+
+
+@pytest.mark.parametrize("stemmer", [False, True])
+def test_words_of_ascii_are_those_of_rouge_score_in_both_kinds(stemmer):
+    texts = ["".join(chr(i) for i in range(128)), "The cats' running—no: U.S. $5 a_b foo-bar don't 1,000 x#y"]
+    found = [Rouge(stemmer, words).tokenizer.tokenize(text) for words in ("ascii", "unicode") for text in texts]
+    assert found[:2] == found[2:]
+
+
+def test_the_share_of_letters_beyond_ascii_decides_about_the_words():
+    assert words_for(["x" * 99 + "é", "12 – …"]) == "ascii" and words_for(["x" * 98 + "éé"]) == "unicode"
+    assert words_for(["a"]) == words_for([]) == words_for(["12"]) == "ascii"
+
+
+def test_rouge_lsum_takes_the_longest_subsequence_of_each_sentence():
+    """Two sentences in another order have all their words in common, one by one."""
+    for text, other in (("a b. c d.", "c d. a b."), ("你好。再见！", "再见！你好。"), ("क ख। ग घ।", "ग घ। क ख।")):
+        found = Rouge(False, "unicode", lsum=True)([text], [other])
+        assert (found["rougeL"], found["rougeLsum"]) == (pytest.approx(50), pytest.approx(100))
 
 
 def test_rouge_of_many_is_their_mean_and_their_sum_without_the_division():
@@ -322,3 +369,58 @@ def test_a_finite_loss_with_an_infinite_gradient_stops_before_the_update(monkeyp
     monkeypatch.setattr(TrainingModule, "backward", poison)
     with pytest.raises(NonFiniteLoss, match="a gradient is not finite at step 1"):
         runs.tiny_run(tmp_path)
+
+
+# --------------------------------------------------------------------------------------------- scripts other than Latin
+
+SUBJECTS_VERBS_OBJECTS_PLACES = {
+    "hi": ("सरकार मंत्री किसान टीम", "चुनती देखती खोलती", "योजना बैठक सड़क बाज़ार", "दिल्ली मुंबई पटना"),
+    "zh": ("政府 部长 农民 球队", "宣布 讨论 开放", "计划 会议 公路 市场", "北京 上海 成都"),
+    "ar": ("الحكومة الوزير الفلاح الفريق", "تعلن تناقش تفتح", "الخطة الجلسة الطريق السوق", "القاهرة الرباط بغداد"),
+}
+
+
+def headlines_in(language, folder):
+    """Files of sentences with their first words as titles, in which a character of validation is not in train."""
+    words = [words.split() for words in SUBJECTS_VERBS_OBJECTS_PLACES[language]]
+    space, unseen = ("", "龘") if language == "zh" else (" ", "ऋ" if language == "hi" else "ڭ")
+    rows = [space.join(row) for row in itertools.product(*words)]
+    pairs = [(row + space + words[0][0], row.removesuffix(row.split(" ")[-1]) or row[:4]) for row in rows]
+    files = {"train": pairs[::2] * 3, "validation": [*pairs[1:40:2], (f"{pairs[1][0]}{unseen}", pairs[1][1])]}
+    for split, its in files.items():
+        lines = (json.dumps({"article": article, "title": title}) for article, title in its)
+        (folder / f"{split}.jsonl").write_text("\n".join(lines))
+    return [f"data.{split}={folder}/{split}.jsonl" for split in files]
+
+
+@pytest.mark.training
+@pytest.mark.slow
+@pytest.mark.parametrize("tokenizer", ["sentencepiece", "wordpiece"])
+@pytest.mark.parametrize("language", SUBJECTS_VERBS_OBJECTS_PLACES)
+def test_headlines_in_any_script_are_learned_and_scored(monkeypatch, tmp_path, capsys, language, tokenizer):
+    run = tmp_path / "run"
+    typed = ["data=pair_files", *headlines_in(language, tmp_path), "data.batch_tokens=1500", "task.validations=10"]
+    typed += ["task.max_steps=200", f"tokenizer={tokenizer}", "tokenizer.vocab_size=150", "optimizer.lr=5.0e-3"]
+    typed += ["trainer.accelerator=cpu", f"paths.cache_dir={tmp_path}/cache", "decoding.beam_size=2"]
+    train(front.check_composed(runs.composed("task=gigaword", *runs.SIZES, *typed, "model.dropout=0")), run)
+    assert re.search(r"validation 21 pairs \(.*, 1 unknown characters? \(0\.\d+%\)", capsys.readouterr().out)
+    rows = list(csv.DictReader((run / "metrics.csv").open()))
+    moving = [float(row["val/rougeL"]) for row in rows if row["val/rougeL"]]
+    found = runs.summary_of(run)["validation"]
+    assert moving[-1] > moving[0] + 10, moving
+    assert found["metrics"]["rougeL"] > 50
+    assert json.loads((run / "rouge.json").read_text()) == {"words": "unicode"} and found["undefined"]["rougeL"] == 0
+    assert runs.call(monkeypatch, "eval", f"run={run}") == 0
+    assert json.loads((run / "eval_validation.json").read_text())["metrics"] == found["metrics"]
+    # a run of an older version has no such key and no such file
+    (run / "rouge.json").unlink()
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    del config["task"]["rouge_words"], config["task"]["rouge_lsum"]
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    capsys.readouterr()
+    assert runs.call(monkeypatch, "eval", f"run={run}") == 0
+    assert "ROUGE-L F1 is undefined for 100.0% of the references" in " ".join(capsys.readouterr().out.split())
+    assert json.loads((run / "eval_validation_2.json").read_text())["metrics"]["rougeL"] == 0
+    assert runs.call(monkeypatch, "eval", f"run={run}", "task.rouge_words=unicode", "task.rouge_lsum=true") == 0
+    again = json.loads((run / "eval_validation_3.json").read_text())["metrics"]
+    assert again["rougeL"] == found["metrics"]["rougeL"] and again["rougeLsum"] == pytest.approx(again["rougeL"])

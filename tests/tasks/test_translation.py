@@ -23,7 +23,8 @@ from attnorm.tasks.bleu import Bleu
 from attnorm.tasks.results import CORPUS_METRICS as KEY
 from attnorm.tasks.results import Predictions
 from attnorm.tasks.task import task_of
-from attnorm.tasks.translation.scores import CORPUS_METRICS, ChrF, Scorer, corpus_scores, sentence_chrf
+from attnorm.tasks.translation import scores
+from attnorm.tasks.translation.scores import CORPUS_METRICS, ChrF, Scorer, bleu_tokenizer, corpus_scores, sentence_chrf
 
 REFERENCES = ["the cat sat on the mat .", "there is a dog in the garden today .", "hello", "two old men talk", "no"]
 TRANSLATIONS = ["the cat sat on a mat .", "a dog is in the garden .", "hello", "", "two young men talk about no one"]
@@ -41,6 +42,29 @@ def test_bleu_and_chrf_from_counts_are_those_of_sacrebleu(rows):
     found = corpus_scores(Scorer(None).statistics(TRANSLATIONS[rows], REFERENCES[rows]))
     assert found["BLEU"] == pytest.approx(sacrebleu.corpus_bleu(TRANSLATIONS[rows], [REFERENCES[rows]]).score)
     assert found["chrF"] == pytest.approx(sacrebleu.corpus_chrf(TRANSLATIONS[rows], [REFERENCES[rows]]).score)
+
+
+def test_bleu_has_the_words_of_the_target_language(monkeypatch):
+    """Chinese texts that differ by a word, which the default of sacrebleu takes for a word each."""
+    texts, golds = ["我们今天去公园散步。"], ["我们昨天去公园散步。"]
+    for words in ("13a", "zh", "char"):
+        found = corpus_scores(Scorer(None, words).statistics(texts, golds))["BLEU"]
+        assert found == pytest.approx(sacrebleu.corpus_bleu(texts, [golds], tokenize=words).score)
+        assert (found > 50) == (words != "13a")
+    assert "tok:zh" in Scorer(None, "zh").describe(golds)
+    assert [bleu_tokenizer(language) for language in ("en", "de", "zh", "zh-cn", "th")] == [
+        *["13a"] * 2,
+        "zh",
+        "zh",
+        "char",
+    ]
+    for language in ("ja", "ko"):
+        monkeypatch.setattr(scores, "find_spec", lambda name: None)
+        assert bleu_tokenizer(language) == "char"
+        with pytest.raises(UserError, match=rf"bleu_tokenizer={language}-mecab: .*'sacrebleu\[{language}\]'.*=char"):
+            Scorer(None, f"{language}-mecab")
+        monkeypatch.setattr(scores, "find_spec", lambda name: name)
+        assert bleu_tokenizer(language) == f"{language}-mecab"
 
 
 def test_chrf_of_sentences_is_that_of_sacrebleu():
@@ -76,7 +100,7 @@ def test_the_language_of_the_targets_decides_how_texts_are_detokenized(tmp_path)
     for file in ("train.en", "train.fr", "val.en", "val.fr"):
         (tmp_path / file).write_text("a b\n")
     files = ("data=parallel_files", f"data.dir={tmp_path}", "data.source_language=en", "data.target_language=fr")
-    assert recorded(*files)["task"]["detokenize"] == "fr"
+    assert recorded(*files)["task"]["detokenize"] == "fr" and recorded(*files)["task"]["bleu_tokenizer"] == "13a"
     assert task_of(recorded(*files)).scorer().language == "fr"
     assert recorded(*files, "task.detokenize=en")["task"]["detokenize"] == "en"
     assert recorded(*files, "task.detokenize=null")["task"]["detokenize"] is None

@@ -16,7 +16,7 @@ from attnorm.attention.names import short_name
 from attnorm.errors import RunError
 from attnorm.resolved import leaves
 from attnorm.run.config_file import COST, EVENTS, FILE, TUNE, read_config
-from attnorm.run.key import NOT_PART
+from attnorm.run.key import NOT_PART, without_later
 from attnorm.run.opened_folder import opened
 from attnorm.run.state import SUMMARY, RunState, read_json, state_of
 
@@ -55,7 +55,7 @@ class TrainedRun:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The flat settings that make an arm, see `SHARED`."""
-        kept = {key: value for key, value in self.config.items() if key not in SHARED}
+        kept = without_later({key: value for key, value in self.config.items() if key not in SHARED})
         return dict(leaves(kept))
 
     @cached_property

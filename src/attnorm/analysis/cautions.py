@@ -7,7 +7,7 @@ interval may be too narrow, or if one of its runs is unusual.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite
 from statistics import median
 
@@ -18,7 +18,7 @@ from attnorm.analysis.scores import ExampleTable
 from attnorm.analysis.seeds import SharedSeeds
 from attnorm.analysis.statistics.shape import distances, outlying_seeds, skewed_examples
 from attnorm.analysis.verdict import listed_seeds
-from attnorm.tasks.results import NAMES, direction
+from attnorm.tasks.results import NAMES, UNDEFINED, direction
 from attnorm.wording import counted
 
 Metrics = Mapping[str, float]
@@ -72,6 +72,12 @@ def unbeaten(
             scores = f"{means[best]:.2f} {NAMES.get(metric, metric)} against {its[metric]:.2f}"
             clauses.append(f"no arm beats the simple baseline {method}; the best one, {best}, has {scores}")
     return clauses
+
+
+def undefined(metric: str, records: Iterable[Mapping[str, object]]) -> list[str]:
+    """A clause if a metric is not defined for many references. records: the recorded evaluations of all runs."""
+    share = max((numbers_of(record.get("undefined")).get(metric, 0.0) for record in records), default=0.0)
+    return [f"{NAMES.get(metric, metric)} is undefined for {share:.1%} of the references"] * (share > UNDEFINED)
 
 
 def collapsed(label: str, tables: Mapping[int, ExampleTable], ids: Sequence[str]) -> str | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from attnorm.analysis.arms import Arm, arms_of, find_runs, is_of_normalizer, varying
-from attnorm.analysis.cautions import cautions_of, failures, numbers_of, simple_methods, unbeaten
+from attnorm.analysis.cautions import cautions_of, failures, numbers_of, simple_methods, unbeaten, undefined
 from attnorm.analysis.provenance import check_inputs, doubts_of
 from attnorm.analysis.scores import (
     ExampleTable,
@@ -169,7 +169,8 @@ def compare_arms(
     records = {arm.label: [evaluation_of(run, chosen_split) for run in shared.runs(arm).values()] for arm in arms}
     methods = next((simple for its in records.values() for record in its if (simple := simple_methods(record))), {})
     metrics = {label: [numbers_of(record.get("metrics")) for record in its] for label, its in records.items()}
-    beaten_by_none = unbeaten(metrics, methods, primary, lambda name: direction_of(finished, name))
+    of_all = undefined(metric, [record for its in records.values() for record in its])
+    of_all += unbeaten(metrics, methods, primary, lambda name: direction_of(finished, name))
     by_arm, withheld = failures(shared, metric, ids)
     groups = next(iter(tables.values())).groups(ids)
     if groups is not None and not grouped:
@@ -182,7 +183,7 @@ def compare_arms(
         unfinished = counted(len(waiting), "planned run") + (" is" if len(waiting) == 1 else " are")
         verdicts = [silenced(verdict, f"{unfinished} not finished yet") for verdict in verdicts]
     else:
-        reasons = [[*beaten_by_none, *by_arm[verdict.label]] for verdict in verdicts]
+        reasons = [[*of_all, *by_arm[verdict.label]] for verdict in verdicts]
         verdicts = [
             silenced(verdict, why[0]) if why else verdict for verdict, why in zip(verdicts, reasons, strict=True)
         ]
@@ -196,7 +197,7 @@ def compare_arms(
         scores=[shared.scores_of(arm, metric, ids) for arm in arms],
         verdicts=adjusted(verdicts),
         simple={name: its[metric] for name, its in methods.items() if metric in its},
-        withheld=[] if waiting else [*beaten_by_none, *withheld],
+        withheld=[] if waiting else [*of_all, *withheld],
         differing=[key for key in varying(arm.settings for arm in arms) if not is_of_normalizer(key)],
         notes=notes,
         doubts=doubts,

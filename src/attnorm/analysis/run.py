@@ -19,7 +19,7 @@ from attnorm.resolved import ResolvedConfig
 from attnorm.run.checkpoint import BEST
 from attnorm.run.opening import open_run, read_run
 from attnorm.run.state import RunState, state_of
-from attnorm.tasks.results import Results
+from attnorm.tasks.results import Results, read_parquet
 from attnorm.tasks.task import Task, Tokens, task_of
 
 if TYPE_CHECKING:
@@ -69,8 +69,6 @@ class Run:
     @cached_property
     def predictions(self) -> "pd.DataFrame":
         """The scores and predictions of the final evaluation, one row per example of the validation split."""
-        from attnorm.analysis.scores import read_parquet
-
         path = self.folder / "predictions" / "validation.parquet"
         if not path.is_file():
             if state_of(self.folder) is RunState.FINISHED:

@@ -17,7 +17,7 @@ from attnorm.errors import RunError
 from attnorm.imports import TRUST, find, trusted_packages
 from attnorm.run.checkpoint import BEST
 from attnorm.run.state import read_json
-from attnorm.tasks.results import CHECKPOINT, CORPUS_METRICS, PREDICTIONS, CorpusMetric, direction
+from attnorm.tasks.results import CHECKPOINT, CORPUS_METRICS, PREDICTIONS, CorpusMetric, direction, read_parquet
 from attnorm.wording import counted
 
 log = logging.getLogger(__name__)
@@ -250,16 +250,6 @@ def corpus_metrics_of(path: Path) -> dict[str, type[CorpusMetric]]:
         except ValueError as error:
             raise RunError(f"{path}: {name} cannot be computed: {error}") from error
     return metrics
-
-
-def read_parquet(path: Path) -> pd.DataFrame:
-    """The columns of a parquet file, whatever pandas would take from its metadata. Raises RunError if it is damaged."""
-    import pyarrow.parquet as parquet
-
-    try:
-        return cast(pd.DataFrame, parquet.read_table(path).replace_schema_metadata(None).to_pandas())
-    except (OSError, ValueError, KeyError) as error:
-        raise RunError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
 
 
 def read_table(run: TrainedRun, stem: str) -> pd.DataFrame | None:

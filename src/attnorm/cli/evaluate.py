@@ -20,7 +20,7 @@ from attnorm.run.opening import open_run, read_run
 from attnorm.schema import Text
 from attnorm.tasks.task import task_of
 from attnorm.training import console
-from attnorm.training.baselines import unbeaten
+from attnorm.training.baselines import unbeaten, undefined
 from attnorm.training.callbacks.out_of_memory import OutOfMemory
 
 CheckpointName = Literal["best", "last"]
@@ -71,7 +71,7 @@ def evaluate(arguments: list[str]) -> None:
     }
     write_json(run / f"{name}.json", record)
     console.show_scores(scores, cfg.label)
-    console.show_warnings(unbeaten(scores))
+    console.show_warnings([*undefined(scores), *unbeaten(scores)])
     progress.console.print(f"written to {', '.join([f'{run / name}.json', *written])}")
 
 

@@ -16,6 +16,7 @@ from attnorm.tasks.results import Results
 from attnorm.tasks.squad import metric as squad_metric
 from attnorm.tasks.vqa import metric as vqa_metric
 from attnorm.training import console
+from attnorm.training.baselines import undefined
 
 NEEDED = ("predictions", "references")
 FILES = (*NEEDED, "questions", "null_odds")  # keys that name files
@@ -32,6 +33,8 @@ class FileKeys:
     null_odds: Text | None = None
     null_threshold: Number = 1.0
     stemmer: bool = True
+    rouge_words: rouge.Words | None = None
+    rouge_lsum: bool = False
 
 
 def squad(keys: FileKeys) -> Results:
@@ -65,10 +68,12 @@ def lines(keys: FileKeys) -> Results:
     if not texts:
         raise DataError(f"{path}: there are no lines to score")
     golds = rouge.read_references(references, path, len(texts))
-    scorer = rouge.Rouge(keys.stemmer)
+    words = keys.rouge_words or rouge.words_for(gold for its in golds for gold in its)
+    scorer = rouge.Rouge(keys.stemmer, words, keys.rouge_lsum)
     scores = scorer.detailed(progress.tracked(texts, "ROUGE"), golds)
     best = f"; the best F1 over {len(references)} references counts" if len(references) > 1 else ""
-    return Results(Path(path).name, "texts", len(texts), scores, note=scorer.describe() + best)
+    extra = {"undefined": scorer.undefined(golds)}
+    return Results(Path(path).name, "texts", len(texts), scores, note=scorer.describe() + best, extra=extra)
 
 
 def files_of(keys: FileKeys) -> list[str]:
@@ -95,7 +100,7 @@ class Metric(NamedTuple):
 METRICS = {
     "squad": Metric(squad, ("predictions", "references", "null_odds", "null_threshold")),
     "vqa": Metric(vqa, ("predictions", "references", "questions")),
-    "rouge": Metric(lines, ("predictions", "references", "stemmer"), several=True),
+    "rouge": Metric(lines, ("predictions", "references", "stemmer", "rouge_words", "rouge_lsum"), several=True),
 }
 
 
@@ -125,4 +130,6 @@ def file_problems(command: Command[Any], of_runs: Sequence[str]) -> Iterator[Pro
 
 def score_file(keys: FileKeys) -> None:
     """Scores predictions in a file against the official references."""
-    console.show_scores(METRICS[str(keys.metric)].score(keys), str(keys.metric))
+    scores = METRICS[str(keys.metric)].score(keys)
+    console.show_scores(scores, str(keys.metric))
+    console.show_warnings(undefined(scores))

@@ -33,7 +33,11 @@ def changed(recorded: Mapping[str, Any], changes: Sequence[tuple[str, Any]]) -> 
             cfg.data = {**compose_group("data", value), **kept}
         elif "." not in key:
             problems.append(f"{key}={value}: type single keys here, such as {key}.<name>=<value>")
-        elif OmegaConf.select(cfg, key, default="absent") == "absent" and key not in dict(leaves(plain(cfg))):
+        elif (
+            OmegaConf.select(cfg, key, default="absent") == "absent"
+            and key not in dict(leaves(plain(cfg)))
+            and key not in allowed  # an older version may not have recorded it
+        ):
             problems.append(f"{key}: the run's config has no such key." + nearest(key, dict(leaves(plain(cfg)))))
         else:
             OmegaConf.update(cfg, key, value)

@@ -99,8 +99,12 @@ def write_tokens(rows: Path, folder: Path, tokenizer: Tokenizer, layout: Featuri
         total = json.loads((rows / COUNTS).read_text())["kept"]
         with progress((), what, total) as bar:
             for batch in reader:
-                ids, added = layout.encode(batch.to_pydict(), first, tokenizer)
+                texts = batch.to_pydict()
+                ids, added = layout.encode(texts, first, tokenizer)
                 counts.update(added)
+                for words in layout.schema.words:
+                    unknown, characters = tokenizer.unknown(texts[words])
+                    counts.update(unknown_characters=unknown, characters=characters)
                 columns = [_column(ids[field.name], field.type) for field in schema]
                 writer.write_batch(pa.record_batch(columns, schema=schema))
                 first += batch.num_rows

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FORMAT = 2  # version of the cache; increase it when cleaning, tokenizing or the files change
+TRAINED = 2  # version of the training of tokenizers; increase it when it changes
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def _tokenizer(settings: Mapping[str, object], words: tuple[str, ...], rows: Pat
         log.info("training the tokenizer on the train split")
         cls.from_settings(lambda count: tables.sample_sentences(rows, words, count), **options).save(folder)
 
-    folder = cached(cache_dir / f"tokenizer-{files.digest([FORMAT, rows.name, dict(settings)])}", build)
+    folder = cached(cache_dir / f"tokenizer-{files.digest([FORMAT, TRAINED, rows.name, dict(settings)])}", build)
     return cls.load(folder)
 
 
@@ -164,4 +165,9 @@ def _split(name: str, rows: Path, tokenizer: Tokenizer, layout: Featurizer, cach
 
 def describe(splits: Mapping[str, Split], layout: Featurizer) -> str:
     """One line per split: "train 11,022 pairs (0 empty skipped, 37 articles and 2 headlines truncated)"."""
-    return "\n".join(f"{name} {layout.describe(split.counts)}" for name, split in splits.items())
+    lines = []
+    for name, split in splits.items():
+        unknown = split.counts.get("unknown_characters", 0)  # absent from what an older version has cached
+        share = f", {unknown:,} unknown characters ({unknown / split.counts['characters']:.2%})" if unknown else ""
+        lines.append(f"{name} {layout.describe(split.counts)}{share}")
+    return "\n".join(lines)

@@ -5,6 +5,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+LATER = {  # keys of `task` that runs of older versions have not recorded, with the values that they then have
+    "rouge_words": (None, "ascii"),
+    "rouge_lsum": (False,),
+    "bleu_tokenizer": ("auto", "13a"),
+}
 NOT_PART = ("paths", "logger", "tags", "run", "resume")  # where and how safely a run trains, and what is shown of it
 
 
@@ -14,5 +19,13 @@ def run_key(cfg: Mapping[str, Any]) -> str:
     Keys that do not change what is trained are left out: `paths`, `logger`, `tags`, `run` and `resume`. The
     configuration may also be one that was read from config.yaml.
     """
-    kept = {key: value for key, value in cfg.items() if key not in NOT_PART}
+    kept = without_later({key: value for key, value in cfg.items() if key not in NOT_PART})
     return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def without_later(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration as an older version would have recorded it: without `LATER` keys that change nothing."""
+    task = cfg.get("task")
+    if not isinstance(task, Mapping):
+        return dict(cfg)
+    return {**cfg, "task": {key: value for key, value in task.items() if value not in LATER.get(key, ())}}

@@ -7,16 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from attnorm.errors import RunError
 from attnorm.files import replacing
 
 if TYPE_CHECKING:
     import numpy as np
+    import pandas as pd
     import pyarrow as pa
 
 NAMES = {"f1": "F1", "exact": "exact match"} | {
     f"rouge{kind}{ending}": f"ROUGE-{kind} {part}"
     for ending, part in (("", "F1"), ("_recall", "recall"), ("_precision", "precision"))
-    for kind in "12L"
+    for kind in ("1", "2", "L", "Lsum")
 }
 NAMES |= {
     "bits_per_byte": "bits per byte",
@@ -27,6 +29,7 @@ NAMES |= {
 }
 NATS_OR_BITS = {"loss", "bits_per_byte", "loss_1x", "loss_2x", "loss_4x", "loss_8x"}  # written with more digits
 LOWER_IS_BETTER = {*NATS_OR_BITS, "perplexity"}
+UNDEFINED = 0.01  # the share of references from which a metric that is not defined for them says nothing
 PREDICTIONS = "predictions"  # the folder of a run that holds the tables of examples
 CORPUS_METRICS = b"attnorm.corpus_metrics"  # in the metadata of a table: JSON {metric: dotted path of its class}
 CHECKPOINT = b"attnorm.checkpoint"  # in the metadata of a table: JSON of `Predictions.checkpoint`
@@ -108,6 +111,16 @@ class Predictions:
 
         with replacing(path) as unfinished:
             parquet.write_table(self.table(), unfinished)
+
+
+def read_parquet(path: Path) -> "pd.DataFrame":
+    """The columns of a parquet file, whatever pandas would take from its metadata. Raises RunError if it is damaged."""
+    import pyarrow.parquet as parquet
+
+    try:
+        return parquet.read_table(path).replace_schema_metadata(None).to_pandas()
+    except (OSError, ValueError, KeyError) as error:
+        raise RunError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
 
 
 def direction(metric: str) -> int:

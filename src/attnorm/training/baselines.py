@@ -4,7 +4,7 @@ import math
 
 from attnorm.choices import choices
 from attnorm.resolved import ResolvedConfig
-from attnorm.tasks.results import NAMES, Results, direction
+from attnorm.tasks.results import NAMES, UNDEFINED, Results, direction
 from attnorm.training.console import number
 
 EPOCHS = 10  # over the training data: models trained from scratch on small data rarely do well with fewer
@@ -17,7 +17,16 @@ def warnings_of(scores: Results, cfg: ResolvedConfig, steps: int, planned: int, 
     steps: updates that were made; planned: those that the limits in `cfg` allow.
     """
     remedy = longer(cfg, steps, planned, updates_an_epoch)
-    return [f"{shortfall} {remedy}" for shortfall in unbeaten(scores)]
+    return undefined(scores) or [f"{shortfall} {remedy}" for shortfall in unbeaten(scores)]
+
+
+def undefined(scores: Results) -> list[str]:
+    """A sentence for each metric that is not defined for many references, such as ROUGE without a word to compare."""
+    return [
+        f"{NAMES.get(metric, metric)} is undefined for {share:.1%} of the references, and says nothing about the model."
+        for metric, share in scores.extra.get("undefined", {}).items()
+        if share > UNDEFINED
+    ]
 
 
 def unbeaten(scores: Results) -> list[str]:

@@ -20,6 +20,7 @@ from attnorm.run import warm_start
 from attnorm.run.checkpoint import BEST, LAST, naming_the_reason, read_checkpoint, replace_by_copy
 from attnorm.run.config_file import FILE
 from attnorm.run.integrity import recorded_digest
+from attnorm.run.opening import read_tokenizer
 from attnorm.run.resume import deciding
 from attnorm.run.scalars import recorded_scalars
 from attnorm.run.state import locked
@@ -94,7 +95,7 @@ def train(
             console.show_start(config, overrides, run_folder / FILE)
             console.show_lines(Sites(config.attention, config.sites).description)
         finite = NonFiniteUpdates(run_folder, config.run.skip_updates, summary)
-        splits = task.splits()
+        splits = task.splits(own_tokenizer(config))
         if is_first:
             keep_data_facts(task, splits, run_folder)
         model = build_model(task, splits["train"].tokenizer, show=is_first)
@@ -137,6 +138,17 @@ def fit(trainer: pl.Trainer, module: TrainingModule, data: TaskDataModule, check
             with naming_the_reason(Path(str(checkpoint))):
                 raise
         raise
+
+
+def own_tokenizer(config: ResolvedConfig) -> Tokenizer | None:
+    """The tokenizer that a run has trained before the checkpoint from which it continues; None to train or read one.
+
+    An older version of attnorm may have trained it in another way.
+    """
+    if config.checkpoint is None or not config.tokenizer.cls.needs_training(config.tokenizer.options):
+        return None
+    run = config.checkpoint.parent.parent
+    return read_tokenizer(run, config) if (run / config.tokenizer.cls.FILE).is_file() else None
 
 
 def keep_data_facts(task: Task, splits: dict[str, Split], run_folder: Path) -> None:

@@ -1,11 +1,12 @@
 """Tokenizers: a common interface of sentencepiece, WordPiece and your own, named by `_target_` in conf/tokenizer/.
 
 Texts are cleaned before they are tokenized. The word `<unk>`, which published headline files contain, is the same token
-as the one for words that the vocabulary cannot represent. It is decoded as `<unk>`.
+as the one for what the vocabulary cannot represent. It is decoded as `<unk>`.
 """
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -59,6 +60,15 @@ class Tokenizer(ABC):
             self._words[UNK] = [self.unk_id]
         ids = self._words.__getitem__
         return [list(chain.from_iterable(map(ids, words))) for words in split]
+
+    def unknown(self, texts: Sequence[str]) -> tuple[int, int]:
+        """The number of characters that the vocabulary cannot represent, and of all, without space and words <unk>."""
+        words = Counter(chain.from_iterable(map(str.split, texts)))
+        words.pop(UNK, None)
+        missing = 0
+        for word, ids in zip(words, self.encode(list(words)), strict=True):
+            missing += words[word] * (len(word) if ids == [self.unk_id] else ids.count(self.unk_id))
+        return missing, sum(len(word) * times for word, times in words.items())
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """The ids of one text, as in `encode`, and the character range (start, end) of each in `text`.

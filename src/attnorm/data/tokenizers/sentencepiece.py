@@ -4,6 +4,7 @@ import io
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -27,7 +28,8 @@ _LONGEST = 1 << 24  # bytes of a sentence; sentencepiece silently skips longer o
 class SentencePiece(Tokenizer):
     """Lossless on text like its training text: decode(encode(x)) == x for words of seen characters.
 
-    A word with a character that was not in the training text becomes one `<unk>`, as in the published headline files.
+    Each character that was not in the training text becomes one `<unk>`. With a model that `train` has not made, or
+    that was trained before this rule, a word with such a character becomes one `<unk>` as a whole.
     """
 
     FILE = "sentencepiece.model"
@@ -42,6 +44,7 @@ class SentencePiece(Tokenizer):
         self.vocab_size = self._processor.get_piece_size()
         pieces = [piece.replace(_SPACE, " ") for piece in map(self._processor.id_to_piece, range(self.vocab_size))]
         self._pieces = ["", "", "", f" {UNK}", *pieces[4:]]
+        self._by_character = self._processor.decode([_UNK]) == UNK  # what `train` writes into its models
         self._starts = np.array([i < 4 or piece.startswith(" ") for i, piece in enumerate(self._pieces)])
 
     @classmethod
@@ -67,6 +70,7 @@ class SentencePiece(Tokenizer):
                 unk_id=_UNK,
                 pad_piece="<pad>",
                 unk_piece=UNK,
+                unk_surface=UNK,
                 character_coverage=1.0,
                 normalization_rule_name="identity",  # the default normalizes characters, which cannot be undone
                 hard_vocab_limit=False,
@@ -147,10 +151,20 @@ class SentencePiece(Tokenizer):
         return self._starts[ids]
 
     def _encode_words(self, words: list[str]) -> list[list[int]]:
+        if self._by_character:
+            words = [_RESERVED.sub("▅", word) for word in words]  # the trainer never takes ▅ into a vocabulary
         encoded = self._processor.encode(words, out_type=int)
+        if self._by_character:
+            return [self._unmerged(word, ids) if _UNK in ids else ids for word, ids in zip(words, encoded, strict=True)]
         return [
             [_UNK] if _UNK in ids or _RESERVED.search(word) else ids for word, ids in zip(words, encoded, strict=True)
         ]
+
+    def _unmerged(self, word: str, ids: list[int]) -> list[int]:
+        """The ids of a word with one _UNK per unknown character. sentencepiece has one per run of them."""
+        pieces = self._processor.encode(word, out_type=str)  # an unknown piece is the text that it stands for
+        runs = ([_UNK] * len(piece) if id_ == _UNK else [id_] for piece, id_ in zip(pieces, ids, strict=True))
+        return list(chain.from_iterable(runs))
 
     def decode(self, ids: Iterable[int]) -> str:
         return " ".join("".join([self._pieces[int(id_)] for id_ in ids]).split())

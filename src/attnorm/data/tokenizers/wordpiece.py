@@ -36,6 +36,8 @@ _JOINS: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"(?<!\S)- -(?!\S)"), "--"),
     (re.compile(r"(?<=[\w#]) - (?=[\w#])"), "-"),
 ]
+_HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f"  # BERT puts spaces around these
+_JOINS_OF_HAN = [(re.compile(f"(?<=[{_HAN}]) | (?=[{_HAN}])"), "")]
 
 
 class WordPiece(Tokenizer):
@@ -56,6 +58,8 @@ class WordPiece(Tokenizer):
         vocabulary = tokenizer.get_vocab()
         self.pad_id, self.bos_id, self.eos_id, self.unk_id = (vocabulary[token] for token in SPECIAL.values())
         self.mask_id = vocabulary.get(MASK)
+        keeps_accents = getattr(tokenizer.normalizer, "strip_accents", None) is False  # as those trained here
+        self._joins = _JOINS + _JOINS_OF_HAN * keeps_accents
         self.vocab_size = 1 + max(vocabulary.values())  # some files have gaps between their ids
         self._starts = np.ones(self.vocab_size, bool)
         self._starts[[i for piece, i in vocabulary.items() if _continues(piece)]] = False
@@ -74,8 +78,8 @@ class WordPiece(Tokenizer):
         """Read `file`, a vocab.txt (one piece a line), a tokenizer.json or a folder with one of them; without a file,
         train `vocab_size` pieces on `sample` sentences (None: on all).
 
-        `lowercase` None does as the file says: a vocab.txt without capitals is lower-cased; trained: True. Raises
-        ValueError.
+        `lowercase` None does as the file says: a vocab.txt without capitals is lower-cased; trained: True. With a file,
+        it also removes accents. Raises ValueError.
         """
         if file is None:
             assert draw is not None  # only a tokenizer from a file does without sentences
@@ -149,7 +153,7 @@ class WordPiece(Tokenizer):
         tokens = [UNK if i == self.unk_id else self._tokenizer.id_to_token(i) or UNK for i in kept]
         text = "".join(token[2:] if _continues(token) else f" {token}" for token in tokens)
         text = " ".join(text.split())
-        for pattern, joined in _JOINS:
+        for pattern, joined in self._joins:
             text = pattern.sub(joined, text)
         return text
 

@@ -66,6 +66,10 @@ class CaptionMetric:
         """CIDEr-D, BLEU-4 and rougeL of all captions, in percent."""
         return overall(self.each(captions), self.sums(captions))
 
+    def wordless(self) -> float:
+        """The share of images of which no reference has a word, so that no metric is defined for them."""
+        return sum(not any(texts) for texts in self.references) / len(self.references)
+
     def describe(self) -> str:
         """What a reader of the numbers needs to know."""
         version = f"sacrebleu {sacrebleu().__version__}"

@@ -187,5 +187,9 @@ class CaptioningTask(Task):
                 corpus_metrics=CORPUS_METRICS,
             ),
             samples=list(map(sample, names, gold, captions)),
-            extra={"captions_per_second": round(len(names) / seconds, 1), "seconds": round(seconds, 1)},
+            extra={
+                "undefined": dict.fromkeys(overall(scores, sums), metric.wordless()),
+                "captions_per_second": round(len(names) / seconds, 1),
+                "seconds": round(seconds, 1),
+            },
         )

@@ -81,7 +81,7 @@ class LanguageFeaturizer(Featurizer):
         return list_lengths(ids, "labels")
 
     def describe(self, counts: dict[str, int]) -> str:
-        unknown = f", {counts['unknown']:,} of them unknown words" if counts["unknown"] else ""
+        unknown = f", {counts['unknown']:,} of them <unk>" if counts["unknown"] else ""
         return f"{counts['documents']:,} documents, {counts['tokens']:,} tokens{unknown}, in {counts['rows']:,} rows"
 
 

@@ -1,15 +1,22 @@
 """Headline generation: articles and headlines, the encoder-decoder, and ROUGE compared to the lead-8 baseline."""
 
+import json
 from dataclasses import dataclass
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, get_args
 
 from pydantic import Field
 
 from attnorm.data.preprocess import Split
-from attnorm.data.sources.base import PAIRS
+from attnorm.data.readers.text import read_json
+from attnorm.data.sources.base import PAIRS, Source
 from attnorm.data.tokenizers.base import Tokenizer
-from attnorm.tasks.headlines.rouge import METRICS, Rouge, lead, means, rouge_line
+from attnorm.errors import RunError
+from attnorm.resolved import ResolvedConfig
+from attnorm.tasks.headlines.rouge import METRICS, SAMPLE, Rouge, Words, lead, means, rouge_line, words_for
 from attnorm.tasks.seq2seq.base import Seq2SeqModule, Seq2SeqTask, Seq2SeqTaskConfig, TextScores
+
+FILE = "rouge.json"
 
 
 class HeadlineModule(Seq2SeqModule):
@@ -19,7 +26,8 @@ class HeadlineModule(Seq2SeqModule):
     shown = ("article", "title", "headline")
 
     def add_scores(self, texts: list[str], targets: list[str]) -> None:
-        self.add(**self.scorer.sums(texts, targets), pairs=len(texts))
+        sums = self.scorer.sums(texts, targets)
+        self.add(**{metric: sums[metric] for metric in METRICS}, pairs=len(texts))
 
     def metrics(self) -> dict[str, float]:
         """loss (nats per target token), perplexity, and ROUGE if headlines were generated."""
@@ -37,17 +45,55 @@ class HeadlineTaskConfig(Seq2SeqTaskConfig):
 
     rouge_pairs: Annotated[int, Field(ge=0, le=1000)] = 200
     stemmer: bool = True
+    rouge_words: Words | None = "ascii"  # of runs that were trained before there was this key
+    rouge_lsum: bool = False
 
 
 class HeadlineTask(Seq2SeqTask):
-    """task=gigaword."""
+    """task=gigaword.
+
+    Without `task.rouge_words`, the training references decide about the words of ROUGE. A run folder keeps the decision
+    in rouge.json.
+    """
 
     Config, schema, names = HeadlineTaskConfig, PAIRS, ("articles", "headlines")
     primary = "rougeL"
-    scoring, monitoring = ("task.stemmer", "decoding"), ("task.rouge_pairs",)
+    scoring = ("task.stemmer", "task.rouge_words", "task.rouge_lsum", "decoding")
+    monitoring = ("task.rouge_pairs",)
+
+    def __init__(self, cfg: ResolvedConfig):
+        super().__init__(cfg)
+        self.words: Words = self.config.rouge_words or "ascii"
+
+    def splits(
+        self,
+        tokenizer: Tokenizer | None = None,
+        names: tuple[str, ...] = ("train", "validation"),
+        cleaner: Source | None = None,
+    ) -> dict[str, Split]:
+        found = super().splits(tokenizer, names, cleaner)
+        if self.config.rouge_words is None and "train" in found:
+            texts = found["train"].texts
+            self.words = words_for(texts[:: max(1, len(texts) // SAMPLE)]["title"])
+        return found
+
+    def save(self, folder: Path) -> None:
+        if self.config.rouge_words is None:
+            (folder / FILE).write_text(json.dumps({"words": self.words}) + "\n", encoding="utf-8")
+
+    def load(self, folder: Path) -> None:
+        if self.config.rouge_words is not None:
+            return
+        try:
+            self.words = read_json(folder / FILE)["words"]
+        except (ValueError, OSError, RecursionError, KeyError, TypeError) as error:
+            raise RunError(f"{folder / FILE}: expected an object with words; or type task.rouge_words=ascii") from error
+        if self.words not in get_args(Words):
+            raise RunError(f"{folder / FILE}: words={self.words}; allowed: {', '.join(get_args(Words))}")
 
     def module(self, model: Any, tokenizer: Tokenizer, validation: Split) -> HeadlineModule:
-        rouge, pairs = Rouge(self.config.stemmer), self.config.rouge_pairs
+        rouge = Rouge(self.config.stemmer, self.words, self.config.rouge_lsum)
+        pairs = self.config.rouge_pairs
         return HeadlineModule(model, tokenizer, validation.texts, rouge, **self.module_options(pairs))
 
     def text_scores(self, module: HeadlineModule, split: Split, texts: list[str]) -> TextScores:
@@ -55,4 +101,5 @@ class HeadlineTask(Seq2SeqTask):
         articles, titles, rouge = split.texts["article"], list(split.texts["title"]), module.scorer
         examples = rouge.each(texts, titles)
         baselines = {"lead-8": rouge([lead(article) for article in articles], titles)}
-        return TextScores(means(examples), examples, baselines, rouge.describe())
+        extra = {"undefined": rouge.undefined((title,) for title in titles)}
+        return TextScores(means(examples), examples, baselines, rouge.describe(), extra=extra)

