@@ -398,9 +398,9 @@ def headlines_in(language, folder):
 @pytest.mark.parametrize("tokenizer", ["sentencepiece", "wordpiece"])
 @pytest.mark.parametrize("language", SUBJECTS_VERBS_OBJECTS_PLACES)
 def test_headlines_in_any_script_are_learned_and_scored(monkeypatch, tmp_path, capsys, language, tokenizer):
-    run = tmp_path / "run"
+    run, pieces = tmp_path / "run", 45 if (language, tokenizer) == ("zh", "sentencepiece") else 150  # not whole texts
     typed = ["data=pair_files", *headlines_in(language, tmp_path), "data.batch_tokens=1500", "task.validations=10"]
-    typed += ["task.max_steps=200", f"tokenizer={tokenizer}", "tokenizer.vocab_size=150", "optimizer.lr=5.0e-3"]
+    typed += ["task.max_steps=200", f"tokenizer={tokenizer}", f"tokenizer.vocab_size={pieces}", "optimizer.lr=5.0e-3"]
     typed += ["trainer.accelerator=cpu", f"paths.cache_dir={tmp_path}/cache", "decoding.beam_size=2"]
     train(front.check_composed(runs.composed("task=gigaword", *runs.SIZES, *typed, "model.dropout=0")), run)
     assert re.search(r"validation 21 pairs \(.*, 1 unknown characters? \(0\.\d+%\)", capsys.readouterr().out)
