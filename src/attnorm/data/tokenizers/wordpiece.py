@@ -37,7 +37,7 @@ _JOINS: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"(?<=[\w#]) - (?=[\w#])"), "-"),
 ]
 _HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f"  # BERT puts spaces around these
-_JOINS_OF_HAN = [(re.compile(f"(?<=[{_HAN}]) | (?=[{_HAN}])"), "")]
+_JOIN_OF_HAN = (re.compile(f"(?<=[{_HAN}]) | (?=[{_HAN}])"), "")
 
 
 class WordPiece(Tokenizer):
@@ -59,7 +59,7 @@ class WordPiece(Tokenizer):
         self.pad_id, self.bos_id, self.eos_id, self.unk_id = (vocabulary[token] for token in SPECIAL.values())
         self.mask_id = vocabulary.get(MASK)
         keeps_accents = getattr(tokenizer.normalizer, "strip_accents", None) is False  # as those trained here
-        self._joins = _JOINS + _JOINS_OF_HAN * keeps_accents
+        self._joins = [*_JOINS, *[_JOIN_OF_HAN] * keeps_accents]
         self.vocab_size = 1 + max(vocabulary.values())  # some files have gaps between their ids
         self._starts = np.ones(self.vocab_size, bool)
         self._starts[[i for piece, i in vocabulary.items() if _continues(piece)]] = False
