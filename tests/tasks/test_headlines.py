@@ -19,6 +19,7 @@ from torch.testing import assert_close
 from attnorm.cli import train as front
 from attnorm.data.sampler import TokenBatches
 from attnorm.models.generation import Decoding, generate
+from attnorm.run.key import run_key
 from attnorm.tasks.headlines.rouge import Rouge, lead, words_for
 from attnorm.tasks.headlines.task import HeadlineModule
 from attnorm.tasks.seq2seq.base import smoothed_cross_entropy
@@ -93,6 +94,12 @@ def test_words_of_ascii_are_those_of_rouge_score_in_both_kinds(stemmer):
 def test_the_share_of_letters_beyond_ascii_decides_about_the_words():
     assert words_for(["x" * 99 + "é", "12 – …"]) == "ascii" and words_for(["x" * 98 + "éé"]) == "unicode"
     assert words_for(["a"]) == words_for([]) == words_for(["12"]) == "ascii"
+
+
+def test_a_run_of_an_older_version_without_the_keys_of_scripts_is_the_same_run():
+    older, later = {"stemmer": True}, {"rouge_words": None, "rouge_lsum": False, "bleu_tokenizer": "13a"}
+    assert run_key({"task": older}) == run_key({"task": {**older, **later}})
+    assert run_key({"task": older}) != run_key({"task": {**older, "rouge_words": "unicode"}})
 
 
 def test_rouge_lsum_takes_the_longest_subsequence_of_each_sentence():
