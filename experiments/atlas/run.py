@@ -7,13 +7,14 @@ import argparse
 import shlex
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from attnorm.analysis.probes.figures import draw_map
 from attnorm.analysis.probes.page import write_page
-from attnorm.analysis.probes.verdicts import results_of_cell, with_discoveries, write_csv
+from attnorm.analysis.probes.verdicts import further_rates, results_of_cell, with_discoveries, write_csv
 from attnorm.probes.arm import NULLS, Arm, every_arm
 from attnorm.probes.experiment import Failure, Found, Plan, compare
 from attnorm.probes.jobs import Cell, Job, Result
@@ -51,9 +52,16 @@ def arms_of(cell: Cell, stage: str) -> list[str]:
     return first if stage == "primary" else [*first, *others]
 
 
-def run(folder: Path, stage: str, workers: int) -> list[Found]:
-    """Runs the jobs that are missing, and returns the results of all cells."""
-    return [found for plan in plans(stage) for found in compare(plan, folder, workers, show)]
+def run(folder: Path, stage: str, workers: int, has_further: bool = False) -> list[Found]:
+    """Runs the jobs that are missing, and returns the results of all cells.
+
+    has_further: whether the rates are trained too on which the verdicts of this stage depend.
+    """
+    results = []
+    for plan in plans(stage):
+        further = partial(further_rates, arms=[plan.arm(label) for label in plan.arms])
+        results += compare(plan, folder, workers, show, *[further] * has_further)
+    return results
 
 
 def show(job: Job, result: Result | Failure) -> None:
@@ -86,5 +94,5 @@ if __name__ == "__main__":
     options = parser.parse_args()
     torch.set_num_threads(1)
     for stage in STAGES[: STAGES.index(options.arms) + 1]:
-        cells = run(options.out, stage, options.workers)
+        cells = run(options.out, stage, options.workers, stage == options.arms)
     write(cells, options.out)
