@@ -34,7 +34,8 @@ class Run:
 
 
 def sweep(folder: Path, *overrides: str, failures: bool = False) -> list[Run]:
-    """Runs `attnorm sweep <overrides> dir=<folder>` and returns its runs, without those that tune.
+    """Runs `attnorm sweep <overrides> dir=<folder>` and returns its runs, without those that tune or
+    are at other values than the best one.
 
     The runs are in the order of their seeds. `sweep.json`, in which the best one is first, would pair different seeds.
 
@@ -47,7 +48,8 @@ def sweep(folder: Path, *overrides: str, failures: bool = False) -> list[Run]:
     print(f"\n$ attnorm sweep {shlex.join(arguments)}", flush=True)
     if (code := run("sweep", arguments)) and not (failures and code == FAILED):
         sys.exit(code)
-    jobs = [job for job in json.loads((folder / "sweep.json").read_text())["jobs"] if job.get("purpose") != "tune"]
+    jobs = json.loads((folder / "sweep.json").read_text())["jobs"]
+    jobs = [job for job in jobs if job.get("purpose") not in ("tune", "further")]
     if code:
         if any(job["state"] not in ("finished", "failed") for job in jobs):
             sys.exit(code)

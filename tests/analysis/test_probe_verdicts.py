@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from attnorm.analysis.probes import verdicts
-from attnorm.analysis.probes.verdicts import Row, flipping_rates, with_discoveries, write_csv
+from attnorm.analysis.probes.verdicts import Row, flipping_rates, further_rates, with_discoveries, write_csv
 from attnorm.analysis.statistics.crossed import paired_difference
+from attnorm.analysis.statistics.tuned import DISMISSAL
 from attnorm.probes.arm import Arm
 from attnorm.probes.experiment import Found
 from attnorm.probes.jobs import Cell, Result
@@ -203,7 +204,9 @@ def tuned(softmax, dnas):
 def test_a_difference_that_flips_at_another_rate_depends_on_it(softmax, dnas, flips):
     cell = results_of_cell(made_up(TESTS, tuned(softmax, dnas)), ARMS)
     row = row_of(cell, "dnas")
-    assert row.flips == flips and row.verdict == ("depends on the rate" if flips else "shown")
+    is_best = softmax[1] > softmax[0]  # the other rate may be the best one of softmax, and nothing was trained there
+    shown = "shown" if is_best else "shown at these rates only"
+    assert row.flips == flips and row.verdict == ("depends on the rate" if flips else shown)
     assert row_of(cell, "hnas").flips == "", "has no tuning here"
 
 
@@ -226,7 +229,40 @@ def test_a_diverged_member_does_not_hide_what_the_others_have_learned():
 def test_a_flip_counts_at_the_rates_that_were_planned_alone():
     """Not at those that were added because some arm was best at an edge."""
     row = row_of(results_of_cell(made_up(TESTS, tuned((0.9, 0.6), (0.5, 0.8))), ARMS, (1e-2, 3e-2)), "dnas")
-    assert (row.flips, row.verdict) == ("", "shown")
+    assert (row.flips, row.verdict) == ("", "shown at these rates only")
+
+
+BEST, NEAR, FAR = (np.array([0.8, 0.82, 0.81]) - lower for lower in (0, 0.01, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("near", "word"),
+    [
+        (0.62, "shown"),
+        (0.85, "shown at these rates only"),
+        (None, "shown at these rates only"),
+        (nan, "shown at these"),
+    ],
+)
+@pytest.mark.parametrize("worse", ["softmax", "dnas"])
+def test_a_difference_is_shown_only_if_it_holds_at_every_rate_that_may_be_the_best(worse, near, word):
+    """The rate 0.003 may be the best one of the worse arm, and 0.001 is not."""
+    tests = {worse: TESTS["softmax"], ({"softmax", "dnas"} - {worse}).pop(): TESTS["dnas"]}
+    found = made_up({arm: tests[arm] for arm in ("softmax", "dnas")}, cell=HUB)
+    found.tuning = {arm: {1e-3: FAR, 3e-3: NEAR, 1e-2: BEST} for arm in tests}
+    arms = ARMS[:2]
+    assert further_rates(found, arms) == {worse: [3e-3], ({"softmax", "dnas"} - {worse}).pop(): [3e-3]}
+    if near is not None:
+        table = result((near, near), seed=7)
+        found.further = {arm: {3e-3: table} for arm in tests}
+    row = row_of(results_of_cell(found, arms), "dnas")
+    assert row.verdict.startswith(word) and row.p_value + DISMISSAL <= row.adjusted < 0.05
+    at_rates = row_of(results_of_cell(made_up(found.tests), arms), "dnas")
+    if word == "shown":
+        assert row.over_rates >= row.p_value and (row.low, row.high) != (at_rates.low, at_rates.high)
+        assert row.low * row.high > 0 and row.high - row.low > at_rates.high - at_rates.low
+    else:
+        assert row.over_rates == 1 and (row.low, row.high) == (at_rates.low, at_rates.high)
 
 
 def test_discoveries_are_those_of_benjamini_and_hochberg_over_all_cells(cell):

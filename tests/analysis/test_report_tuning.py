@@ -8,24 +8,29 @@ import runs
 from made_up_runs import make_run, without_charts
 
 from attnorm.analysis.arms import arms_of, find_runs
+from attnorm.analysis.comparison import compare
+from attnorm.analysis.further import further_values
 from attnorm.analysis.report.content import collect
 from attnorm.analysis.report.page import html_of
 from attnorm.analysis.report.tuning import costs_of, dependence, tunings_of
+from attnorm.analysis.statistics.tuned import DISMISSAL
 from attnorm.cli.compare import run_compare
 from attnorm.run.state import read_json
 
 RATES = ("0.001", "0.002", "0.004")
 
 
-def tuned_sweep(folder, gains, scores, cost=True, metric="rougeL"):
+def tuned_sweep(folder, gains, scores, cost=True, metric="rougeL", further=None):
     """A sweep of softmax and hnas with the seeds 110 to 113.
 
     gains: of the comparison, by arm. scores: of the tuning, by arm and rate: two seeds each, None for a failed run.
+    further: the gain of softmax at other rates, or the state of its runs there; by default, it is worse.
     """
+    further = {"0.001": -2, "0.004": -2} if further is None else further
     jobs, arms = [], []
     for arm, gain in gains.items():
         entry = {"arm": f"attention={arm}", "monitor": "val/loss", "mode": "min", "best": "0.002", "means": {}}
-        entry |= {"tune": {rate: [] for rate in RATES}, "compare": []}
+        entry |= {"tune": {rate: [] for rate in RATES}, "compare": [], "further": {}}
         common = {"arm": f"attention={arm}", "steps": 3000, "seconds": 60.0, "metric": metric}
         for rate in RATES:
             for seed, score in zip((100, 101), scores[arm][rate], strict=True):
@@ -35,6 +40,11 @@ def tuned_sweep(folder, gains, scores, cost=True, metric="rougeL"):
                 value = None if score is None else 5 - score / 10
                 job = {"name": name, "purpose": "tune", "state": state, "score": score, "best_value": value}
                 jobs.append({**common, **job})
+                (folder / "tune" / name).mkdir(parents=True)
+                summary = {"state": state, "validation": {"metrics": {"rougeL": score}}}
+                (folder / "tune" / name / "summary.json").write_text(json.dumps(summary))
+            means = scores[arm][rate]
+            entry["means"][rate] = None if None in means else 5 - sum(means) / 20
         for seed in (110, 111, 112, 113):
             name = f"{arm}_{seed}"
             entry["compare"].append(name)
@@ -43,6 +53,11 @@ def tuned_sweep(folder, gains, scores, cost=True, metric="rougeL"):
             jobs.append(
                 {**common, "name": name, "purpose": "compare", "state": "finished", "score": 1, "best_value": 2}
             )
+        for rate, gain in further.items() if arm == "softmax" else ():
+            entry["further"][rate] = [f"{arm}_{rate}_{seed}" for seed in (110, 111, 112, 113)]
+            for seed, name in zip((110, 111, 112, 113), entry["further"][rate], strict=True):
+                its = {"gain": gain} if isinstance(gain, (int, float)) else {"state": gain}
+                make_run(folder / "tune" / name, arm, seed, examples=60, settings={"optimizer.lr": float(rate)}, **its)
         arms.append(entry)
     tuning = {
         "key": "optimizer.lr",
@@ -97,11 +112,57 @@ def test_what_the_sweep_chose_stands_beside_the_verdict(better, report, monkeypa
     assert tuned == "Each arm has its best optimizer.lr: softmax 0.002, hnas 0.002."
     assert cost == (
         "All arms spend the same CPU seconds, with different numbers of updates: softmax 3,000, hnas 750. A time "
-        "depends on the implementation as well as on the normalizer."
+        "depends on the implementation as well as on the normalizer. It was measured once for all seeds of an arm, so "
+        "its error, often a few percent, is in no interval."
     )
     assert runs.call(monkeypatch, "compare", f"against={better}", "baseline=softmax") == 0
     said = " ".join("".join(capsys.readouterr()).split())
     assert tuned in said and cost in said
+
+
+CLOSE = at((20.8, 20.4), (21, 21.2), (20.9, 20.5))
+RULED_OUT = at((2, 2.2), (21, 21.2), (20.9, 20.5))
+EVERY, NO_RUNS = "It holds at every optimizer.lr of softmax: ", "has no runs with these seeds; repeat the command"
+
+
+@pytest.mark.parametrize(
+    ("softmax", "further", "word", "said"),
+    [
+        (CLOSE, {"0.001": -1, "0.004": -2}, "shown", f"{EVERY}also at 0.001, 0.004."),
+        (RULED_OUT, {"0.004": -2}, "shown", f"{EVERY}also at 0.004; tuning shows 0.001 to be worse."),
+        (
+            at((None, 9), (21, 21.2), (1, 1)),
+            {},
+            "shown",
+            "need no comparison; tuning shows 0.004 to be worse and runs",
+        ),
+        (CLOSE, {"0.001": "failed", "0.004": -2}, "shown", f"{EVERY}also at 0.004; runs failed at 0.001."),
+        (CLOSE, {"0.001": -1, "0.004": 9}, "only", "softmax at optimizer.lr=0.004 is not shown to be worse"),
+        (CLOSE, {"0.004": -2}, "only", f"softmax at optimizer.lr=0.001 {NO_RUNS}"),
+        (CLOSE, {"0.001": "interrupted", "0.004": -2}, "only", f"softmax at optimizer.lr=0.001 {NO_RUNS}"),
+        (CLOSE, {}, "only", f"softmax at optimizer.lr=0.001, 0.004 {NO_RUNS}"),
+    ],
+)
+def test_a_difference_is_shown_only_if_it_holds_at_every_value_of_the_worse_arm(tmp_path, softmax, further, word, said):
+    scores = {"softmax": softmax, "hnas": BETTER}
+    folder = tuned_sweep(tmp_path, {"softmax": 0, "hnas": 9}, scores, cost=False, further=further)
+    [verdict] = compare(folder).verdicts
+    assert verdict.word == {"only": "shown at these rates only"}.get(word, word) and said in verdict.sentence()
+    at_rates = verdict.difference
+    assert verdict.interval.high == at_rates.new_seeds_and_examples.high
+    ends = [it.new_seeds_and_examples.low for it in (at_rates, *verdict.others.differences.values())]
+    assert verdict.interval.low == (min(ends) if verdict.is_shown else ends[0])
+    largest = max(it.p_value for it in (at_rates, *verdict.others.differences.values()))
+    assert verdict.p_value == pytest.approx((largest if verdict.is_shown else at_rates.p_value) + DISMISSAL)
+    assert verdict.strict_level == 1 - (0.05 - DISMISSAL)
+    ruled_out = {"0.002", *verdict.others.worse, *(rate for rate, scores in softmax.items() if None in scores)}
+    assert {*further_values(folder)} == {(0, rate) for rate in RATES if rate not in ruled_out}
+
+
+def test_only_a_verdict_that_would_be_shown_needs_further_values(tmp_path):
+    folder = tuned_sweep(tmp_path, {"softmax": 0, "hnas": 0}, {"softmax": CLOSE, "hnas": BETTER}, further={})
+    [verdict] = compare(folder).verdicts
+    assert verdict.word == "not shown" and NO_RUNS not in verdict.sentence() and further_values(folder) == []
 
 
 def test_counted_costs_depend_on_the_formula_alone(better, tmp_path):
@@ -133,6 +194,7 @@ def test_the_whole_curve_and_the_budget_are_shown(report):
     points = [(it["series"], it["step"], it["size"]) for it in tuning.figures[0].data["rows"]]
     assert points == [(arm, float(rate), 2) for arm in ("softmax", "hnas") for rate in RATES]
     assert "12 runs, 36,000 updates, 0.20 hours" in tuning.about and "0.004 were added" in tuning.about
+    assert "8 runs compare the worse arm of a verdict at its other values, with the comparison seeds" in tuning.about
     assert not any("depends on" in warning for warning in page.warnings)  # hnas is better at every rate
 
 
@@ -243,3 +305,54 @@ def test_a_page_is_written_beside_a_sweep_file_of_another_form(monkeypatch, tmp_
     without_charts(monkeypatch)
     [page] = collect([sweep_copied(tmp_path / "sweep", better, jobs=3)]).tasks
     assert not page.tunings and not page.costs and page.verdicts
+
+
+TRIALS = [  # attention, learning rate, state and validation loss
+    ("softmax", "0.001", "complete", 5.0),
+    ("hnas", "0.02", "complete", 4.0),
+    ("hnas", "0.3", "pruned", None),
+    ("softmax", "0.004", "complete", 4.5),
+]
+
+
+def searched(folder, **changes):
+    """A search of four trials."""
+    trials = []
+    for number, (arm, rate, state, value) in enumerate(TRIALS):
+        make_run(folder / f"trial-{number}", arm, 1, examples=20, settings={"optimizer.lr": float(rate)})
+        values = {"attention": arm, "optimizer.lr": rate}
+        trials.append({"number": number, "job": f"trial-{number}", "state": state, "value": value, "values": values})
+    search = {"monitor": "val/loss", "mode": "min", "logarithmic": ["optimizer.lr"], "best": 1, "trials": trials}
+    search |= {"command": "attnorm train attention=hnas optimizer.lr=0.02", **changes}
+    (folder / "jobs.jsonl").touch()
+    (folder / "sweep.json").write_text(json.dumps({"jobs": [], "search": search}))
+    return folder
+
+
+def test_a_search_is_shown_by_its_best_trial_and_not_as_a_comparison(tmp_path):
+    page = collect([searched(tmp_path)])
+    [search] = page.searches
+    assert not page.tasks and page.title == search.title == "Search of attention, optimizer.lr"
+    assert "number 1 of 4 trials, 3 of which have finished. The validation loss" in search.headline
+    assert "is 4 (lower is better) with attention=hnas, optimizer.lr=0.02" in search.headline
+    assert [row[0].text for row in search.table.rows] == ["1", "3", "0", "2"]
+    by_name, by_rate = search.figures
+    assert by_name.data["rows"][0] == {"at": "hnas", "metric": 4.0}
+    assert [it["at"] for it in by_rate.data["rows"]] == [0.02, 0.004, 0.001]
+    assert by_rate.spec["layer"][0]["encoding"]["x"]["scale"]["type"] == "log"
+    text = html_of(page)
+    assert "<code>attnorm train attention=hnas optimizer.lr=0.02</code>" in text and "no verdict" not in text
+    assert 'data-chart="search-1-2"' in text
+
+
+@pytest.mark.parametrize("broken", [{"trials": 3}, {"trials": [{}]}, {"monitor": "val/loss", "logarithmic": None}])
+def test_a_search_of_another_form_is_left_out(monkeypatch, tmp_path, broken):
+    without_charts(monkeypatch)
+    page = collect([searched(tmp_path, **broken)])
+    assert not page.searches and page.tasks
+
+
+def test_a_single_trial_is_a_run_like_any_other(monkeypatch, tmp_path):
+    without_charts(monkeypatch)
+    page = collect([searched(tmp_path) / "trial-1"])
+    assert not page.searches and [task.facts[0] for task in page.tasks] == [("arms", "1")]

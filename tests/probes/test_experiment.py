@@ -185,6 +185,16 @@ def test_an_edge_of_one_cell_does_not_extend_the_grid_of_another(monkeypatch, tm
     assert len(first.tuning["dnas"]) == 4 and len(second.tuning["dnas"]) == 6
 
 
+def test_further_rates_are_trained_with_the_seeds_of_the_comparison(monkeypatch, tmp_path):
+    seen = made_up(monkeypatch, lambda arm, rate, seed: rate)
+    [found] = compare(PLAN, tmp_path, further=lambda found: {"softmax": [1e-3]} if found.tests else {})
+    assert (seen[-1].arm, seen[-1].rates, seen[-1].seeds, seen[-1].tune) == ("softmax", (1e-3,), PLAN.seeds, False)
+    assert list(found.further) == ["softmax"] and list(found.further["softmax"]) == [1e-3]
+    count = len(seen)
+    [again] = compare(PLAN, tmp_path, workers=0, further=lambda found: {"softmax": [1e-3]})
+    assert len(seen) == count and again.further["softmax"][1e-3].scores.keys() == found.tests["softmax"].scores.keys()
+
+
 def test_a_probe_without_training_is_not_tuned(monkeypatch, tmp_path):
     seen = made_up(monkeypatch, lambda arm, rate, seed: 0.0)
     [found] = compare(replace(PLAN, cells=[Cell("rank", "depth 1")]), tmp_path)

@@ -84,8 +84,12 @@ def test_a_kill_between_two_values_of_a_trial_does_not_change_them(tmp_path):
 
 def test_a_search_continues_with_more_trials_and_finds_the_best_value(tmp_path):
     sweep(tmp_path, "dir=s", "search=optuna", "trials=5", "x=interval(0,1)", "steps=1")
-    sweep(tmp_path, "dir=s", "search=optuna", "trials=40", "x=interval(0,1)", "steps=1", "jobs=2")
+    said = sweep(tmp_path, "dir=s", "search=optuna", "trials=40", "x=interval(0,1)", "steps=1", "jobs=2")
     found = report(tmp_path / "s")
+    search, [best, *_] = found["search"], found["jobs"]
+    assert search["trials"][search["best"]]["job"] == best["name"] and len(search["trials"]) == 40
+    assert search["command"] == f"attnorm train {best['overrides'][0]} steps=1" and search["command"] in said
+    assert f"best trial: {search['best']} of 40, val/loss {best['best_value']:.4g} (lower is better): x=" in said
     assert len(found["jobs"]) == 40 and found["unfinished"] == 0
     values = [it["best_value"] for it in found["jobs"]]
     assert values == sorted(values) and values[0] < 1e-3  # the minimum is at x=0.3
@@ -99,6 +103,8 @@ def test_equal_trials_run_once(tmp_path):
     assert len(attempts(tmp_path / "s")) == 2 and len(study_of(tmp_path / "s").trials) == 12
     sweep(tmp_path, "dir=s", "search=random", "trials=13", "x=1,2", "steps=2")
     assert len(attempts(tmp_path / "s")) == 2 and all(it.value for it in study_of(tmp_path / "s").trials)
+    search = report(tmp_path / "s")["search"]
+    assert search["trials"][search["best"]]["job"] and search["mode"] == "min"
 
 
 def test_another_space_needs_another_folder(tmp_path):

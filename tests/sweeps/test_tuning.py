@@ -81,6 +81,24 @@ def test_a_run_that_has_not_trained_is_not_said_to_have_failed(tmp_path, capsys)
     assert [cell.strip() for cell in row.strip(" │").split("│")][2:] == ["1", "failed", "waiting"]
 
 
+def test_further_values_are_trained_once_the_comparison_has_ended(tmp_path):
+    """Only where a verdict depends on them, with the comparison seeds, and as runs of no arm."""
+    bench = Bench(tmp_path, lambda arm, x, seed: (x - 2) ** 2, modes=("min", "min"))
+    asked = []
+    bench.plan.further = lambda: asked.append(len(bench.ran)) or [(1, "1"), (1, "4")]
+    assert bench.run()[4:] == [(1, x, seed) for x in (1, 4) for seed in (110, 111)]
+    assert asked == [2 * 3 * 2 + 4] and bench.plan.total == len(bench.ran)
+    assert bench.plan.record()["arms"][1]["further"] == {"1": ["1-1-110", "1-1-111"], "4": ["1-4-110", "1-4-111"]}
+    assert {path.parent.name for path in map(job_path, bench.plan.jobs[-4:])} == {"tune"}
+    again = Bench(tmp_path, lambda arm, x, seed: (x - 4) ** 2 if arm else (x - 2) ** 2, modes=("min", "min"))
+    again.run()  # one of the further values is the best one now, and nothing depends on the others
+    assert not again.journal.has("1-1-110") and again.journal.has("1-4-110")
+
+
+def job_path(job):
+    return job.folder
+
+
 def test_no_score_of_a_comparison_changes_what_is_chosen(tmp_path):
     """The planted fault: runs of comparison seeds that lie in the folder, far better at other values."""
 
@@ -235,6 +253,28 @@ def test_another_best_value_takes_the_earlier_comparison_out_of_the_arm(tmp_path
     started = len(events(folder, "start"))
     sweep(tmp_path, *TUNE, "center=0.3")
     assert names_of(folder) == old and len(events(folder, "start")) == started and not waiting_jobs([folder])
+
+
+@pytest.mark.slow
+def test_a_further_value_may_become_the_best_one_and_return(tmp_path, monkeypatch):
+    """Its runs are used again, in the folder where they belong."""
+    monkeypatch.setenv("FURTHER", '[[0, "0.4"]]')
+    coarse, fine = (
+        tuple(it.replace("0.1,0.2,0.4", values) for it in TUNE) for values in ("0.2,0.4,0.8", "0.2,0.3,0.4")
+    )
+    sweep(tmp_path, *fine, "center=0.34")
+    folder, further = tmp_path / "s", [f"x-0.4_seed-{seed}" for seed in (110, 111)]
+    assert all(list((folder / "tune").glob(f"{name}_*")) for name in further) and report(folder)["unfinished"] == 0
+    assert {it.split("_")[0] for it in names_of(folder)} == {"x-0.3"} and not waiting_jobs([folder])
+    started = len(events(folder, "start"))
+    monkeypatch.setenv("FURTHER", "[]")
+    sweep(tmp_path, *coarse, "center=0.34")
+    assert {it.split("_")[0] for it in names_of(folder)} == {"x-0.4"} and not waiting_jobs([folder])
+    assert len(events(folder, "start")) == started + 2  # 0.8 with the tuning seeds
+    monkeypatch.setenv("FURTHER", '[[0, "0.4"]]')
+    sweep(tmp_path, *fine, "center=0.34")
+    assert len(events(folder, "start")) == started + 2 and not waiting_jobs([folder])
+    assert {it.split("_")[0] for it in names_of(folder)} == {"x-0.3"}
 
 
 def names_of(folder):

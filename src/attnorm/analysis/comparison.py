@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from attnorm.analysis.arms import Arm, arms_of, find_runs, is_of_normalizer, varying
 from attnorm.analysis.cautions import cautions_of, failures, numbers_of, simple_methods, unbeaten, undefined
+from attnorm.analysis.grids import Grid, grids_of, other_values
 from attnorm.analysis.provenance import check_inputs, doubts_of
 from attnorm.analysis.scores import (
     ExampleTable,
@@ -19,9 +21,10 @@ from attnorm.analysis.scores import (
     evaluation_of,
     example_table,
     primary_metric,
+    scores_of_run,
     shared_examples,
 )
-from attnorm.analysis.seeds import NoSharedSeed, SharedSeeds, shared_seeds
+from attnorm.analysis.seeds import NoSharedSeed, SharedSeeds, common_source, shared_seeds
 from attnorm.analysis.statistics.crossed import paired_difference, without_claims
 from attnorm.analysis.verdict import ArmScores, Verdict, adjusted
 from attnorm.analysis.waiting import waiting_jobs
@@ -178,7 +181,8 @@ def compare_arms(
             f"The intervals are for new seeds and new examples of the same {len(set(groups))} groups. They are too "
             "narrow for new groups, because examples of one group were taken as independent."
         )
-    verdicts = [verdict_of(shared, arm, metric, ids, level, groups if grouped else None) for arm in others]
+    grids = grids_of(arms, metric, direction_of(finished, metric))
+    verdicts = [verdict_of(shared, arm, metric, ids, level, groups if grouped else None, grids) for arm in others]
     if waiting:
         unfinished = counted(len(waiting), "planned run") + (" is" if len(waiting) == 1 else " are")
         verdicts = [silenced(verdict, f"{unfinished} not finished yet") for verdict in verdicts]
@@ -206,44 +210,50 @@ def compare_arms(
 
 
 def verdict_of(
-    shared: SharedSeeds, arm: Arm, metric: str, ids: Sequence[str], level: float, groups: Sequence[str] | None
+    shared: SharedSeeds,
+    arm: Arm,
+    metric: str,
+    ids: Sequence[str],
+    level: float,
+    groups: Sequence[str] | None,
+    grids: Mapping[str, Grid],
 ) -> Verdict:
-    """The verdict on one arm, not adjusted for others. groups: the cluster of each example, if there are clusters."""
+    """The verdict on one arm, not adjusted for others.
+
+    groups: the cluster of each example, if there are clusters. grids: the values that sweeps tried, by arm.
+    """
     baseline, pairs = shared.arms[0], shared.pairs(arm)
     rows = np.stack([first.values(metric, ids) - second.values(metric, ids) for first, second in pairs.values()])
     difference = paired_difference(rows, groups, level)
     both = [(f"{it.label}, seed {seed}", it.finished[seed]) for it in (baseline, arm) for seed in pairs]
+    towards = direction_of([run for _, run in both], metric)
+    worse = baseline if difference.estimate * towards > 0 else arm
+    others = None
+    if worse.label in grids and difference.no_verdict is None:
+        one, sign = (0, 1) if worse is baseline else (1, -1)
+        better = {seed: pair[one].values(metric, ids) for seed, pair in pairs.items()}
+        theirs = partial(scores_of_run, split=shared.split, metric=metric, ids=ids)
+        others = other_values(
+            grids[worse.label], worse.label, better, theirs, lambda its: paired_difference(sign * its, groups, level)
+        )
     return Verdict(
         label=arm.label,
         baseline=baseline.label,
         metric=metric,
         difference=difference,
-        direction=direction_of([run for _, run in both], metric),
+        direction=towards,
         adjusted=float("nan"),
         by_seed=dict(zip(pairs, rows.mean(1).tolist(), strict=True)),
         no_verdict=difference.no_verdict,
         left_out=shared.left_out(arm),
         cautions=cautions_of(rows, list(pairs), groups, both),
+        others=others,
     )
 
 
 def silenced(verdict: Verdict, reason: str) -> Verdict:
     """The verdict without any claim."""
     return replace(verdict, difference=without_claims(verdict.difference), no_verdict=reason, is_silent=True)
-
-
-def common_source(tables: Mapping[str, ExampleTable]) -> Source:
-    """The examples on which all runs are compared. Raises RunError if checkpoints were selected in different ways."""
-    sources: dict[Source, str] = {}
-    for name, table in tables.items():
-        sources.setdefault(table.source, name)
-    if len(sources) > 1:
-        raise RunError(
-            f"the checkpoint of {sources['validation']} was selected on all validation examples "
-            f"(task.selection=all), and that of {sources['half']} on half of them, so their scores cannot be compared. "
-            "Score the test split of all runs: attnorm eval run=<run folder> split=test"
-        )
-    return next(iter(sources))
 
 
 def metric_of(tables: Sequence[ExampleTable], asked: str | None, primary: str | None) -> str:

@@ -138,6 +138,12 @@ def example_table(run: TrainedRun, split: SplitName) -> ExampleTable | None:
     return ExampleTable(rows, "validation", corpus_metrics)
 
 
+def scores_of_run(run: TrainedRun, split: SplitName, metric: str, ids: Sequence[str]) -> np.ndarray | None:
+    """The scores of these examples, see `ExampleTable.values`; None if the run has not been scored on all of them."""
+    table = example_table(run, split)
+    return None if table is None or not {*ids} <= {*table.rows.index} else table.values(metric, ids)
+
+
 def common_split(runs: Sequence[TrainedRun], split: SplitName) -> SplitName:
     """The split on which all runs are compared. "auto": the test split if all of them have been scored on it."""
     if split != "auto":

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnorm.analysis.arms import Arm, TrainedRun
-from attnorm.analysis.scores import ExampleTable, SplitName
+from attnorm.analysis.scores import ExampleTable, Source, SplitName
 from attnorm.analysis.statistics.crossed import MIN_SEEDS
 from attnorm.analysis.verdict import ArmScores, listed_seeds, mean_costs
 from attnorm.errors import RunError
@@ -117,3 +117,17 @@ def shared_seeds(arms: Sequence[Arm], scored: Mapping[Path, ExampleTable], split
         raise RunError(f"no seed has been scored for all arms: {', '.join(own)}; compare fewer of them")
     counting = {baseline: common, **{label: its & common or its for label, its in shared.items()}}
     return SharedSeeds(arms, scored, {label: tuple(sorted(its)) for label, its in counting.items()}, split)
+
+
+def common_source(tables: Mapping[str, ExampleTable]) -> Source:
+    """The examples on which all runs are compared. Raises RunError if checkpoints were selected in different ways."""
+    sources: dict[Source, str] = {}
+    for name, table in tables.items():
+        sources.setdefault(table.source, name)
+    if len(sources) > 1:
+        raise RunError(
+            f"the checkpoint of {sources['validation']} was selected on all validation examples "
+            f"(task.selection=all), and that of {sources['half']} on half of them, so their scores cannot be compared. "
+            "Score the test split of all runs: attnorm eval run=<run folder> split=test"
+        )
+    return next(iter(sources))

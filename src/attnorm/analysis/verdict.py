@@ -8,12 +8,15 @@ from math import isnan, nan
 import numpy as np
 
 from attnorm.analysis.arms import TrainedRun, as_number
-from attnorm.analysis.statistics.crossed import Difference
+from attnorm.analysis.grids import OtherValues
+from attnorm.analysis.statistics.crossed import Difference, Interval
 from attnorm.analysis.statistics.multiple import holm
 from attnorm.analysis.statistics.power import detectable
+from attnorm.analysis.statistics.tuned import DISMISSAL
 from attnorm.tasks.results import NAMES, NATS_OR_BITS
 from attnorm.wording import counted
 
+AT_THESE_RATES = "shown at these rates only"
 FALSE_CALLS = 0.05  # the probability of any false "shown" in a family of comparisons, whatever the level of intervals
 
 
@@ -87,6 +90,10 @@ class Verdict:
 
     difference: the arm minus the baseline, over the seeds that count. adjusted: its p-value for new seeds and new
                 examples, adjusted for all arms that were compared (Holm 1979); NaN without a verdict.
+    others:     how they compare at the other values that a sweep tried for the worse arm; None if it was not tuned.
+                Then `adjusted` is for all of these values together.
+    here:       the adjusted p-value at the chosen values alone; None: the same as `adjusted`.
+    charge:     what all these p-values contain for leaving out values.
     family:     the number of comparisons that are adjusted together.
     direction:  1 if a higher value of the metric is better, -1 if a lower one is.
     by_seed:    the difference of each seed. no_verdict: the reason if there is no verdict.
@@ -108,11 +115,14 @@ class Verdict:
     cautions: tuple[str, ...] = ()
     family: int = 1
     direction: int = 1
+    others: OtherValues | None = None
+    here: float | None = None
+    charge: float = 0.0
 
     @property
     def strict_level(self) -> float:
         """The level of an interval that excludes zero only if the difference is shown, whatever the other arms are."""
-        return 1 - FALSE_CALLS / self.family
+        return 1 - (FALSE_CALLS - self.charge) / self.family
 
     @property
     def detectable(self) -> float:
@@ -126,8 +136,27 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """The verdict in short: "shown", "not shown" or "no verdict"."""
-        return "no verdict" if self.no_verdict is not None else "shown" if self.is_shown else "not shown"
+        """The verdict in short: "shown", "shown at these rates only", "not shown" or "no verdict"."""
+        if self.no_verdict is not None or self.is_shown:
+            return "no verdict" if self.no_verdict is not None else "shown"
+        return AT_THESE_RATES if self.p_value < FALSE_CALLS else "not shown"
+
+    @property
+    def p_value(self) -> float:
+        """The adjusted p-value to print: at the chosen values alone, unless the difference is shown at all of them."""
+        return self.adjusted if self.is_shown or self.here is None else self.here
+
+    @property
+    def interval(self) -> Interval:
+        """The interval for new seeds and new examples. If the difference is shown, the end next to zero is the closest
+        one over all values of the worse arm."""
+        ends = self.difference.new_seeds_and_examples
+        if not self.is_shown or self.others is None:
+            return ends
+        more = [its.new_seeds_and_examples for its in self.others.differences.values()]
+        if self.difference.estimate > 0:
+            return Interval(min(it.low for it in (ends, *more)), ends.high)
+        return Interval(ends.low, max(it.high for it in (ends, *more)))
 
     def sentence(self) -> str:
         """The verdict in words, with the unadjusted interval and the difference that could have been detected."""
@@ -139,12 +168,15 @@ class Verdict:
             sizes += f" in {counted(difference.clusters, 'group')}"
         if self.is_silent:
             return f"{self.label} minus {self.baseline}: no verdict, because {self.no_verdict}."
-        more = "".join(f" {clause}" for clause in (self.left_out, *self.cautions) if clause)
+        rates = ""
+        if self.others is not None and self.word in ("shown", AT_THESE_RATES):
+            rates = self.others.sentence(self.is_shown, difference.estimate)
+        more = "".join(f" {clause}" for clause in (rates, self.left_out, *self.cautions) if clause)
         if self.no_verdict is not None:
             return f"{start} ({sizes}): no verdict, {self.no_verdict}.{more}"
-        low, high = difference.new_seeds_and_examples.low, difference.new_seeds_and_examples.high
+        low, high = self.interval.low, self.interval.high
         interval = f"{difference.level * 100:g} % interval {low:.{digits}f} to {high:.{digits}f}"
-        adjusted = f"adjusted p {p_is(self.adjusted)}"
+        adjusted = f"adjusted p {p_is(self.p_value)}"
         better = " (lower is better)" if self.direction < 0 else ""
         return (
             f"{start}{better}, {interval} for new seeds and new examples ({sizes}): {self.word}, {adjusted}. "
@@ -188,6 +220,20 @@ def adjusted(verdicts: Sequence[Verdict], left_out: int = 0) -> list[Verdict]:
 
     left_out: further arms that were to be compared and could not be; they belong to the family too.
     """
-    p_values = [nan if verdict.no_verdict is not None else verdict.difference.p_value for verdict in verdicts]
-    every = holm([*p_values, *[nan] * left_out])
-    return [replace(verdict, adjusted=p, family=len(every)) for verdict, p in zip(verdicts, every, strict=False)]
+    here = [nan if verdict.no_verdict is not None else verdict.difference.p_value for verdict in verdicts]
+    tuned = [its.others for its in verdicts]
+    p_values = [
+        p if others is None or isnan(p) else max(p, others.p_value(verdict.difference.estimate))
+        for p, others, verdict in zip(here, tuned, verdicts, strict=True)
+    ]
+    charge = DISMISSAL if any(others is not None for others in tuned) else 0.0
+    every = [[charged(p, charge) for p in holm([*these, *[nan] * left_out])] for these in (p_values, here)]
+    return [
+        replace(verdict, adjusted=p, here=p_here, family=len(every[0]), charge=charge)
+        for verdict, p, p_here in zip(verdicts, *every, strict=False)
+    ]
+
+
+def charged(p_value: float, charge: float) -> float:
+    """A p-value plus what leaving out values may cost, at most 1."""
+    return p_value + charge if isnan(p_value) else min(1.0, p_value + charge)

@@ -4,6 +4,7 @@ import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import isfinite, isnan
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +14,15 @@ from torch import Tensor
 
 from attnorm import progress
 from attnorm.analysis.probes.page import grouped, write_page
-from attnorm.analysis.probes.verdicts import CellResults, Row, results_of_cell, with_discoveries, write_csv
+from attnorm.analysis.probes.verdicts import (
+    CellResults,
+    Row,
+    further_rates,
+    results_of_cell,
+    with_discoveries,
+    write_csv,
+)
+from attnorm.analysis.verdict import AT_THESE_RATES
 from attnorm.attention.names import short_name
 from attnorm.attention.testing.before_training import failure_of, is_of_attnorm
 from attnorm.attention.testing.cases import WIDTH
@@ -61,7 +70,7 @@ def run_probe(arguments: list[str]) -> int:
     try_probes(plan.cells)
     torch.set_num_threads(1)
     begin, cpu = time.monotonic(), time.process_time()
-    found = compare(plan, folder / "results", settings.jobs, Reporter(plan))
+    found = compare(plan, folder / "results", settings.jobs, Reporter(plan), partial(further_rates, arms=arms))
     cells = with_discoveries([results_of_cell(it, arms, plan.rates) for it in found])
     note = PREVIEW if settings.preset == "quick" else ""
     write_csv(cells, folder / "probe.csv", preset=settings.preset)
@@ -271,7 +280,7 @@ def show_cells(cells: Sequence[CellResults], arms: Sequence[Arm]) -> None:
         differences = [difference(rows.get(arm.short), why.get(arm.label, "")) for arm in compared[1:]]
         bounds = [f"{value:.3f}" if isfinite(value) else "" for value in (base.score, base.null, base.ceiling)]
         body.append([cell.found.cell.title, *bounds, *differences])
-    title = f"Difference to {compared[0].short}, with 95 % intervals; * is shown (Holm, 5 %)"
+    title = f"Difference to {compared[0].short}, with 95 % intervals; * is shown (Holm, 5 %), (*) at these rates only"
     progress.console.print(table_of(title, [header, *body]))
 
 
@@ -284,5 +293,5 @@ def difference(row: Row | None, missing: str) -> str:
     half = (row.high - row.low) / 2
     if isnan(half):
         return f"{row.difference:+.3f} ({row.verdict})"
-    mark = {"shown": " *", "depends on the rate": " (flips)"}.get(row.verdict, "")
+    mark = {"shown": " *", "depends on the rate": " (flips)", AT_THESE_RATES: " (*)"}.get(row.verdict, "")
     return f"{row.difference:+.3f} ± {half:.3f}{mark}"

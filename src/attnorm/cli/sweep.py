@@ -6,8 +6,9 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnorm.choices import CONF
 from attnorm.cli.check_jobs import Checked, Checker
@@ -22,14 +23,16 @@ from attnorm.cli.sweep_jobs import (
     dimensions,
     grid_jobs,
     job_of,
+    metric_of,
     problems_of,
     refuse_other_budget,
     sample_jobs,
     tuned,
+    values_to_try,
     with_updates,
     with_values,
 )
-from attnorm.errors import ConfigError, Problem
+from attnorm.errors import ConfigError
 from attnorm.progress import console
 from attnorm.run.config_file import COST
 from attnorm.run.opened_folder import opened
@@ -41,8 +44,11 @@ from attnorm.sweeps.process import TRAIN
 from attnorm.sweeps.record import SweepRecord
 from attnorm.sweeps.scheduler import Grid, Plan, Scheduler
 from attnorm.sweeps.state import SWEEP_LOCK, JobState, Journal
-from attnorm.sweeps.table import View, print_costs, print_results, print_tuning
+from attnorm.sweeps.table import View, print_costs, print_results, print_search, print_tuning
 from attnorm.sweeps.tuning import Choice, Tuned, TunedArm, put_back
+
+if TYPE_CHECKING:
+    from attnorm.sweeps.search import Search
 
 
 def run_sweep(arguments: Sequence[str]) -> int:
@@ -73,9 +79,9 @@ def sweep(command: SweepCommand) -> int:
         stack.callback(lock.release)
         journal = Journal(folder)
         journal.add("open", command=command.arguments)
-        costs = arm_costs(command, folder, journal, checker, samples, facts)
+        costs, search = arm_costs(command, folder, journal, checker, samples, facts), None
         if command.settings.is_search:
-            plan: Plan = search_plan(command, folder, journal, checker, facts)
+            plan: Plan = (search := search_plan(command, folder, journal, checker, facts))
             keys = ", ".join(override.key_or_group for override in command.space)
             console.print(f"checked the values of {keys} in {seconds:.0f} s", markup=False)
         elif command.tuning is not None:
@@ -96,12 +102,15 @@ def sweep(command: SweepCommand) -> int:
         launcher = make_launcher(command, folder, facts)
 
         def about() -> dict[str, Any]:
-            tuning = {"tuning": plan.record()} if isinstance(plan, Tuned) else {}
-            return {**tuning, **({"cost": record_of(command.settings.cost, list(costs.values()))} if costs else {})}
+            chosen = {"tuning": plan.record()} if isinstance(plan, Tuned) else {}
+            chosen |= {"search": search.record()} if search else {}
+            return {**chosen, **({"cost": record_of(command.settings.cost, list(costs.values()))} if costs else {})}
 
         typed = shlex.join(["attnorm", "sweep", *command.arguments])
         record = SweepRecord(folder, typed, plan, journal, facts[0].mode, about)
         record.write(record.results())
+        if isinstance(plan, Tuned):
+            plan.further = partial(values_to_try, folder, record)
         try:
             with View(plan, journal) as view:
                 show, said = both(view.show, record.refresh), both(view.said, record.note)
@@ -151,7 +160,7 @@ def take_over(folder: Path, lock: FolderLock) -> None:
 
 def search_plan(
     command: SweepCommand, folder: Path, journal: Journal, checker: Checker, facts: Sequence[Checked]
-) -> Plan:
+) -> "Search":
     """The trials of a search."""
     from attnorm.sweeps.search import Search
 
@@ -184,14 +193,6 @@ def search_plan(
         mode=mode,
         parallel=(settings.jobs or 1) > 1,
     )
-
-
-def metric_of(checked: Checked) -> tuple[str, str]:
-    """The metric that selects the best model of a job, and whether "min" or "max" of it is best."""
-    if checked.monitor is None or checked.mode is None:
-        message = "a search, or tuning, needs to know the metric: annotate the return type of its method `module`"
-        raise ConfigError([Problem("task._target_", message)])
-    return checked.monitor, checked.mode
 
 
 def arm_costs(
@@ -286,6 +287,8 @@ def close(folder: Path, record: SweepRecord, stopped_by: int) -> int:
     print_results(results)
     if isinstance(record.plan, Tuned):
         print_tuning(record.plan.record(), results)
+    if search := record.about().get("search"):
+        print_search(search)
     if left:
         saved = "saved; " if any(result.state is JobState.INTERRUPTED for result in results) else ""
         sentence = f"{left} of {record.plan.total} jobs are unfinished"

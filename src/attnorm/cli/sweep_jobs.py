@@ -5,10 +5,13 @@ from pathlib import Path
 
 from attnorm.cli.check_jobs import Checked
 from attnorm.cli.read_sweep import SweepCommand
-from attnorm.errors import ConfigError, Problem
+from attnorm.errors import ConfigError, Problem, UserError
+from attnorm.progress import console
 from attnorm.run.key import NOT_PART
 from attnorm.sweeps.jobs import Job, expand, job_folder, label_of, name_of, override_key
+from attnorm.sweeps.record import SweepRecord
 from attnorm.sweeps.state import Journal
+from attnorm.wording import counted
 
 NAMED_JOBS = 3  # jobs that the message on a problem names
 Overrides = tuple[str, ...]
@@ -114,6 +117,21 @@ def without_updates(checked: Checked, cost: str) -> list[tuple[str, str]]:
     return [("cost", f"cost={cost}: {message}")]
 
 
+def values_to_try(folder: Path, record: SweepRecord) -> list[tuple[int, str]]:
+    """The numbers of arms and their further values to train, for verdicts that would be shown at the best values."""
+    from attnorm.analysis.further import further_values
+
+    record.write(record.results())  # which runs compare
+    try:
+        choices = further_values(folder)
+    except UserError as error:  # as long as arms cannot be compared, no verdict depends on further values
+        console.print(f"no further values: {' '.join(str(error).splitlines())}", markup=False)
+        return []
+    if choices:
+        console.print(f"verdicts depend on {counted(len(choices), 'further value')}, which are trained now")
+    return choices
+
+
 def device_problems(checked: Checked, local: bool) -> list[tuple[str, str]]:
     """What keeps a sweep from giving a job the devices that it asks for."""
     key, devices, there = "trainer.devices", checked.devices, len(checked.gpus)
@@ -154,7 +172,7 @@ def grid_jobs(
         if known and (known[-1].get("purpose") == "tune") != (purpose == "tune"):
             message = f"the run {label} is there already, to {'compare' if purpose == 'tune' else 'tune'}; "
             raise ConfigError([Problem("dir", f"{message}choose other seeds, or another folder", folder)])
-        if not journal.has(name):
+        if not journal.has(name) or known[-1].get("purpose", "") != purpose:
             more = {"purpose": purpose} if purpose else {}
             journal.add("job", name, key=key, label=label, overrides=overrides, **more)
         jobs.append(job)
@@ -182,3 +200,11 @@ def job_of(
         purpose,
         label_of(arm_of(command, overrides), command.space),
     )
+
+
+def metric_of(checked: Checked) -> tuple[str, str]:
+    """The metric that selects the best model of a job, and whether "min" or "max" of it is best."""
+    if checked.monitor is None or checked.mode is None:
+        message = "a search, or tuning, needs to know the metric: annotate the return type of its method `module`"
+        raise ConfigError([Problem("task._target_", message)])
+    return checked.monitor, checked.mode

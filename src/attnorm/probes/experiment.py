@@ -72,7 +72,8 @@ class Plan:
 @dataclass
 class Found:
     """The results of a cell. tuning: for each arm and rate, the scores of the tuning seeds. rate: the best one of each
-    arm. tests: the results of the comparison. failed: why a job of an arm failed."""
+    arm. tests: the results of the comparison. further: those of arms at other rates. failed: why a job of an arm
+    failed."""
 
     cell: Cell
     tuning: dict[str, dict[float, np.ndarray]] = field(default_factory=dict)
@@ -80,6 +81,7 @@ class Found:
     tests: dict[str, Result] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    further: dict[str, dict[float, Result]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -90,13 +92,21 @@ class Failure:
 
 
 Report = Callable[[Job, Result | Failure], None]
+Further = Callable[[Found], Mapping[str, Sequence[float]]]  # other rates of each arm on which the verdicts depend
 
 
-def compare(plan: Plan, folder: Path, workers: int = 1, report: Report = lambda job, result: None) -> list[Found]:
+def compare(
+    plan: Plan,
+    folder: Path,
+    workers: int = 1,
+    report: Report = lambda job, result: None,
+    further: Further = lambda found: {},
+) -> list[Found]:
     """Runs all jobs whose results the folder does not have, and returns the results of each cell.
 
     workers: the number of processes; 1 means this one, and 0 that only the results of the folder are read.
-    report: called with each job that ends.
+    report: called with each job that ends. further: called with each cell that has been compared; its rates are trained
+    with the seeds of the comparison, too.
     """
     found = [Found(cell) for cell in plan.cells]
     grids, nulls = {cell: [list(plan.rates)] for cell in plan.cells}, [arm for arm in NULLS if arm in plan.arms]
@@ -142,6 +152,11 @@ def compare(plan: Plan, folder: Path, workers: int = 1, report: Report = lambda 
             it.seconds += result.seconds
         else:
             it.failed[job.arm] = result.reason
+    others = [(it, plan.test(it.cell, arm, rate)) for it in found for arm, of in further(it).items() for rate in of]
+    for it, job, result in results_of(others, folder, workers, report):
+        if isinstance(result, Result):
+            it.further.setdefault(job.arm, {})[job.rates[0]] = result
+            it.seconds += result.seconds
     return found
 
 

@@ -13,6 +13,7 @@ FILE = "config.yaml"
 EVENTS, SWEEP_FILE = "jobs.jsonl", "sweep.json"  # of a sweep folder
 COST_FILE = "cost.json"  # of a run that measures the cost of an update
 TUNE, COST = "tune", "cost"  # folders in a sweep folder, whose runs tune or measure: they are no runs of arms
+FURTHER = "further"  # the purpose of runs in the folder TUNE with the comparison seeds at other values
 MOST_BYTES, MOST_DEPTH, LARGEST = 1 << 20, 20, 1 << 53  # a real one has 3 kB and 4 levels
 GROUPS = ("task", "model", "attention", "data", "tokenizer", "optimizer", "scheduler", "trainer", "paths")
 REQUIRED_GROUPS = ("task", "model", "attention", "data", "optimizer")

@@ -12,7 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
 from attnorm.config.arguments import as_typed
-from attnorm.run.config_file import COST, TUNE
+from attnorm.run.config_file import COST, FURTHER, TUNE
 
 LONGEST = 80  # characters of the readable part of a folder's name
 DIGITS = 8  # of a key in the name of a folder
@@ -29,7 +29,8 @@ class Job:
     folder:    the run folder.
     devices:   number of processes of the run (`trainer.devices`).
     uses_gpu:  whether each of these processes needs a GPU.
-    purpose:   "tune", "compare" or "cost" (its updates are measured); "" in a sweep that does not tune.
+    purpose:   "tune", "compare", "further" (as "compare", at another value than the best one) or "cost" (its updates
+               are measured); "" in a sweep that does not tune.
     arm:       the part of the label that all jobs of its arm share.
     """
 
@@ -51,7 +52,8 @@ class Job:
 
 def job_folder(sweep: Path, name: str, purpose: str) -> Path:
     """The run folder of a job. Runs that tune or measure have a folder of their own, see `analysis.arms`."""
-    return sweep / purpose / name if purpose in (TUNE, COST) else sweep / name
+    inner = TUNE if purpose == FURTHER else purpose
+    return sweep / inner / name if inner in (TUNE, COST) else sweep / name
 
 
 def parse(arguments: Sequence[str], loader: ConfigLoader | None = None) -> list[Override]:

@@ -1,12 +1,14 @@
 """What has become of each job, for the tables and for sweep.json."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from attnorm.config.arguments import as_typed
-from attnorm.run.config_file import TUNE
+from attnorm.run.config_file import FURTHER, TUNE
+from attnorm.run.scalars import read_csv
 from attnorm.run.state import PROGRESS, SUMMARY, read_json
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.state import CONSOLE, JobState, Journal, state_of_job
@@ -96,7 +98,7 @@ def last_line(path: Path) -> str | None:
 
 
 def ranked(results: Iterable[Result], mode: str | None) -> list[Result]:
-    """Results by state; among equal states the best value first. Runs that tune come after those that compare.
+    """Results by state; among equal states the best value first. Runs that compare come first.
 
     mode: "min" or "max" of the metric is best.
     """
@@ -105,10 +107,20 @@ def ranked(results: Iterable[Result], mode: str | None) -> list[Result]:
         value = result.best_value
         sign = -1 if mode == "max" else 1
         return (
-            result.job.purpose == TUNE,
+            result.job.purpose in (TUNE, FURTHER),
             ORDER.index(result.state),
             value is None,
             0.0 if value is None or mode is None else sign * value,
         )
 
     return sorted(results, key=place)
+
+
+def validations(folder: Path, monitor: str) -> list[tuple[int, float]]:
+    """The steps and values of the metric in metrics.csv, as far as they are written."""
+    values: dict[int, float] = {}
+    with suppress(OSError, ValueError, KeyError):
+        for row in read_csv(folder / "metrics.csv"):
+            if row.get(monitor) and row.get("step"):
+                values[int(row["step"])] = float(row[monitor])
+    return sorted(it for it in values.items() if it[1] == it[1])

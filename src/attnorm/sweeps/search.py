@@ -6,9 +6,9 @@ seed, on the number of the trial and on the results so far, and on nothing else:
 was interrupted tries the same values as one that was not.
 """
 
+import shlex
 import zlib
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,11 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from attnorm.config.arguments import as_typed
 from attnorm.errors import ConfigError, Problem
-from attnorm.run.scalars import read_csv
 from attnorm.run.state import SUMMARY, read_json
 from attnorm.sweeps.jobs import Job, choices
+from attnorm.sweeps.results import validations
 from attnorm.sweeps.state import DONE_STATES, JobState
 
 STUDY = "study.jsonl"
@@ -74,9 +75,13 @@ class Dimension:
 
     def override(self, value: Any) -> str:
         """The override that sets the key to a value of the distribution."""
+        return f"{self.key}={self.text(value)}"
+
+    def text(self, value: Any) -> str:
+        """A value of the distribution as it is typed."""
         if self.texts and value not in self.texts:  # a float that is a rounding error away from it
             value = min(self.texts, key=lambda it: abs(it - value))
-        return f"{self.key}={self.texts.get(value, value)}"
+        return str(self.texts.get(value, value))
 
     def extremes(self) -> list[str]:
         """Overrides for all choices, or for the smallest and the largest number: what is checked beforehand."""
@@ -173,7 +178,7 @@ class Search:
             return TPESampler(seed=seed, multivariate=True, constant_liar=parallel)
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.space, self.make_job, self.monitor = list(space), make_job, monitor
+        self.space, self.make_job, self.monitor, self.mode = list(space), make_job, monitor, mode
         self.study = optuna.create_study(
             storage=JournalStorage(JournalFileBackend(str(whole(folder / STUDY)), OneWriter(STUDY))),
             study_name="sweep",
@@ -259,15 +264,28 @@ class Search:
     def is_done(self, job: Job, state: JobState) -> bool:
         return state in DONE_STATES
 
-
-def validations(folder: Path, monitor: str) -> list[tuple[int, float]]:
-    """The steps and values of the metric in metrics.csv, as far as they are written."""
-    values: dict[int, float] = {}
-    with suppress(OSError, ValueError, KeyError):
-        for row in read_csv(folder / "metrics.csv"):
-            if row.get(monitor) and row.get("step"):
-                values[int(row["step"])] = float(row[monitor])
-    return sorted(it for it in values.items() if it[1] == it[1])
+    def record(self) -> dict[str, Any]:
+        """The trials with the value of each parameter, and the best one, for sweep.json."""
+        names: dict[int, str] = {number: job for job, number in self.trials.items()}
+        trials: list[dict[str, Any]] = []
+        for frozen in self.study.get_trials(deepcopy=False):
+            values = {it.name: it.text(frozen.params[it.name]) for it in self.space if it.name in frozen.params}
+            value = frozen.value if frozen.state is TrialState.COMPLETE else None
+            job = names.get(frozen.number, "")
+            state = frozen.state.name.lower()
+            trials.append({"number": frozen.number, "job": job, "state": state, "value": value, "values": values})
+        sign, jobs = 1 if self.mode == "min" else -1, {job.name: job for job in self.jobs}
+        complete = [it for it in trials if it["value"] is not None and it["job"] in jobs]
+        best = min(complete, key=lambda it: sign * it["value"], default=None)
+        overrides = [] if best is None else as_typed(jobs[best["job"]].overrides)
+        return {
+            "monitor": self.monitor,
+            "mode": self.mode,
+            "logarithmic": [it.name for it in self.space if getattr(it.distribution, "log", False)],
+            "best": best and best["number"],
+            "command": shlex.join(["attnorm", "train", *overrides]) if overrides else None,
+            "trials": trials,
+        }
 
 
 def whole(path: Path) -> Path:

@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from attnorm.run.config_file import COST, FURTHER, TUNE
 from attnorm.run.config_file import EVENTS as EVENTS
 from attnorm.run.state import FolderLock, RunState, is_running, state_of
 from attnorm.sweeps.jobs import Job, job_folder
@@ -160,7 +161,7 @@ def is_event(content: Any) -> bool:
         and name not in (".", "..")
         and Path(name).name == name
         and (content["event"] != "job" or isinstance(content.get("overrides"), list))
-        and content.get("purpose", "") in ("", "tune", "compare", "cost")
+        and content.get("purpose", "") in ("", TUNE, "compare", FURTHER, COST)
         and (content["event"] != "tuned" or isinstance(content.get("worst"), list))
     )
 

@@ -3,6 +3,9 @@
 The best value has the best mean over the tuning seeds of the metric that selects checkpoints, on the validation
 examples that select them. Neither runs of the comparison seeds nor the examples on which arms are compared play a part
 in this choice. A run that failed or diverged counts as the worst.
+
+A verdict is about the best value of each arm, which tuning may have missed. Where the arms differ at their chosen
+values, the worse one is therefore trained with the comparison seeds at its other values too: see `analysis.grids`.
 """
 
 from collections import deque
@@ -13,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from attnorm.errors import ConfigError
-from attnorm.run.config_file import TUNE
+from attnorm.run.config_file import FURTHER, TUNE
 from attnorm.run.state import SUMMARY, read_json
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.state import DONE_STATES, JobState, Journal, is_held
@@ -72,9 +75,10 @@ class Tuned:
     """The jobs of a sweep that tunes: the whole grid of every arm, and then the comparison at the best values.
 
     If the best value of any arm is at the edge of the grid, a value is added there for all arms, at most MOST_ADDED at
-    each end.
+    each end. Once the comparison has ended, `further` says at which other values which arms are trained too.
 
     make_jobs: makes jobs; raises ConfigError for a value that is not allowed.
+    further: called once; the number of an arm and a value, for each value to train with the comparison seeds.
     """
 
     def __init__(self, tuning: Tuning, arms: Sequence[TunedArm], journal: Journal, make_jobs: MakeJobs):
@@ -84,29 +88,34 @@ class Tuned:
         self.repeated = 0
         self.left: deque[Job] = deque()
         self.trials: dict[tuple[int, str], list[Job]] = {}  # the tuning jobs by arm and value
-        self.open: set[str] = set()  # names of tuning jobs that have not ended
+        self.open: set[str] = set()  # names of jobs that have not ended
         self.states: dict[str, JobState] = {}  # of the tuning jobs that have ended
         self.best: list[str | None] = []  # by arm, once the values are chosen
         self.compared: list[list[Job]] = [[] for _ in arms]
+        self.further: Callable[[], Sequence[tuple[int, str]]] = list
+        self.others: dict[tuple[int, str], list[Job]] | None = None  # the further jobs by arm and value, once known
         self.notes: list[str] = []
         self.try_values(self.values)
 
     @property
     def total(self) -> int:
         """The number of jobs, as far as it is known: values may be added."""
-        return sum(map(len, self.trials.values())) + len(self.arms) * len(self.tuning.compare)
+        known = [*self.trials.values(), *(self.others or {}).values()]
+        return sum(map(len, known)) + len(self.arms) * len(self.tuning.compare)
 
     def next(self) -> Job | None:
         if not self.left and not self.open and not self.best:
             self.decide()
+        if not self.left and not self.open and self.best and self.others is None:
+            self.try_others()
         return self.left.popleft() if self.left else None
 
     def unpromising(self, job: Job) -> bool:
         return False
 
     def ended(self, job: Job, state: JobState) -> None:
+        self.open.discard(job.name)
         if job.purpose == TUNE:
-            self.open.discard(job.name)
             self.states[job.name] = state
 
     def is_done(self, job: Job, state: JobState) -> bool:
@@ -119,9 +128,23 @@ class Tuned:
         jobs = self.make_jobs(TUNE, choices)
         for (arm, value, _), job in zip(choices, jobs, strict=True):
             self.trials.setdefault((arm, value), []).append(job)
+        self.add_jobs(jobs)
+
+    def add_jobs(self, jobs: Sequence[Job]) -> None:
+        """Adds jobs to those that are given out."""
         self.jobs += jobs
         self.left += jobs
         self.open |= {job.name for job in jobs}
+
+    def try_others(self) -> None:
+        """Adds the jobs at further values."""
+        self.others = {choice: [] for choice in self.further()}
+        choices = [(arm, value, seed) for arm, value in self.others for seed in self.tuning.compare]
+        jobs = self.make_jobs(FURTHER, choices) if choices else []
+        for (arm, value, _), job in zip(choices, jobs, strict=True):
+            self.others[arm, value].append(job)
+        self.add_jobs(jobs)
+        self.set_aside(FURTHER)
 
     def means(self, arm: int) -> dict[str, float | None]:
         """The mean of the metric of an arm over the tuning seeds, by value; None if a run failed, or has not ended."""
@@ -143,9 +166,8 @@ class Tuned:
             jobs = self.make_jobs("compare", choices)
             for (arm, *_), job in zip(choices, jobs, strict=True):
                 self.compared[arm].append(job)
-            self.jobs += jobs
-            self.left += jobs
-            self.set_aside()
+            self.add_jobs(jobs)
+            self.set_aside(TUNE, "compare")
             tried = [job for arm, _ in chosen for value in self.values for job in self.trials[arm, value]]
             worst = [job.name for job in tried if self.states.get(job.name) not in DONE_STATES]
             if worst or self.journal.worst:
@@ -185,12 +207,12 @@ class Tuned:
         """Notes why the grid was not extended beyond the best value of an arm."""
         self.notes.append(f"The best value of an arm is at the edge of the grid, {self.tuning.key}={edge}: {why}.")
 
-    def set_aside(self) -> None:
-        """Removes jobs of earlier commands from the sweep. Comparison runs at other values no longer belong to an arm,
-        so their folders move to those of the tuning runs."""
+    def set_aside(self, *purposes: str) -> None:
+        """Removes jobs of earlier commands with these purposes from the sweep. Comparison runs at other values no
+        longer belong to an arm, so their folders move to those of the tuning runs."""
         names = {job.name for job in self.jobs}
         for job in self.journal.jobs():
-            if job.purpose in (TUNE, "compare") and job.name not in names and not is_held(job):
+            if job.purpose in purposes and job.name not in names and not is_held(job):
                 if job.purpose == "compare" and job.folder.exists():
                     put_aside(job)
                 self.journal.add("aside", job.name)
@@ -212,6 +234,11 @@ class Tuned:
                     "means": self.means(number),
                     "tune": {value: [job.name for job in self.trials[number, value]] for value in self.values},
                     "compare": [job.name for job in self.compared[number]],
+                    "further": {
+                        value: [job.name for job in jobs]
+                        for (arm_number, value), jobs in (self.others or {}).items()
+                        if arm_number == number
+                    },
                 }
                 for number, arm in enumerate(self.arms)
             ],

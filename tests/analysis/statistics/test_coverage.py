@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from attnorm.analysis.statistics.power import detectable
+from attnorm.analysis.statistics.tuned import candidates
 from attnorm.analysis.statistics.variances import Variances, variances_of
 
 ROOT = Path(__file__).parents[3]
@@ -18,8 +19,14 @@ COVERAGE, EQUAL = 0.945, 0.055  # at least, at most
 @pytest.fixture(scope="module")
 def coverage():
     sys.path.append(str(ROOT / "benchmarks"))  # for the file beside it that simulates scores
-    spec = importlib.util.spec_from_file_location("coverage_benchmark", ROOT / "benchmarks" / "coverage.py")
+    return benchmark("coverage")
+
+
+def benchmark(name):
+    """The script in benchmarks/ as a module."""
+    spec = importlib.util.spec_from_file_location(f"{name}_benchmark", ROOT / "benchmarks" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # for its dataclasses
     spec.loader.exec_module(module)
     return module
 
@@ -77,3 +84,27 @@ def test_differences_of_perplexity_are_covered(coverage):
         table, truth = coverage.perplexity_experiment(rng, 3, 200, 0.02)
         hits.append(abs(table.mean() - truth) <= variances_of(table).half_widths(0.95)[1])
     assert np.mean(hits) > COVERAGE - 4 * math.sqrt(0.05 * 0.95 / draws)
+
+
+@pytest.mark.parametrize("arms", [2, 3])
+def test_equal_arms_with_tuned_rates_are_not_called_different(arms):
+    tuned = benchmark("tuned")
+    found, more = tuned.shares(tuned.Cell(arms, 10, 4, curve=1.0, best=1.0), 5000)
+    assert found["chosen"] > 0.12 and found["attnorm"] <= found["every"] < 0.045 and 0.04 < found["nested"] < 0.06
+    assert 0 < more < 1
+
+
+@pytest.mark.parametrize("better", [0, 2])
+def test_the_best_rate_of_an_arm_is_left_out_as_rarely_as_promised(better):
+    rng = np.random.default_rng(0)
+    means = np.array([0.0, 0.0, -4.0, -30.0]) + better * np.array([0, 1, 0, 0])
+    kept = candidates(means[:, None] + rng.standard_normal((20_000, 3, 4, 3)), 0.05)
+    assert (~kept[..., 1]).any(-1).mean() < 0.05, "the second rate is the best one, or as good as the first"
+    assert not kept[..., 3].any() and kept[..., 2].mean() < 0.2
+
+
+def test_rates_with_failures_are_left_out_and_a_single_seed_leaves_none_out():
+    scores = np.array([[[3.0, 3.1], [1.0, 1.1], [9.0, np.nan]], [[1.0, 1.0], [1.0, 1.1], [-50, -50]]])
+    assert candidates(scores).tolist() == [[True, False, False], [True, True, False]]
+    assert candidates(scores[..., :1]).tolist() == [[True] * 3] * 2
+    assert candidates(np.full((1, 2, 2), np.nan)).tolist() == [[False, False]]

@@ -11,6 +11,7 @@ from typing import Any
 from attnorm.analysis.html import environment
 from attnorm.analysis.probes.figures import draw_doses, draw_rates, draw_training, svg_of
 from attnorm.analysis.probes.verdicts import CellResults, Row
+from attnorm.analysis.verdict import AT_THESE_RATES
 from attnorm.files import write_text
 from attnorm.probes.arm import NULLS, Arm
 from attnorm.probes.base import Probe
@@ -93,7 +94,7 @@ def entry_of(row: Row | None, reason: str) -> Entry:
         reason = f"; no difference: {row.verdict}" if row.verdict else ""
         return Entry(f"{row.score:.3f}", "", colour_of(row.normalized), words + reason)
     half = (row.high - row.low) / 2
-    mark = {"shown": "*", "depends on the rate": "†"}.get(row.verdict, "")
+    mark = {"shown": "*", "depends on the rate": "†", AT_THESE_RATES: "(*)"}.get(row.verdict, "")
     detail = f"{row.difference:+.3f}" + ("" if isnan(half) else f" ± {half:.3f}") + mark
     verdict = row.verdict or "no verdict"
     return Entry(f"{row.score:.3f}", detail, colour_of(row.normalized), f"{words}; difference {verdict}")

@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from attnorm.analysis.probes.rates import flipping_rates, other_rates
 from attnorm.analysis.statistics.crossed import Difference, paired_difference
 from attnorm.analysis.statistics.multiple import holm
+from attnorm.analysis.statistics.tuned import DISMISSAL
+from attnorm.analysis.verdict import AT_THESE_RATES, FALSE_CALLS, charged
 from attnorm.probes.arm import NULLS, Arm
 from attnorm.probes.ensemble import TEST
 from attnorm.probes.experiment import Found
@@ -29,6 +32,9 @@ class Row:
     difference, low, high: to the baseline, with the interval for new seeds and new examples.
     p_value, adjusted: of no difference, adjusted for the arms of the cell (Holm).
     discovery:  the same, adjusted for all differences at the sizes of training (Benjamini and Hochberg 1995).
+    over_rates: the largest p-value over all rates of the worse arm that may be its best one; 1 if one of them has no
+                result, NaN if nothing was tuned. `adjusted` and the verdict rest on it wherever the difference would be
+                shown at the chosen rates.
     flips:      the rates at which the tuning seeds show the opposite difference. Such a difference is not shown. Only
                 the size at which rates are chosen can be checked.
     wanted:     the mean weight on the key that a query asks for.
@@ -54,6 +60,7 @@ class Row:
     low: float = nan
     high: float = nan
     p_value: float = nan
+    over_rates: float = nan
     adjusted: float = nan
     discovery: float = nan
     verdict: str = ""
@@ -82,9 +89,10 @@ def results_of_cell(found: Found, arms: Sequence[Arm], rates: Sequence[float]) -
     """Compares the arms of a cell with the first one.
 
     The tables of scores are paired by seed and by example. A verdict is "shown" or "not shown" at 5 % after the method
-    of Holm, over the arms of the cell; and "depends on the rate" if, at the size at which rates are chosen, the sign
-    flips at one of `rates`, the grid before it was extended. If some scores are not finite, because the squared error
-    of large outputs has overflowed, there is no difference, and the verdict says so.
+    of Holm, over the arms of the cell. It is "shown at these rates only" if the better arm is not shown to be above the
+    worse one at every rate that may be the best one of the worse arm; and "depends on the rate" if, at the size at
+    which rates are chosen, the sign flips at one of `rates`, the grid before it was extended. If some scores are not
+    finite, because the squared error of large outputs has overflowed, there is no difference, and the verdict says so.
     """
     probe = found.cell.probe()
     baseline = arms[0].label
@@ -104,6 +112,8 @@ def results_of_cell(found: Found, arms: Sequence[Arm], rates: Sequence[float]) -
                 else:
                     verdict = NOT_FINITE
             row = row_of(found, arm, size, null, ceiling, difference)
+            if difference is not None and difference.no_verdict is None:
+                row = over_rates(row, found, arm.label, baseline)
             rows.append(replace(row, verdict=verdict) if verdict else row)
     unfit = {arm.label: reason for arm in arms if (reason := arm.unfit(probe.site))}
     curves = {
@@ -168,32 +178,58 @@ def judged(rows: Sequence[Row], found: Found, arms: Sequence[Arm], rates: Sequen
     for size in dict.fromkeys(row.size for row in rows):
         of_size = [row for row in rows if row.size == size]
         compared = [row for row in of_size if not isnan(row.difference)]
-        adjusted = dict(zip((row.arm for row in compared), holm([row.p_value for row in compared]), strict=True))
+        names, charge = [row.arm for row in compared], DISMISSAL if found.tuning else 0.0
+        here = dict(zip(names, holm([row.p_value for row in compared]), strict=True))
+        over_all = holm(
+            [row.p_value if isnan(row.over_rates) else max(row.p_value, row.over_rates) for row in compared]
+        )
+        adjusted = {name: charged(p, charge) for name, p in zip(names, over_all, strict=True)}
         for row in of_size:
             if row.arm in adjusted:
+                p_here = charged(here[row.arm], charge)
                 flips = flipping_rates(found, row.difference, labels[row.arm], arms[0].label) if row.trained else []
                 flips = [rate for rate in flips if rate in rates]
-                word = row.verdict or ("shown" if adjusted[row.arm] < 1 - LEVEL else "not shown")
-                word = "depends on the rate" if flips and word == "shown" else word
+                is_shown = adjusted[row.arm] < FALSE_CALLS
+                word = "shown" if is_shown else AT_THESE_RATES if p_here < FALSE_CALLS else "not shown"
+                word = row.verdict or word
+                word = "depends on the rate" if flips and word in ("shown", AT_THESE_RATES) else word
                 of_rates = " ".join(f"{rate:g}" for rate in flips)
-                row = replace(row, adjusted=adjusted[row.arm], verdict=word, flips=of_rates)
+                row = replace(row, adjusted=adjusted[row.arm] if is_shown else p_here, verdict=word, flips=of_rates)
             complete.append(row)
     return complete
 
 
-def flipping_rates(found: Found, difference: float, arm: str, baseline: str) -> list[float]:
-    """The rates at which the tuning seeds show a difference of the opposite sign, at 5 % for new seeds."""
-    if not {arm, baseline} <= found.tuning.keys():
-        return []
-    flips = []
-    for rate in sorted(found.tuning[arm].keys() & found.tuning[baseline].keys()):
-        by_seed = found.tuning[arm][rate] - found.tuning[baseline][rate]
-        if len(by_seed) < 3 or not np.isfinite(by_seed).all() or by_seed.std() == 0:
-            continue
-        interval = paired_difference(by_seed[:, None]).new_seeds
-        if (interval.low > 0 and difference < 0) or (interval.high < 0 and difference > 0):
-            flips.append(rate)
-    return flips
+def over_rates(row: Row, found: Found, arm: str, baseline: str) -> Row:
+    """The row with its p-value over all rates of the worse arm. If the difference holds at all of them, the end of the
+    interval next to zero is the closest one."""
+    worse, better = (baseline, arm) if row.difference > 0 else (arm, baseline)
+    if worse not in found.tuning:
+        return row
+    p_values, low, high = [row.p_value], row.low, row.high
+    for rate in other_rates(found)[worse]:
+        result = found.further.get(worse, {}).get(rate)
+        theirs = None if result is None else result.scores[row.size].astype(float)
+        ours = found.tests[better].scores[row.size]
+        its = None
+        if theirs is not None and np.isfinite(theirs).all():
+            its = paired_difference(ours - theirs if worse == baseline else theirs - ours, level=LEVEL)
+        if its is None or isnan(its.p_value) or its.estimate * row.difference <= 0:
+            return replace(row, over_rates=1.0)
+        p_values.append(its.p_value)
+        ends = its.new_seeds_and_examples
+        low, high = (min(low, ends.low), high) if row.difference > 0 else (low, max(high, ends.high))
+    if max(p_values) >= FALSE_CALLS:
+        low, high = row.low, row.high
+    return replace(row, over_rates=max(p_values), low=low, high=high)
+
+
+def further_rates(found: Found, arms: Sequence[Arm]) -> dict[str, list[float]]:
+    """The other rates of each arm on which the verdicts of a cell depend: those that may be the best one of the worse
+    arm where a difference would be shown at the chosen rates."""
+    labels, others = {arm.short: arm.label for arm in arms}, other_rates(found)
+    rows = [row for row in results_of_cell(found, arms, ()).rows if row.verdict in ("shown", AT_THESE_RATES)]
+    worse = dict.fromkeys(arms[0].label if row.difference > 0 else labels[row.arm] for row in rows)
+    return {arm: others.get(arm, []) for arm in worse}
 
 
 def ceiling_of(found: Found, size: int) -> float:

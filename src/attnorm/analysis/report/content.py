@@ -35,6 +35,7 @@ from attnorm.analysis.report.runs import (
     sweep_at_work,
     troubles_of,
 )
+from attnorm.analysis.report.search import Search, searches_of
 from attnorm.analysis.report.tables import Table
 from attnorm.analysis.report.tuning import EqualCost, Tuning, costs_of, depending, tunings_of, without_chosen
 from attnorm.analysis.scores import SplitName
@@ -82,6 +83,7 @@ class TaskPage:
 class Report:
     """The whole page.
 
+    searches: those that are shown as a whole; their trials are no arms.
     troubles: runs that are not finished. running: how far the others have come. waiting: planned runs that have not
     started. refresh: seconds after which the page loads itself again; None: never.
     """
@@ -91,6 +93,7 @@ class Report:
     places: list[str]
     facts: list[tuple[str, str]]
     tasks: list[TaskPage]
+    searches: list[Search]
     troubles: list[Trouble]
     running: list[Progress]
     waiting: list[str]
@@ -118,8 +121,9 @@ def collect(
     """
     runs, unreadable = readable_runs(places)
     waiting, at_work = waiting_jobs(places), not ended and sweep_at_work(places)
+    searches, compared = searches_of(runs)
     by_task: dict[str, list[Arm]] = {}
-    for arm in arms_of(runs):
+    for arm in arms_of(compared):
         by_task.setdefault(arm.task, []).append(arm)
     baselines = baselines_of(by_task, baseline)
     pending = [*waiting, *(unfinished(by_task) if at_work else ())]
@@ -131,13 +135,14 @@ def collect(
         task_page(f"task-{number}", arms, baselines[task], adjusted[task], metric)
         for number, (task, arms) in enumerate(by_task.items(), start=1)
     ]
-    arms = [arm for its in by_task.values() for arm in its]
+    arms = arms_of(runs)
     return Report(
-        title=title_for(by_task, baselines),
+        title=title_for(by_task, baselines) if by_task or not searches else searches[0].title,
         written=f"{datetime.now():%Y-%m-%d %H:%M:%S}",
         places=[str(place) for place in places],
         facts=facts_of(arms, waiting),
         tasks=tasks,
+        searches=searches,
         troubles=[*troubles_of(arms), *unreadable],
         running=progress_of(arms),
         waiting=waiting,

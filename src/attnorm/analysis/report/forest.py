@@ -8,7 +8,7 @@ from attnorm.analysis.comparison import Comparison
 from attnorm.analysis.report.charts import Figure, specified
 from attnorm.analysis.report.curves import rounded
 from attnorm.analysis.report.results import title_of
-from attnorm.analysis.verdict import Verdict
+from attnorm.analysis.verdict import AT_THESE_RATES, Verdict
 
 if TYPE_CHECKING:
     import altair as alt
@@ -59,8 +59,8 @@ def forest(name: str, comparison: Comparison) -> Figure:
     narrow_rule = base.mark_rule(strokeWidth=6, color="var(--accent)", opacity=0.35).encode(
         x=x("seeds_low"), x2="seeds_high:Q"
     )
-    words, paper = ["shown", "not shown", "no verdict"], "var(--paper)"
-    fill = alt.Scale(domain=words, range=["var(--accent)", paper, paper])
+    words, paper = ["shown", AT_THESE_RATES, "not shown", "no verdict"], "var(--paper)"
+    fill = alt.Scale(domain=words, range=["var(--accent)", paper, paper, paper])
     dots = base.mark_point(size=90, strokeWidth=2, stroke="var(--accent)", opacity=1, filled=False).encode(
         x=x("difference"), fill=alt.Fill("verdict:N", scale=fill, legend=None), tooltip=tooltip
     )
@@ -77,7 +77,7 @@ def forest(name: str, comparison: Comparison) -> Figure:
 def row_of(verdict: Verdict) -> dict[str, Any]:
     """A row of the forest plot, with rounded numbers; None for NaN."""
     difference = verdict.difference
-    wide, narrow = difference.new_seeds_and_examples, difference.new_seeds
+    wide, narrow = verdict.interval, difference.new_seeds
     numbers = {
         "difference": difference.estimate,
         "low": wide.low,

@@ -58,6 +58,7 @@ def html_of(report: Report) -> str:
 
 def figures_of(report: Report) -> Iterator[Figure]:
     """All charts of the page."""
+    yield from (figure for search in report.searches for figure in search.figures)
     for page in report.tasks:
         yield from [page.forest] if page.forest else []
         yield from (*page.drawings.curves, *page.drawings.differences, *page.drawings.scalars)

@@ -259,12 +259,12 @@ def verdict_cells(verdict: Verdict | None, digits: int, pending: bool) -> list[C
     if verdict is None or verdict.is_silent:
         word = "pending" if pending else NOTHING if verdict is None else "no verdict"
         return [Cell(word), Cell(NOTHING), Cell(NOTHING), Cell(NOTHING)]
-    ends = verdict.difference.new_seeds_and_examples
+    ends = verdict.interval
     return [
         Cell(verdict.word, mark="shown" if verdict.is_shown else ""),
         number(verdict.difference.estimate, digits, sign=True),
         interval(ends.low, ends.high, digits),
-        Cell(NOTHING) if isnan(verdict.adjusted) else Cell(p_text(verdict.adjusted), verdict.adjusted),
+        Cell(NOTHING) if isnan(verdict.p_value) else Cell(p_text(verdict.p_value), verdict.p_value),
     ]
 
 

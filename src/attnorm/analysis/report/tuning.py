@@ -4,21 +4,20 @@ Everything is read from the file sweep.json beside the runs. The file is not tru
 out.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from attnorm.analysis.arms import Arm, as_number
+from attnorm.analysis.grids import sweeps_of
 from attnorm.analysis.report.charts import COLOURS, Figure, curves, styles_of_arms
 from attnorm.analysis.report.curves import Point, metric_curves, metric_rows, runs_to_draw
 from attnorm.analysis.report.drawings import title_of_curve
 from attnorm.analysis.report.runs import Setup
 from attnorm.analysis.report.tables import Cell, Column, Table, number
 from attnorm.analysis.verdict import Verdict
-from attnorm.run.config_file import EVENTS, SWEEP_FILE
-from attnorm.run.state import RunState, read_json
+from attnorm.run.state import RunState
 from attnorm.sweeps.tuning import mean
 from attnorm.wording import counted
 
@@ -85,7 +84,11 @@ class EqualCost:
 
     def choice(self, arms: Sequence[Arm]) -> str:
         """The updates of the arms, as a sentence, and what the cost depends on. arms: all that are compared."""
-        more = "" if self.unit == "FLOPs" else " A time depends on the implementation as well as on the normalizer."
+        more = (
+            " A time depends on the implementation as well as on the normalizer. It was measured once for all seeds of "
+            "an arm, so its error, often a few percent, is in no interval."
+        )
+        more = "" if self.unit == "FLOPs" else more
         updates, others = ", ".join(map(" ".join, self.updates.items())), beside(self, arms, "measured")
         who = "Only some arms" if others else "All arms"
         return f"{who} spend the same {self.unit}, with different numbers of updates: {updates}.{more}{others}"
@@ -97,17 +100,6 @@ def beside(part: Tuning | EqualCost, arms: Sequence[Arm], done: str) -> str:
     return f" Not {done} with them: {others}." if others else ""
 
 
-def sweeps_of(arms: Sequence[Arm]) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
-    """The content of sweep.json of each sweep with runs of these arms, and the arm of each run by its folder name."""
-    folders: dict[Path, dict[str, str]] = {}
-    for arm in arms:
-        for run in arm.runs:
-            folders.setdefault(run.folder.parent, {})[run.folder.name] = arm.label
-    for folder, labels in folders.items():
-        if (folder / EVENTS).is_file() and (content := read_json(folder / SWEEP_FILE)):
-            yield content, labels
-
-
 def parts_of(
     name: str, arms: Sequence[Arm], key: str, read: Callable[[str, dict[str, Any], dict[str, str]], Part]
 ) -> list[Part]:
@@ -116,7 +108,7 @@ def parts_of(
     name: the prefix of the names of figures and tables; the number of the sweep is appended.
     """
     parts: list[Part] = []
-    for content, labels in sweeps_of(arms):
+    for _, content, labels in sweeps_of(arms):
         if content.get(key):
             try:
                 parts.append(read(f"{name}-{len(parts) + 1}", content, labels))
@@ -143,6 +135,7 @@ def tuning_of(name: str, content: dict[str, Any], labels: dict[str, str], order:
     first, *_ = tuned.values()
     metric, mode, seeds = str(first["monitor"]), str(first["mode"]), ", ".join(map(str, tuning["seeds"]))
     names = {job for its in tuning["arms"] for value in values for job in its["tune"][value]}
+    further = sum(len(names) for its in tuning["arms"] for names in its.get("further", {}).values())
     lost = [str(its["arm"]) for its in tuning["arms"] if its["best"] is None]
     notes = [*map(str, tuning["notes"]), *(f"{it} is not compared, because runs failed at every value." for it in lost)]
     seconds = sum(as_number(jobs[job]["seconds"]) or 0 for job in names)
@@ -175,6 +168,9 @@ def tuning_of(name: str, content: dict[str, Any], labels: dict[str, str], order:
         f"checkpoints; no run of another seed played a part. Budget: {counted(len(names), 'run')}, "
         f"{updates:,.0f} updates, {seconds / 3600:.2f} hours. Bands reach from the smallest to the largest seed."
     )
+    if further:
+        compare = "run compares" if further == 1 else "runs compare"
+        about += f" {further} {compare} the worse arm of a verdict at its other values, with the comparison seeds."
     table = Table(f"{name}-table", f"Mean of {metric} over the tuning seeds", columns, rows, can_copy=True)
     chosen = {label: str(its["best"]) for label, its in tuned.items()}
     return Tuning(key, values, mode, trials, chosen, about, figure, table, notes)

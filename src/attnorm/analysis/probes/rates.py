@@ -1,0 +1,40 @@
+"""What the tuning seeds of a probe say about the learning rates of an arm."""
+
+from math import nan
+
+import numpy as np
+
+from attnorm.analysis.statistics.crossed import paired_difference
+from attnorm.analysis.statistics.tuned import candidates
+from attnorm.probes.arm import NULLS
+from attnorm.probes.experiment import Found
+
+
+def other_rates(found: Found) -> dict[str, list[float]]:
+    """The rates of each arm besides the chosen one that may be its best one, at the size at which rates are chosen."""
+    arms = [arm for arm in found.tuning if arm not in NULLS]
+    rates = sorted({rate for arm in arms for rate in found.tuning[arm]})
+    seeds = max((len(scores) for arm in arms for scores in found.tuning[arm].values()), default=0)
+    none = np.full(seeds, nan)
+    if not arms:
+        return {}
+    kept = candidates([[found.tuning[arm].get(rate, none) for rate in rates] for arm in arms])
+    return {
+        arm: [rate for rate, keeps in zip(rates, of, strict=True) if keeps and rate != found.rate[arm]]
+        for arm, of in zip(arms, kept, strict=True)
+    }
+
+
+def flipping_rates(found: Found, difference: float, arm: str, baseline: str) -> list[float]:
+    """The rates at which the tuning seeds show a difference of the opposite sign, at 5 % for new seeds."""
+    if not {arm, baseline} <= found.tuning.keys():
+        return []
+    flips = []
+    for rate in sorted(found.tuning[arm].keys() & found.tuning[baseline].keys()):
+        by_seed = found.tuning[arm][rate] - found.tuning[baseline][rate]
+        if len(by_seed) < 3 or not np.isfinite(by_seed).all() or by_seed.std() == 0:
+            continue
+        interval = paired_difference(by_seed[:, None]).new_seeds
+        if (interval.low > 0 and difference < 0) or (interval.high < 0 and difference > 0):
+            flips.append(rate)
+    return flips
