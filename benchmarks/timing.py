@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from attnorm.resolved import ResolvedConfig
+from attnorm.spec.settings import ResolvedConfig
 
 PAD, BOS, EOS = 0, 1, 2  # ids of the special tokens in generated data
 PEER = "transformers "  # the names of contestants to be compared with begin so, then the attention implementation

@@ -25,10 +25,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from attnorm.cli import main
 from attnorm.cli import train as front
-from attnorm.config.arguments import as_typed, readable
 from attnorm.errors import ConfigError, Interrupted
-from attnorm.resolved import ResolvedConfig
 from attnorm.run.scalars import read_csv
+from attnorm.spec.compose import as_typed, readable
+from attnorm.spec.settings import ResolvedConfig
 from attnorm.training.callbacks import throughput as callbacks
 from attnorm.training.callbacks.throughput import TIMING_COLUMNS
 from attnorm.training.train import train

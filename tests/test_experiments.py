@@ -93,8 +93,8 @@ def combinations(settings):
 
 def front_problems(arguments):
     """What is wrong with the keys of the sweep itself."""
-    from attnorm.config.command import read
     from attnorm.errors import ConfigError
+    from attnorm.spec.command import read
     from attnorm.sweeps.settings import SweepSettings
 
     try:

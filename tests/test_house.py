@@ -23,7 +23,7 @@ BASE = {  # single files that every floor may import, and which others of them e
     "progress": set(),
     "schema": {"errors", "imports"},
     "parts": {"errors", "imports", "schema"},
-    "resolved": {"parts", "schema"},
+    "settings": {"parts", "schema"},
     "wording": set(),
 }
 BELOW = {  # what of ours a floor may import besides BASE and itself
@@ -36,13 +36,13 @@ BELOW = {  # what of ours a floor may import besides BASE and itself
     "models": {"attention"},
     "tasks": {"models", "data", "attention", "optim"},
     "run": {"tasks", "models", "data", "attention", "optim"},
-    "config": {"run", "tasks", "models", "data", "attention", "optim"},
-    "training": {"run", "config", "tasks", "models", "data", "attention", "optim"},
-    "analysis": {"probes", "sweeps", "training", "run", "config", "tasks", "models", "data", "attention"},
-    "sweeps": {"training", "run", "config"},
+    "spec": {"run", "tasks", "models", "data", "attention", "optim"},
+    "training": {"run", "spec", "tasks", "models", "data", "attention", "optim"},
+    "analysis": {"probes", "sweeps", "training", "run", "spec", "tasks", "models", "data", "attention"},
+    "sweeps": {"training", "run", "spec"},
     "__main__": {"cli"},
-    "cli": {"probes", "sweeps", "analysis", "training", "run", "config", "tasks", "models", "data", "attention"},
-    "testing": {"cli", "analysis", "training", "run", "config", "tasks", "data", "attention"},
+    "cli": {"probes", "sweeps", "analysis", "training", "run", "spec", "tasks", "models", "data", "attention"},
+    "testing": {"cli", "analysis", "training", "run", "spec", "tasks", "data", "attention"},
 }
 FOREIGN = {  # libraries that a floor does without
     "attention": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "numpy", "wandb", "transformers"},
@@ -73,6 +73,8 @@ def module_of(file):
 
 
 def floor_of(module):
+    if f"{module}.".startswith("attnorm.spec.settings."):
+        return "settings"  # the types of settings, which every floor may import
     return module.split(".")[1] if "." in module else "attnorm"
 
 

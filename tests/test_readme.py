@@ -39,15 +39,15 @@ from attnorm.cli.read_sweep import read_sweep
 from attnorm.cli.report import read_report
 from attnorm.cli.score_predictions import files_of
 from attnorm.cli.sweep import sample_jobs
-from attnorm.config import check_trainer
-from attnorm.config import overrides as rerun
-from attnorm.config.arguments import readable, register_attention
-from attnorm.config.command import read
-from attnorm.config.resolve import resolve_recorded
 from attnorm.data.sources.gigaword import FILES
 from attnorm.errors import ConfigError
 from attnorm.run.opening import read_run
 from attnorm.run.scalars import read_csv
+from attnorm.spec import check_trainer
+from attnorm.spec import overrides as rerun
+from attnorm.spec.command import read
+from attnorm.spec.compose import readable, register_attention
+from attnorm.spec.read import resolve_recorded
 from attnorm.tasks.results import LOWER_IS_BETTER, NAMES
 from attnorm.training.module import NonFiniteLoss, TrainingModule
 

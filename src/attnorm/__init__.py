@@ -1,12 +1,15 @@
 """attnorm: a laboratory for attention normalizers. `attnorm.attention` stands alone; the rest trains and compares."""
 
-TYPE_CHECKING = False  # nothing is imported here: with `python -m`, it could be a file of the working directory
+from attnorm.moved import find_moved_modules
+
+TYPE_CHECKING = False  # no library is imported here: with `python -m`, it could be a file of the working directory
 if TYPE_CHECKING:
     from attnorm.analysis.run import Run, load_run
     from attnorm.cli.from_python import train
 
 __all__ = ["Run", "load_run", "train"]
 __version__ = "0.1.0"
+find_moved_modules()
 
 
 def __getattr__(name: str) -> object:

@@ -21,9 +21,9 @@ from attnorm.cli.evaluate import EvalKeys
 from attnorm.cli.figures import FigureKeys
 from attnorm.cli.generate import GenerateKeys
 from attnorm.cli.report import ReportSettings
-from attnorm.config.command import fitting, read
 from attnorm.run.trust import find_own_parts
 from attnorm.schema import EMPTY, defaults_of, parameters
+from attnorm.spec.command import fitting, read
 from attnorm.sweeps.settings import SweepSettings
 
 NORMALIZER = "from attnorm.attention.normalizers.softmax import Softmax\n\n\nclass Mine(Softmax):\n    pass\n"

@@ -22,10 +22,10 @@ from omegaconf import OmegaConf
 
 from attnorm.cli import errors
 from attnorm.cli import train as front
-from attnorm.config.overrides import SHARED
 from attnorm.data.sources.newswire import Newswire
 from attnorm.data.tokenizers.sentencepiece import SentencePiece
 from attnorm.errors import DataError
+from attnorm.spec.overrides import SHARED
 from attnorm.tasks.seq2seq import base as seq2seq
 from attnorm.training import console
 

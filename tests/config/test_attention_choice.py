@@ -10,13 +10,13 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from marks import slow
 from torch import nn
 
-from attnorm.config import resolve
-from attnorm.config.arguments import as_typed, readable, register_attention
-from attnorm.config.check_together import typed_keys
-from attnorm.config.read_parts import read_attention
 from attnorm.errors import ConfigError
 from attnorm.models.grid import GridClassifier
 from attnorm.parts import class_of
+from attnorm.spec import resolve
+from attnorm.spec.check_together import typed_keys
+from attnorm.spec.compose import as_typed, readable, register_attention
+from attnorm.spec.read_parts import read_attention
 
 FILES = sorted(file.stem for file in (runs.CONF / "attention").glob("*.yaml"))
 MODELS = sorted(file.stem for file in (runs.CONF / "model").glob("*.yaml"))

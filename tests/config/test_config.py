@@ -22,13 +22,9 @@ from omegaconf import OmegaConf
 from pytorch_lightning.loggers import Logger
 from safetensors.torch import save_file
 
-from attnorm import resolved
 from attnorm.choices import choices
 from attnorm.cli import train as front
 from attnorm.cli.main import VERBS
-from attnorm.config import check_trainer
-from attnorm.config.arguments import readable
-from attnorm.config.components import FACTS, build_entries
 from attnorm.data.sources.base import DOCUMENTS
 from attnorm.data.sources.gigaword import FILES
 from attnorm.data.sources.newswire import Newswire
@@ -37,8 +33,12 @@ from attnorm.imports import locate
 from attnorm.models.generation import Decoding
 from attnorm.optim import ParamGroups, warmup_decay
 from attnorm.parts import TARGET, Part
-from attnorm.resolved import DataConfig, PathsConfig, RunConfig, StartConfig, TaskConfig
 from attnorm.schema import parameters
+from attnorm.spec import check_trainer
+from attnorm.spec import settings as resolved
+from attnorm.spec.components import FACTS, build_entries
+from attnorm.spec.compose import readable
+from attnorm.spec.settings import DataConfig, PathsConfig, RunConfig, StartConfig, TaskConfig
 
 YAML_FILES = sorted(runs.CONF.rglob("*.yaml"))
 GROUP_FILES = [file for file in YAML_FILES if file.parent != runs.CONF and file.parent.name != "hydra"]
@@ -351,7 +351,7 @@ def test_a_mistyped_key_is_refused_before_lightning_is_imported(typed, near):
     ended = subprocess.run(command, cwd=runs.ROOT, capture_output=True, text=True, timeout=300, check=True)
     exit_code, *modules = ended.stdout.split()
     assert exit_code == "2" and f"Did you mean '{near}'?" in ended.stderr
-    assert {"torch", "attnorm.config.resolve"} <= {*modules}
+    assert {"torch", "attnorm.spec.read"} <= {*modules}
     assert {"pytorch_lightning", "lightning_fabric", "datasets", "matplotlib"}.isdisjoint(modules)
 
 

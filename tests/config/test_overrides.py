@@ -11,11 +11,11 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from attnorm.config.arguments import PATH_KEYS, as_typed, quoted, readable
-from attnorm.config.command import read as read_command
 from attnorm.errors import ConfigError
 from attnorm.run.config_file import read_config
 from attnorm.schema import Share, Text, WholeNumber
+from attnorm.spec.command import read as read_command
+from attnorm.spec.compose import PATH_KEYS, as_typed, quoted, readable
 
 NASTY = [
     "my file (1).json",

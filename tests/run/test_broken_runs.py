@@ -20,7 +20,6 @@ from safetensors.torch import save_file
 from attnorm.analysis.arms import read_folder
 from attnorm.analysis.scores import example_table
 from attnorm.cli.start import check_settings
-from attnorm.config.resume import recorded_settings
 from attnorm.errors import ConfigError, RunError
 from attnorm.run.config_file import REQUIRED_GROUPS, read_config
 from attnorm.run.integrity import COMPANIONS, seal
@@ -28,6 +27,7 @@ from attnorm.run.opened_folder import leave_out
 from attnorm.run.opening import read_run
 from attnorm.run.resume import newest_good
 from attnorm.run.state import read_json
+from attnorm.spec.resume import recorded_settings
 from attnorm.sweeps.state import Journal
 
 EVIL = "import pathlib\npathlib.Path({mark!r}).write_text('run')\nfrom attnorm.attention.normalizers.hnas import HNAS\n"

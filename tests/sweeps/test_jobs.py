@@ -12,8 +12,8 @@ from runs import CONF
 from attnorm.cli.check_jobs import composed, start_hydra
 from attnorm.cli.read_sweep import read_sweep
 from attnorm.cli.sweep import run_sweep
-from attnorm.config.arguments import as_typed, readable
 from attnorm.errors import ConfigError
+from attnorm.spec.compose import as_typed, readable
 from attnorm.sweeps.jobs import expand, label_of, name_of, sweep_name
 
 COMMANDS = (

@@ -11,8 +11,8 @@ import pytest
 from driver import PROGRAM
 from sweeping import assert_each_once, attempts, begin, end, events, kill, report, steps, sweep, wait_for
 
-from attnorm.config.arguments import readable
 from attnorm.run.state import FolderLock
+from attnorm.spec.compose import readable
 from attnorm.sweeps.jobs import Job, expand, job_folder, parse
 from attnorm.sweeps.process import Remote, command_of, names_code, start_process
 from attnorm.sweeps.state import JOB_LOCK

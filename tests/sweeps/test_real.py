@@ -12,9 +12,9 @@ from sweeping import events, report, wait_for
 from sweeping import kill as kill_sweep
 
 from attnorm.cli.check_jobs import Checker
-from attnorm.config.arguments import readable
 from attnorm.run.config_file import read_config
 from attnorm.run.key import run_key
+from attnorm.spec.compose import readable
 
 pytestmark = [pytest.mark.training, pytest.mark.slow]  # it starts processes
 

@@ -7,10 +7,10 @@ import runs
 import torch
 import yaml
 
-from attnorm.config.resolve import resolve_recorded
 from attnorm.data.sampler import TokenBatches
 from attnorm.models.recording import record
 from attnorm.run.scalars import read_csv
+from attnorm.spec.read import resolve_recorded
 from attnorm.tasks.task import task_of
 from attnorm.training.callbacks.attention_measures import MEASURE_FILES
 from attnorm.training.run_folder import load_weights

@@ -13,15 +13,15 @@ import torch
 from marks import slow
 from tolerance import rounding
 
-from attnorm.config.check_trainer import check_trainer, read_trainer
-from attnorm.config.resolve import resolve_recorded
 from attnorm.errors import CheckpointError
 from attnorm.parts import Problems
-from attnorm.resolved import ResolvedConfig
 from attnorm.run import shards as sharded_checkpoint
 from attnorm.run.checkpoint import read_checkpoint, read_resumable
 from attnorm.run.config_file import read_config
 from attnorm.run.opening import open_run
+from attnorm.spec.check_trainer import check_trainer, read_trainer
+from attnorm.spec.read import resolve_recorded
+from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.ranks import Ranks, is_sharded
 from attnorm.tasks.task import task_of
 from attnorm.training.datamodule import TaskDataModule

@@ -19,8 +19,8 @@ from pytorch_lightning.loggers import Logger
 import attnorm
 from attnorm.analysis.figures import draw_run
 from attnorm.cli.resume import resume_in
-from attnorm.resolved import leaves
 from attnorm.run.scalars import read_csv
+from attnorm.spec.settings import leaves
 from attnorm.training import loggers as tracking
 from attnorm.training import run_loggers
 from attnorm.training import train as training

@@ -14,11 +14,11 @@ from typing import Any
 
 from attnorm.attention.names import short_name
 from attnorm.errors import RunError
-from attnorm.resolved import leaves
 from attnorm.run.config_file import COST, EVENTS, FILE, TUNE, read_config
 from attnorm.run.key import NOT_PART, without_later
 from attnorm.run.opened_folder import opened
 from attnorm.run.state import SUMMARY, RunState, read_json, state_of
+from attnorm.spec.settings import leaves
 
 SHARED = (*NOT_PART, "seed", "ckpt_path")  # groups and keys that do not make an arm
 MAX_LISTED = 3  # keys in which arms may differ before labels name only those that are needed to tell them apart

@@ -10,15 +10,15 @@ from torch import Tensor, nn
 from attnorm.analysis.attention.heatmaps import draw_reading
 from attnorm.analysis.attention.reading import LayerAttention, Reading, read
 from attnorm.analysis.figures import figures_of
-from attnorm.config.resolve import resolve_recorded
 from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import read_json
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem, RunError
-from attnorm.resolved import ResolvedConfig
 from attnorm.run.checkpoint import BEST
 from attnorm.run.opening import open_run, read_run
 from attnorm.run.state import RunState, state_of
+from attnorm.spec.read import resolve_recorded
+from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.results import Results, read_parquet
 from attnorm.tasks.task import Task, Tokens, task_of
 

@@ -18,10 +18,10 @@ from attnorm.analysis.captions import draw_words, has_pixels, looks
 from attnorm.analysis.notebook import FigureSet
 from attnorm.analysis.run import Run
 from attnorm.cli.evaluate import CheckpointName, configurations
-from attnorm.config.command import Command, read
-from attnorm.config.overrides import OVERRIDABLE
 from attnorm.errors import Problem
 from attnorm.schema import Text, WholeNumber
+from attnorm.spec.command import Command, read
+from attnorm.spec.overrides import OVERRIDABLE
 from attnorm.tasks.seq2seq.base import Seq2SeqTask
 
 if TYPE_CHECKING:

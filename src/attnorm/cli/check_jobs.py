@@ -20,7 +20,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from attnorm.errors import Problem, key_of
-from attnorm.resolved import ResolvedConfig
+from attnorm.spec.settings import ResolvedConfig
 from attnorm.sweeps.jobs import override_key
 
 
@@ -132,8 +132,8 @@ def check_job(overrides: Sequence[str]) -> Checked:
 
     from attnorm.cli.errors import explain_hydra_error
     from attnorm.cli.train import check_composed
-    from attnorm.config.arguments import as_typed, register_attention
     from attnorm.errors import ConfigError
+    from attnorm.spec.compose import as_typed, register_attention
 
     register_attention(overrides)
     try:

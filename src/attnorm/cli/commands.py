@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from attnorm.choices import CONF
 from attnorm.cli.errors import exit_code, to_the_end
-from attnorm.config.arguments import quoted
+from attnorm.spec.compose import quoted
 
 COMMANDS = {  # imported only when they are used
     "eval": "attnorm.cli.evaluate:evaluate",

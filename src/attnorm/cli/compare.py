@@ -9,10 +9,10 @@ from attnorm.analysis.comparison import SOURCES, Comparison, compare
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.statistics.power import plan
 from attnorm.analysis.verdict import COSTS, ArmScores, Verdict, decimals
-from attnorm.config.command import read
 from attnorm.progress import console
 from attnorm.run.config_file import EVENTS
 from attnorm.schema import Level, Positive, Text
+from attnorm.spec.command import read
 from attnorm.tasks.results import NAMES
 from attnorm.training.console import print_table, show_lines, show_warnings
 from attnorm.wording import counted

@@ -14,9 +14,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from attnorm.choices import CONF, selectable
-from attnorm.config.arguments import COMPLETION
 from attnorm.errors import ConfigError, Interrupted, Problem, UserError
 from attnorm.imports import nearest
+from attnorm.spec.compose import COMPLETION
 
 MACHINE_ERRORS = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOMEM}
 

@@ -7,17 +7,17 @@ from typing import Any, Literal
 
 from attnorm import progress
 from attnorm.cli.score_predictions import METRICS, FileKeys, file_problems, score_file
-from attnorm.config.command import Command, read
-from attnorm.config.overrides import OVERRIDABLE, changed
-from attnorm.config.resolve import resolve_recorded
 from attnorm.data.sources.base import Source
 from attnorm.errors import Problem
 from attnorm.files import write_json
 from attnorm.parts import TARGET, names_of
-from attnorm.resolved import ResolvedConfig
 from attnorm.run.integrity import recorded_digest
 from attnorm.run.opening import open_run, read_run
 from attnorm.schema import Text
+from attnorm.spec.command import Command, read
+from attnorm.spec.overrides import OVERRIDABLE, changed
+from attnorm.spec.read import resolve_recorded
+from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.task import task_of
 from attnorm.training import console
 from attnorm.training.baselines import unbeaten, undefined

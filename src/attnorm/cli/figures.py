@@ -10,10 +10,10 @@ from attnorm.analysis.papers.drawing import write
 from attnorm.analysis.papers.fenchel_models import folders_by_type, has_transformers
 from attnorm.analysis.papers.registry import ALL, FIGURES, PaperFigure, Settings
 from attnorm.cli.short_runs import short_run
-from attnorm.config.command import read
 from attnorm.errors import ConfigError, Problem
 from attnorm.imports import nearest
 from attnorm.schema import Count, Text, WholeNumber
+from attnorm.spec.command import read
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ from omegaconf.errors import OmegaConfBaseException
 from attnorm.choices import CONF, own_folder
 from attnorm.cli.check_jobs import start_hydra
 from attnorm.cli.errors import explain_hydra_error
-from attnorm.config.arguments import as_typed, readable, register_attention, run_to_resume, wrong_choices
 from attnorm.errors import ConfigError, in_yaml
+from attnorm.spec.compose import as_typed, readable, register_attention, run_to_resume, wrong_choices
 
 if TYPE_CHECKING:
     from attnorm.analysis.run import Run

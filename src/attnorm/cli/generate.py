@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from attnorm.cli.evaluate import CheckpointName, cleaner, configurations
-from attnorm.config.command import read
-from attnorm.config.overrides import OVERRIDABLE
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
 from attnorm.errors import ConfigError, DataError, Problem
 from attnorm.progress import bar, quiet_libraries
 from attnorm.run.opening import open_run
 from attnorm.schema import Count, Text
+from attnorm.spec.command import read
+from attnorm.spec.overrides import OVERRIDABLE
 from attnorm.tasks.task import Task, task_of
 
 

@@ -26,7 +26,6 @@ from attnorm.analysis.verdict import AT_THESE_RATES
 from attnorm.attention.names import short_name
 from attnorm.attention.testing.before_training import failure_of, is_of_attnorm
 from attnorm.attention.testing.cases import WIDTH
-from attnorm.config.command import read
 from attnorm.errors import ConfigError, Problem
 from attnorm.imports import PATH
 from attnorm.probes import PROBES
@@ -36,6 +35,7 @@ from attnorm.probes.experiment import Failure, Plan, compare
 from attnorm.probes.jobs import Cell, Job, Result, cells_of
 from attnorm.probes.presets import PRESETS, comparison_seeds, tuning_seeds
 from attnorm.schema import Count, Positive, Text
+from attnorm.spec.command import read
 from attnorm.training.console import show_warnings, table_of
 from attnorm.wording import counted
 

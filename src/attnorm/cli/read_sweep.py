@@ -9,11 +9,11 @@ from pathlib import Path
 from hydra.core.override_parser.types import Override
 
 from attnorm.choices import CONF, own_folder
-from attnorm.config.arguments import as_typed, readable, register_attention, wrong_choices
-from attnorm.config.command import Command, read
 from attnorm.errors import Problem
 from attnorm.imports import nearest
 from attnorm.parts import names_of
+from attnorm.spec.command import Command, read
+from attnorm.spec.compose import as_typed, readable, register_attention, wrong_choices
 from attnorm.sweeps.jobs import choices, expand, override_key, parse
 from attnorm.sweeps.settings import SweepSettings
 from attnorm.sweeps.tuning import Tuning
@@ -175,7 +175,7 @@ def read_tuning(
 
 def is_of_runs(key: str, folders: Sequence[Path]) -> bool:
     """Whether a key without a dot is one of the runs: a group, or one of the keys at the top level."""
-    from attnorm.resolved import RunConfig
+    from attnorm.spec.settings import RunConfig
 
     return key in names_of(RunConfig) or any((folder / key).is_dir() for folder in folders)
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attnorm.choices import CONF
 from attnorm.cli.errors import exit_code
-from attnorm.config.command import Command, read
 from attnorm.errors import Problem, UserError
 from attnorm.progress import console
 from attnorm.schema import Count, Level, Text
+from attnorm.spec.command import Command, read
 
 if TYPE_CHECKING:
     from attnorm.analysis.report.content import Report

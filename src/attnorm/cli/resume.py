@@ -15,8 +15,8 @@ def resume_in(folder: Path, arguments: list[str]) -> int:
 
     arguments: of the command, as `arguments.readable` returns them. They may change some settings.
     """
-    from attnorm.config.resume import recorded_settings
     from attnorm.progress import quiet_libraries
+    from attnorm.spec.resume import recorded_settings
     from attnorm.training.environment import is_first_rank
     from attnorm.training.rendezvous import decided_by_first
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from attnorm import progress
-from attnorm.config.command import Command
 from attnorm.data.sources.vqa_v2 import joined, read_questions
 from attnorm.errors import DataError, Problem
 from attnorm.parts import names_of
 from attnorm.schema import Number, Text
+from attnorm.spec.command import Command
 from attnorm.tasks.headlines import rouge
 from attnorm.tasks.results import Results
 from attnorm.tasks.squad import metric as squad_metric

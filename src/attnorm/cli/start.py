@@ -6,10 +6,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from attnorm.config.arguments import AUTO
 from attnorm.errors import ConfigError, Problem, RunError
-from attnorm.resolved import ResolvedConfig
 from attnorm.run.state import is_running
+from attnorm.spec.compose import AUTO
+from attnorm.spec.settings import ResolvedConfig
 
 
 def start_composed(cfg: DictConfig, run: Path, overrides: Sequence[str]) -> Path:
@@ -51,7 +51,7 @@ def check_settings(
 
     overrides: those of the command line. checkpoint: the one in the folder `resume` from which the run continues.
     """
-    from attnorm.config.resolve import resolve
+    from attnorm.spec.read import resolve
 
     return resolve(settings, overrides, checkpoint)
 

@@ -16,16 +16,16 @@ from attnorm.choices import CONF, own_folder
 from attnorm.cli.errors import completing, dashed, exit_code, to_the_end
 from attnorm.cli.resume import resume_in
 from attnorm.cli.start import check_settings, plain_settings, start_composed
-from attnorm.config.arguments import as_typed, readable, register_attention, run_to_resume, wrong_choices
 from attnorm.errors import ConfigError, Problem
-from attnorm.resolved import ResolvedConfig
+from attnorm.spec.compose import as_typed, readable, register_attention, run_to_resume, wrong_choices
+from attnorm.spec.settings import ResolvedConfig
 
 
 def register_resolvers() -> None:
     """`${attention_label:}`: the name that a run is filed under, by what was resolved."""
 
     def label(*, _root_: DictConfig) -> str:
-        from attnorm.config.resolve import label_of
+        from attnorm.spec.read import label_of
 
         groups = ("attention", "model", "data", "task")
         return label_of({key: OmegaConf.to_container(_root_[key], resolve=True) for key in groups if key in _root_})

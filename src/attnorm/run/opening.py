@@ -8,11 +8,11 @@ import torch
 
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, DataError, RunError
-from attnorm.resolved import ResolvedConfig
 from attnorm.run.checkpoint import BEST, LAST, read_checkpoint
 from attnorm.run.config_file import FILE, read_config
 from attnorm.run.integrity import check_companions, check_fit, parameters_of
 from attnorm.run.trust import check_names, own_cache
+from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.task import task_of
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from attnorm.errors import CheckpointError, Problem, RunError, is_in
 from attnorm.parts import TARGET, class_of
-from attnorm.resolved import ResolvedConfig, leaves
 from attnorm.run.checkpoint import RECORD, checkpoints_of, naming_the_reason, read_checkpoint, read_resumable
 from attnorm.run.config_file import FILE, read_config
 from attnorm.run.key import run_key
 from attnorm.run.state import RunState, state_of
+from attnorm.spec.settings import ResolvedConfig, leaves
 from attnorm.tasks.task import Task
 
 log = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
-from attnorm.config.arguments import as_typed
 from attnorm.run.config_file import COST, FURTHER, TUNE
+from attnorm.spec.compose import as_typed
 
 LONGEST = 80  # characters of the readable part of a folder's name
 DIGITS = 8  # of a key in the name of a folder

@@ -15,9 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnorm.config.arguments import as_typed, quoted
 from attnorm.run.config_file import COST, TUNE
 from attnorm.run.state import FolderLock, RunState, state_of
+from attnorm.spec.compose import as_typed, quoted
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.state import CONSOLE, JOB_LOCK
 

@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from attnorm.config.arguments import as_typed
 from attnorm.run.config_file import FURTHER, TUNE
 from attnorm.run.scalars import read_csv
 from attnorm.run.state import PROGRESS, SUMMARY, read_json
+from attnorm.spec.compose import as_typed
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.state import CONSOLE, JobState, Journal, state_of_job
 

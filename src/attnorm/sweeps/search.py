@@ -22,9 +22,9 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from attnorm.config.arguments import as_typed
 from attnorm.errors import ConfigError, Problem
 from attnorm.run.state import SUMMARY, read_json
+from attnorm.spec.compose import as_typed
 from attnorm.sweeps.jobs import Job, choices
 from attnorm.sweeps.results import validations
 from attnorm.sweeps.state import DONE_STATES, JobState

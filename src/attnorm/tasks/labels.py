@@ -16,7 +16,7 @@ from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import read_json
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError, RunError
-from attnorm.resolved import ResolvedConfig
+from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.module import Loss, TaskModule
 from attnorm.tasks.results import Predictions, Results
 from attnorm.tasks.task import Task

@@ -19,8 +19,8 @@ from attnorm.data.sources.base import RowSchema, Source
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem, UserError
 from attnorm.progress import tracked
-from attnorm.resolved import ResolvedConfig, TaskConfig
 from attnorm.schema import call
+from attnorm.spec.settings import ResolvedConfig, TaskConfig
 from attnorm.tasks.input_hashes import hash_of
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.ranks import Ranks

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 from attnorm.cli.from_python import composed
 from attnorm.cli.start import check_settings, plain_settings
-from attnorm.config.arguments import readable
 from attnorm.data.preprocess import Split
 from attnorm.data.sampler import MicroBatch
 from attnorm.errors import Interrupted
-from attnorm.resolved import ResolvedConfig
 from attnorm.run.checkpoint import BEST, LAST, read_checkpoint
 from attnorm.run.integrity import parameters_of
+from attnorm.spec.compose import readable
+from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.task import Task, task_of
 from attnorm.testing.records import DIVISOR, GRADIENTS

@@ -9,9 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from attnorm.progress import console
-from attnorm.resolved import ResolvedConfig
 from attnorm.run.scalars import mean_over_heads
 from attnorm.run.state import RunState
+from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.results import NAMES, NATS_OR_BITS, Results
 from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE, is_share
 

@@ -16,8 +16,8 @@ import yaml
 from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
 from pytorch_lightning.utilities import rank_zero_only
 
-from attnorm.resolved import leaves
 from attnorm.schema import Text
+from attnorm.spec.settings import leaves
 from attnorm.training.csv_table import CsvTable
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ import torch
 import yaml
 
 from attnorm.files import write_json, write_text
-from attnorm.resolved import ResolvedConfig
 from attnorm.run.checkpoint import (
     LAST,
     best_checkpoints,
@@ -22,6 +21,7 @@ from attnorm.run.integrity import COMPANIONS, check_fit, parameters_of
 from attnorm.run.opened_folder import opened
 from attnorm.run.scalars import file_of
 from attnorm.run.state import PROGRESS, read_json
+from attnorm.spec.settings import ResolvedConfig
 from attnorm.training.callbacks.attention_measures import MEASURE_FILES
 from attnorm.training.callbacks.attention_stats import ATTENTION_FILE
 from attnorm.training.callbacks.checkpointing import LOGGED

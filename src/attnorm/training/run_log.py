@@ -8,7 +8,7 @@ from typing import Any
 
 from attnorm.parts import TARGET
 from attnorm.progress import console
-from attnorm.resolved import leaves
+from attnorm.spec.settings import leaves
 from attnorm.training.environment import is_first_rank
 
 FILE = "run.log"

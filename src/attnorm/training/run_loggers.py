@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger
 
-from attnorm.config.components import build_entries
-from attnorm.resolved import ResolvedConfig
 from attnorm.run.checkpoint import read_checkpoint
 from attnorm.run.scalars import mean_over_heads, recorded_scalars
+from attnorm.spec.components import build_entries
+from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.results import Predictions, Results
 from attnorm.training.environment import is_first_rank
 from attnorm.training.loggers import LARGEST, Curves, MetricsFile, Samples, send_samples

@@ -15,7 +15,6 @@ from attnorm.data.preprocess import Split, describe
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem
 from attnorm.progress import quiet_libraries
-from attnorm.resolved import ResolvedConfig
 from attnorm.run import warm_start
 from attnorm.run.checkpoint import BEST, LAST, naming_the_reason, read_checkpoint, replace_by_copy
 from attnorm.run.config_file import FILE
@@ -24,6 +23,7 @@ from attnorm.run.opening import read_tokenizer
 from attnorm.run.resume import deciding
 from attnorm.run.scalars import recorded_scalars
 from attnorm.run.state import locked
+from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.ranks import is_sharded
 from attnorm.tasks.task import Task, task_of
 from attnorm.training import console

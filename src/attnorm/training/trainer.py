@@ -9,10 +9,10 @@ import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.plugins.environments import SLURMEnvironment
 
-from attnorm.config.check_trainer import strategy_of
-from attnorm.config.components import build_entries
-from attnorm.resolved import ResolvedConfig
 from attnorm.run.state import RunState
+from attnorm.spec.check_trainer import strategy_of
+from attnorm.spec.components import build_entries
+from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.module import TaskModule
 from attnorm.training.callbacks.checkpointing import Checkpoints
 from attnorm.training.callbacks.graceful_stop import EarlyStopping, GracefulStop, TimeLimit

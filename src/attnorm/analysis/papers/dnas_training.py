@@ -13,10 +13,10 @@ from attnorm.analysis.figures import least_mass, line, log_axis, log_floor, spli
 from attnorm.analysis.papers.drawing import GREEN, GREY, STYLES, Drawing, Rows, listed, panels, shades
 from attnorm.analysis.papers.registry import Settings
 from attnorm.attention.names import short_name
-from attnorm.config.resolve import label_of, resolve_recorded
 from attnorm.errors import ConfigError, Problem
 from attnorm.run.opening import read_run
 from attnorm.run.scalars import recorded_scalars
+from attnorm.spec.read import label_of, resolve_recorded
 from attnorm.tasks.task import task_of
 from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE
 

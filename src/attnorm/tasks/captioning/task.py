@@ -20,8 +20,8 @@ from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError, RunError
 from attnorm.models.generation import Decoding
 from attnorm.progress import tracked
-from attnorm.resolved import ResolvedConfig
 from attnorm.schema import Share
+from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.captioning.features import CaptionCollator, CaptionFeaturizer
 from attnorm.tasks.captioning.generate import NamedImages, write, write_captions
 from attnorm.tasks.captioning.metric import CORPUS_METRICS, CaptionMetric, overall

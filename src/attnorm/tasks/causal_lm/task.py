@@ -19,7 +19,7 @@ from attnorm.data.sources.base import DOCUMENTS, Source
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.models.generation import SpecialTokens
 from attnorm.models.sampling import Sampling, sample
-from attnorm.resolved import ResolvedConfig
+from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.causal_lm.bigram import Bigrams, flat
 from attnorm.tasks.causal_lm.features import (
     WINDOW,

@@ -17,8 +17,8 @@ from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import VISUAL
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, DataError, Problem, RunError
-from attnorm.resolved import ResolvedConfig
 from attnorm.schema import Count, Text
+from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.input_hashes import hash_of, hash_of_image
 from attnorm.tasks.results import Predictions, Results
 from attnorm.tasks.task import Task, TaskConfig, Tokens

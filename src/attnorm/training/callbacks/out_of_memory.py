@@ -12,7 +12,7 @@ from torch import Tensor
 from attnorm.attention.multihead import attention_layers
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.errors import UserError
-from attnorm.resolved import ResolvedConfig
+from attnorm.spec.settings import ResolvedConfig
 from attnorm.training.environment import peak_memory
 
 ON_CPU = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory")

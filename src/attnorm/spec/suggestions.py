@@ -6,7 +6,7 @@ from typing import Any
 from attnorm.choices import files_with
 from attnorm.errors import Problem, UnknownOption, key_of
 from attnorm.imports import SYNONYMS, did_you_mean
-from attnorm.resolved import leaves
+from attnorm.spec.settings import leaves
 
 
 def with_owners(problem: str, cfg: Mapping[str, Any]) -> str:

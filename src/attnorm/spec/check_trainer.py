@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from attnorm.config.components import lightning
 from attnorm.errors import Problem
 from attnorm.imports import nearest
 from attnorm.parts import Part, Problems, names_of
-from attnorm.resolved import TrainerConfig
+from attnorm.spec.components import lightning
+from attnorm.spec.settings import TrainerConfig
 
 OWN_KEYS = {  # what a run decides itself, and what to use instead
     "logger": "use the group logger, such as logger=wandb",

@@ -14,10 +14,16 @@ from hydra.core.override_parser.types import Override
 from attnorm.attention.sites import Sites
 from attnorm.attention.tables import TABLES
 from attnorm.attention.testing.before_training import problems_before_training
-from attnorm.config.check_together import check_resume, check_together, check_update_size, ineffective, typed_keys
-from attnorm.config.check_trainer import check_trainer, read_trainer
-from attnorm.config.components import read_entries
-from attnorm.config.read_parts import (
+from attnorm.errors import ConfigError, Problem, UnknownOption, key_of
+from attnorm.imports import did_you_mean, nearest
+from attnorm.optim import read_optimization
+from attnorm.parts import TARGET, Part, Problems, names_of, options_of
+from attnorm.run.fixed_shares import with_fixed_shares
+from attnorm.run.warm_start import resolve_init
+from attnorm.spec.check_together import check_resume, check_together, check_update_size, ineffective, typed_keys
+from attnorm.spec.check_trainer import check_trainer, read_trainer
+from attnorm.spec.components import read_entries
+from attnorm.spec.read_parts import (
     model_of,
     read_attention,
     read_model,
@@ -26,12 +32,7 @@ from attnorm.config.read_parts import (
     read_tokenizer,
     sites_of,
 )
-from attnorm.config.suggestions import keys_named, with_owners
-from attnorm.errors import ConfigError, Problem, UnknownOption, key_of
-from attnorm.imports import did_you_mean, nearest
-from attnorm.optim import read_optimization
-from attnorm.parts import TARGET, Part, Problems, names_of, options_of
-from attnorm.resolved import (
+from attnorm.spec.settings import (
     CleaningConfig,
     DataConfig,
     ResolvedConfig,
@@ -40,8 +41,7 @@ from attnorm.resolved import (
     TaskConfig,
     TrainerConfig,
 )
-from attnorm.run.fixed_shares import with_fixed_shares
-from attnorm.run.warm_start import resolve_init
+from attnorm.spec.suggestions import keys_named, with_owners
 from attnorm.tasks.task import Task
 
 GROUPS = (  # of keys that every run has

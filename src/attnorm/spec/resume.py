@@ -8,11 +8,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
-from attnorm.config.arguments import as_typed, escaped
-from attnorm.config.overrides import compose_group, plain
 from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.run.config_file import EVENTS, FILE, read_config
 from attnorm.run.trust import check_names, own_cache
+from attnorm.spec.compose import as_typed, escaped
+from attnorm.spec.overrides import compose_group, plain
 
 GROUPS = ("trainer", "run", "callbacks", "logger", "paths")  # other files of these groups may be chosen
 OWN_KEYS = ("resume", "trust_code")

@@ -10,11 +10,11 @@ from torch import nn
 from attnorm.choices import choices
 from attnorm.errors import Problem, RunError
 from attnorm.parts import Problems
-from attnorm.resolved import ResolvedConfig, TrainerConfig
 from attnorm.run.checkpoint import best_checkpoints
 from attnorm.run.config_file import FILE
 from attnorm.run.opened_folder import opened
 from attnorm.run.resume import changed_settings
+from attnorm.spec.settings import ResolvedConfig, TrainerConfig
 
 
 def check_together(config: ResolvedConfig, problems: Problems) -> Iterator[str]:

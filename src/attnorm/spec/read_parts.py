@@ -13,8 +13,8 @@ from attnorm.data.sources.base import Source
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem
 from attnorm.parts import TARGET, Part, Problems, class_of, names_of, options_of
-from attnorm.resolved import CleaningConfig, DataConfig, PathsConfig, StartConfig
 from attnorm.schema import defaults_of, read_options
+from attnorm.spec.settings import CleaningConfig, DataConfig, PathsConfig, StartConfig
 from attnorm.tasks.task import Task
 
 MODEL_FACTS = ("attention", "seed", "vocab_size", "pad_id")  # what a task tells a model; a task may add others

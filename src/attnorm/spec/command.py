@@ -18,10 +18,10 @@ from typing import Any, Generic, TypeVar, Union, get_args, get_origin
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from pydantic import ValidationError
 
-from attnorm.config.arguments import readable
 from attnorm.errors import ConfigError, Problem, key_of
 from attnorm.imports import nearest
 from attnorm.schema import EMPTY, build, convert, option_problems, parameters, value_problems
+from attnorm.spec.compose import readable
 
 Keys = TypeVar("Keys")
 

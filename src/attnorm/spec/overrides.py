@@ -7,12 +7,12 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from attnorm.choices import CONF
-from attnorm.config.arguments import escaped
-from attnorm.config.command import cannot_be_set
 from attnorm.errors import ConfigError, is_in
 from attnorm.imports import nearest
 from attnorm.parts import class_of, names_of
-from attnorm.resolved import CleaningConfig, DataConfig, leaves
+from attnorm.spec.command import cannot_be_set
+from attnorm.spec.compose import escaped
+from attnorm.spec.settings import CleaningConfig, DataConfig, leaves
 from attnorm.tasks.task import Task
 
 OVERRIDABLE = ("data", "paths")  # what a finished run can be scored with anew, besides `scoring` of its task

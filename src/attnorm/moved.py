@@ -1,0 +1,33 @@
+"""Modules under the names that they had before: what users wrote with an import of them keeps working."""
+
+import sys
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+MOVED = {
+    "attnorm.config": "attnorm.spec",
+    "attnorm.config.command": "attnorm.spec.command",
+    "attnorm.config.resolve": "attnorm.spec.read",
+    "attnorm.resolved": "attnorm.spec.settings",
+}
+OF_A_MODULE = ("__name__", "__spec__", "__loader__", "__package__")
+
+
+class MovedModules:
+    """Finds the modules above, and gives them the contents that they have now."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self, is_package=name == "attnorm.config") if name in MOVED else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        now = vars(import_module(MOVED[module.__name__]))
+        vars(module).update({name: value for name, value in now.items() if name not in OF_A_MODULE})
+
+
+def find_moved_modules() -> None:
+    """Makes `import` find them."""
+    sys.meta_path.insert(0, MovedModules())  # type: ignore[arg-type]
