@@ -20,6 +20,7 @@ BASE = {  # single files that every floor may import, and which others of them e
     "errors": set(),
     "files": set(),
     "imports": set(),
+    "moved": set(),
     "progress": set(),
     "schema": {"errors", "imports"},
     "parts": {"errors", "imports", "schema"},
@@ -251,6 +252,15 @@ def test_every_class_that_a_yaml_file_names_can_be_imported():
         assert callable(locate(path)), path
     for group in ("tasks", "models", "data", "training", "optim"):  # so that none of them is overlooked
         assert any(path.startswith(f"attnorm.{group}.") for path in named), group
+
+
+def test_a_module_that_has_moved_can_still_be_imported_by_users():
+    from attnorm.moved import MOVED
+
+    for old, new in MOVED.items():
+        names, now = (vars(importlib.import_module(module)) for module in (old, new))
+        assert all(names[name] is value for name, value in now.items() if not name.startswith("__"))
+    assert_none([path_of(file) for file in FILES for module, _ in imports(file) if module in MOVED])
 
 
 def test_scripts_import_what_is_there():
