@@ -30,4 +30,4 @@ class MovedModules:
 
 def find_moved_modules() -> None:
     """Makes `import` find them."""
-    sys.meta_path.insert(0, MovedModules())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, MovedModules())
