@@ -104,13 +104,14 @@ def test_it_is_dnas_with_a_further_query_of_constant_score(start):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_its_ends_are_softmax_and_dnas_to_the_bit(variant):
+def test_its_ends_are_softmax_to_the_bit_and_dnas_to_rounding(variant):
     name = variant.split()[0]
     for dtype in (torch.float32, torch.float64):
         scores, log_prior = randn(BATCH, HEADS, 6, 6, seed=3, dtype=dtype), randn(1, 1, 1, 6, seed=4, dtype=dtype)
         for mask in (None, torch.ones(6, 6, dtype=torch.bool).tril()):
             dnas = in_layer(build_normalizer(name.replace("_slack", "")))(scores, mask, log_prior=log_prior)
-            assert torch.equal(make(variant, dtype, fixed=-1e4)(scores, mask, log_prior=log_prior), dnas)
+            low = make(variant, dtype, fixed=-1e4)(scores, mask, log_prior=log_prior)
+            assert_close(low, dnas, rtol=0, atol=8 * torch.finfo(dtype).eps)  # scores up to about 4 are rounded twice
             high = make(variant, dtype, fixed=1e4)(scores, mask, log_prior=log_prior)
             softmax = build_normalizer("softmax")(scores, mask, log_prior=log_prior)
             if "per_query" not in variant:

@@ -12,6 +12,8 @@ from reference import BATCH, HEADS, MASKS, case, in_turn, randn
 from torch.testing import assert_close
 
 from attnorm.attention import build_normalizer
+from attnorm.attention.normalizers._running import running_logsumexp
+from attnorm.attention.normalizers.base import LOWEST
 
 pytestmark = pytest.mark.numerical
 
@@ -186,3 +188,14 @@ def test_steps_over_a_growing_key_set_equal_the_causal_full_pass(variant, order)
         full = module(scores, allowed, log_prior=log_prior)[..., t : t + 1, :]
         assert_close(weights, full[..., : t + 1], **TIGHT)
         assert not full[..., t + 1 :].any()
+
+
+@pytest.mark.parametrize("spread", [1, 1e4])
+def test_the_running_logsumexp_and_its_gradient_equal_those_of_torch(spread):
+    s = (spread * randn(BATCH, HEADS, 7, 5, seed=8)).masked_fill(torch.ones(7, 5, dtype=torch.bool).triu(1), LOWEST)
+    s.requires_grad_()
+    g = randn(BATCH, HEADS, 7, 5, seed=9).tril()  # nothing uses the sum of a key that no query has seen so far
+    actual, expected = running_logsumexp(s), s.logcumsumexp(-2)
+    assert_close(actual, expected, **TIGHT)
+    found, wanted = (torch.autograd.grad(c, s, g)[0] for c in (actual, expected))
+    assert_close(found, wanted, **TIGHT)

@@ -11,6 +11,12 @@ pytestmark = pytest.mark.numerical
 
 PAIRWISE = randn(1, 1, 3, 4, seed=9)
 RIGHT = {
+    "dnas": {},
+    "hnas": {},
+    "sinkhorn": {},
+    "dnas_slack": {"heads": 1},
+    "dnas_prefix": {},
+    "dnas_slack_prefix": {"heads": 1, "per_query": True},
     "mix": {"members": ["softmax", "dnas", "ot"]},
     "em_routing": {"sigma": "estimated"},
     "ot": {},

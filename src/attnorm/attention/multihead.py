@@ -65,7 +65,7 @@ class MultiHeadAttention(nn.Module):
     options:    what else is done with the weights (`attnorm.attention.layer_options`), or None. With differential
                 attention, the normalizer and the scorer have 2 `heads` heads, `maps` in all.
 
-    `Normalizer.attend` is used whenever possible. The dense weights are computed in training with dropout, if the
+    `Normalizer.attend` is used whenever possible. The (N, M) weights are stored in training with dropout, if the
     scorer is not of a dot-product type, if the weights are observed, with a bank, during cached decoding with a prefix
     normalizer, and if the normalizer has a `remainder_value`, whose weight is what a row leaves of 1.
 
@@ -166,13 +166,15 @@ class MultiHeadAttention(nn.Module):
             k, v, log_prior = self.options.keys(k, v, log_prior)
         if self.scorer.is_dot:
             q, k = self.scorer.project(q, k, *(mask,) if self.scorer.needs_mask else ())
-            if dropout == 0 and self.observer is None and self.bank is None and not stepping and rest_value is None:
-                own = {} if features is None else {"features": features}
+            if self.observer is None and self.bank is None and not stepping:
+                given = {"log_prior": log_prior, "scale": scale} | ({} if features is None else {"features": features})
+                if dropout == 0 and rest_value is None:
 
-                def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-                    return self.normalizer.attend(q, k, v, mask, log_prior=log_prior, scale=scale, **own)
+                    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+                        return self.normalizer.attend(q, k, v, mask, **given)
 
-                return attend(q, k, v) if self.options is None else self.options.attend(attend, q, k, v)
+                    return attend(q, k, v) if self.options is None else self.options.attend(attend, q, k, v)
+                return self._average(self.normalizer.weights_of(q, k, mask, **given), v, dropout, rest_value)
             scores = dot_scores(q, k, scale)
         else:
             scores = self.scorer(q, k)
@@ -192,15 +194,21 @@ class MultiHeadAttention(nn.Module):
             )
         else:
             weights = self.normalizer(scores, mask, log_prior=log_prior, keys=k, scale=scale, **declared)
-        rest = None if rest_value is None else 1 - weights.sum(-1, keepdim=True)
         if self.observer is not None:
+            rest = None if rest_value is None else 1 - weights.sum(-1, keepdim=True)
             allowed = dense_mask(mask, scores)
             of_dot = scale if self.scorer.is_dot and not self.scorer.learns_alpha else None
             seen = Observation(weights, allowed, scores, log_prior, q, k, v, of_dot, rest)
             self.observer(seen if self.bank is None else seen.without_bank(outside))
-        weights = F.dropout(weights, dropout)
-        context = weights.to(v.dtype) @ v if self.options is None else self.options.average(weights, v)
-        return context if rest_value is None or rest is None else context + (rest * rest_value[:, None]).to(v.dtype)
+        return self._average(weights, v, dropout, rest_value)
+
+    def _average(self, weights: Tensor, v: Tensor, dropout: float, rest_value: Tensor | None) -> Tensor:
+        """The context (B, H, N, D) for the weights (B, H, N, M), and for the value (H, D) of what they leave of 1."""
+        dropped = F.dropout(weights, dropout)
+        context = dropped.to(v.dtype) @ v if self.options is None else self.options.average(dropped, v)
+        if rest_value is None:
+            return context
+        return context + ((1 - weights.sum(-1, keepdim=True)) * rest_value[:, None]).to(v.dtype)
 
     def _add_bank(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Mask | None

@@ -50,14 +50,12 @@ class Attention(nn.Module):
         self, q: Tensor, k: Tensor, query_states: Tensor, key_states: Tensor, mask: Mask | None = None
     ) -> Tensor:
         """The attention weights (E, B, N, M)."""
-        prior = self.log_prior(q, k, key_states, mask)
-        scores = dot_scores(q, k, self.scale)
+        prior, k = self.log_prior(q, k, key_states, mask), self.finite(k)
         if self.together:  # (B, E, N, M)
-            normalizer = self.normalizers[0]
-            scores, q, keys = (x.transpose(0, 1) for x in (scores, q, self.finite(k)))
             log_prior = None if prior is None else torch.cat(prior, 1)
-            given = {"keys": keys, "scale": self.scale, **normalizer.declared(q, None)}
-            return normalizer(scores, mask, log_prior=log_prior, **given).transpose(0, 1)
+            q, k = q.transpose(0, 1), k.transpose(0, 1)
+            weights = self.normalizers[0].weights_of(q, k, mask, log_prior=log_prior, scale=self.scale)
+            return weights.transpose(0, 1)
         rows = []
         for e, normalizer in enumerate(self.normalizers):
             features = None
@@ -65,13 +63,8 @@ class Attention(nn.Module):
                 features = normalizer.features_of(
                     (query_states if normalizer.needs_states == "queries" else key_states)[e]
                 )
-            given = {
-                "keys": self.finite(k[e])[:, None],
-                "scale": self.scale,
-                **normalizer.declared(q[e][:, None], features),
-            }
-            log_prior = None if prior is None else prior[e]
-            rows.append(normalizer(scores[e][:, None], mask, log_prior=log_prior, **given).squeeze(1))
+            given = {"log_prior": None if prior is None else prior[e], "scale": self.scale, "features": features}
+            rows.append(normalizer.weights_of(q[e][:, None], k[e][:, None], mask, **given).squeeze(1))
         return torch.stack(rows)
 
     def finite(self, k: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from attnorm.attention.masking import Mask, allowed_in, dense_mask, hides_the_fu
 from attnorm.attention.surroundings import being_transformed, may_look, without_autocast
 
 AT_MOST_ONE = (0.0, 1.0)  # a value for `Normalizer.total`, for example for sigmoid attention divided by M
+LOWEST = -1e30  # is added to the score of a masked pair where -inf would give NaN
 
 
 class Given(NamedTuple):
@@ -37,6 +38,8 @@ class Normalizer(TrainingHooks):
     couples_queries: whether a row of weights depends on other queries. One of "none", "past" (only on earlier queries,
                      which is safe at autoregressive sites) and "all" (not accepted at autoregressive sites, see
                      `refuse_leak`).
+    finite_scores:   whether `weights` takes masked scores that are LOWEST instead of -inf. A formula that consists of
+                     softmaxes then needs no guards against NaN; see `finite_weights`.
     safe_form:       the name of a normalizer with the same formula over earlier queries only, for messages; "" if there
                      is none.
     needs_keys:      whether the formula requires `keys` and `scale`.
@@ -63,6 +66,7 @@ class Normalizer(TrainingHooks):
 
     couples_queries = "none"
     safe_form = ""
+    finite_scores = False
     needs_keys = False
     needs_queries = False
     needs_states = "none"
@@ -90,7 +94,7 @@ class Normalizer(TrainingHooks):
     def weights(self, s: Tensor, given: Given) -> Tensor:
         """The formula: maps scores to weights (B, H, N, M), both in float32 or wider.
 
-        s is -inf at masked pairs, where the weight must be 0. Autocast is off.
+        s is -inf at masked pairs, where the weight must be 0, or LOWEST with `finite_scores`. Autocast is off.
         """
         raise NotImplementedError(f"{type(self).__name__}: has neither weights(s, given), the formula, nor forward")
 
@@ -121,9 +125,13 @@ class Normalizer(TrainingHooks):
 
         A subclass overrides it instead of `weights` if it needs the scores before they are masked.
         """
+        given = Given(mask, log_prior, keys, scale, queries, features)
         with without_autocast(scores):
             s = masked_scores(scores, mask)
-            return self.weights(s, Given(mask, log_prior, keys, scale, queries, features)).to(scores.dtype)
+            if self.finite_scores:
+                allowed = s != -torch.inf
+                return self.finite_weights(s.masked_fill(~allowed, 0.0), allowed, given).to(scores.dtype)
+            return self.weights(s, given).to(scores.dtype)
 
     def __call__(self, scores: Tensor, mask: Tensor | Mask | None = None, **given: Any) -> Tensor:
         """Calls `forward`, unless there is no weight. Raises ValueError if a weight would leak the future, see
@@ -186,10 +194,51 @@ class Normalizer(TrainingHooks):
         `__call__` does.
         """
         scale = q.shape[-1] ** -0.5 if scale is None else scale
-        given = {"keys": k, "scale": scale, **self.declared(q, features)}
         self.refuse_leak(mask)
-        weights = self._weigh(dot_scores(q, k, scale), mask, log_prior=log_prior, **given)
+        weights = self.weights_of(q, k, mask, log_prior=log_prior, scale=scale, features=features)
         return weights.to(v.dtype) @ v
+
+    def weights_of(
+        self,
+        q: Tensor,
+        k: Tensor,
+        mask: Tensor | Mask | None = None,
+        *,
+        log_prior: Tensor | None = None,
+        scale: float,
+        features: Tensor | None = None,
+    ) -> Tensor:
+        """The weights (B, H, N, M) for the scores `scale` q k', in float32 or wider. See `attend` for the arguments.
+
+        These scores are finite. Therefore, only the mask tells which pairs a formula with `finite_scores` leaves out.
+        """
+        s = dot_scores(q, k, scale)
+        if not (self.finite_scores and type(self).forward is Normalizer.forward and s.numel()):
+            given = {"keys": k, "scale": scale, **self.declared(q, features)}
+            return self._weigh(s, mask, log_prior=log_prior, **given)
+        with without_autocast(s):
+            return self.finite_weights(s, dense_mask(mask, s), Given(mask, log_prior, k, scale, q, features))
+
+    def finite_weights(self, s: Tensor, allowed: Tensor | None, given: Given) -> Tensor:
+        """Calls `weights` with finite scores.
+
+        s:       finite scores (B, H, N, M) in float32 or wider.
+        allowed: bool, broadcastable to s, or None if nothing is masked. LOWEST is added to the scores and to the prior
+                 of masked pairs. The prior excludes a key that no query may see: after a step over the queries, the
+                 column of such a key is as uniform as any other. Rows without an allowed key are set to 0 afterwards.
+        """
+        log_prior = given.log_prior
+        if allowed is None and log_prior is None:
+            return self.weights(s, given)
+        live = allowed
+        if log_prior is not None:
+            log_prior, positive = log_prior.to(s.dtype).clamp(min=LOWEST), log_prior != -torch.inf
+            live = positive if allowed is None else allowed & positive
+        if allowed is not None:
+            bias = torch.zeros_like(allowed, dtype=s.dtype).masked_fill_(~allowed, LOWEST)
+            s, log_prior = s + bias, bias if log_prior is None else log_prior + bias
+        weights = self.weights(s, given._replace(log_prior=log_prior))
+        return weights * live.any(-1, keepdim=True)
 
     def remainder_value(self) -> Tensor | None:
         """The value (H, D) that a layer gives the weight 1 - sum_j w_ij, beside the values of the keys. None: no value.

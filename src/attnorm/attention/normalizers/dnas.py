@@ -5,7 +5,7 @@ from torch import Tensor
 from attnorm.attention.linear.logsumexp import logsumexp
 from attnorm.attention.normalizers._cluster_prior import ClusterPrior
 from attnorm.attention.normalizers._key_bias import KeyBiased
-from attnorm.attention.normalizers.base import Given, add_log_prior, logsumexp_over_queries, softmax_over_keys
+from attnorm.attention.normalizers.base import Given, add_log_prior
 
 
 class DNAS(KeyBiased):
@@ -24,6 +24,7 @@ class DNAS(KeyBiased):
 
     couples_queries = "all"
     safe_form = "dnas_prefix"
+    finite_scores = True
     key_shift_invariant = True
     least_mass = 1.0
     proportional_to_prior = True
@@ -38,8 +39,9 @@ class DNAS(KeyBiased):
         self.query_equivariant = beta is None
 
     def weights(self, s: Tensor, given: Given) -> Tensor:
-        c = logsumexp_over_queries(s if self.cluster_prior is None else s + self.cluster_prior(s.shape[-2]))
-        return softmax_over_keys(add_log_prior(s - c, given.log_prior))
+        s = s if self.cluster_prior is None else s + self.cluster_prior(s.shape[-2])
+        log_xi = s.log_softmax(-2)
+        return add_log_prior(log_xi, given.log_prior).softmax(-1)
 
     def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor | None:
         # with cluster priors the weights are stored, because a segment does not know its positions

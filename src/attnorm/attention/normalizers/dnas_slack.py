@@ -7,11 +7,12 @@ from attnorm.attention.linear.logsumexp import logsumexp
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._head_number import HeadNumber
 from attnorm.attention.normalizers._key_bias import KeyBiased
+from attnorm.attention.normalizers._running import running_logsumexp
 from attnorm.attention.normalizers.base import (
+    LOWEST,
     Given,
     Normalizer,
     add_log_prior,
-    logsumexp_over_queries,
     masked_scores,
     softmax_over_keys,
 )
@@ -38,7 +39,7 @@ class Slack(Normalizer):
         """b - t and t >= 0, (H, 1, 1) each, where t may be subtracted from all scores of a head.
 
         The weights do not depend on such a shift. With t = max(b, 0), they are those of softmax to the bit if b is
-        large, and those of DNAS if -b is large.
+        large. If -b is large, they are those of DNAS.
         """
         b = self.slack().to(dtype)
         shift = b.detach().clamp(min=0.0)
@@ -63,13 +64,14 @@ class DNASSlack(Slack, KeyBiased):
 
     couples_queries = "all"
     safe_form = "dnas_slack_prefix"
+    finite_scores = True
 
     def weights(self, s: Tensor, given: Given) -> Tensor:
         b, shift = self.score_and_shift(s.dtype)
-        c = logsumexp_over_queries(s - shift)
+        c = s.logsumexp(-2, keepdim=True)
         if self.per_query:
-            b = b + (s != -torch.inf).sum(-2, keepdim=True).clamp(min=1).to(s.dtype).log()
-        return softmax_over_keys(add_log_prior(s - torch.logaddexp(b, c), given.log_prior))
+            b = b + (s > LOWEST / 2).sum(-2, keepdim=True).clamp(min=1).to(s.dtype).log()
+        return add_log_prior(s - torch.logaddexp(b, c - shift), given.log_prior).softmax(-1)
 
     def key_bias(self, q: Tensor, k: Tensor, given: Given, queries: Tensor | None) -> Tensor:
         assert given.scale is not None  # `attend` gives it
@@ -111,7 +113,7 @@ class DNASSlackPrefix(Slack):
         return softmax_over_keys(add_log_prior(s - c, log_prior))
 
     def weights(self, s: Tensor, given: Given) -> Tensor:
-        return self.rows(s, self.joining(s).logcumsumexp(-2), given.log_prior)
+        return self.rows(s, running_logsumexp(self.joining(s)), given.log_prior)
 
     def step(
         self,

@@ -23,6 +23,7 @@ from attnorm.attention.normalizers._templates import (
 from attnorm.attention.normalizers.base import (
     FastNormalizer,
     Given,
+    add_log_prior,
     dot_scores,
     masked_scores,
     softmax_over_keys,
@@ -68,7 +69,7 @@ class Fenchel(FastNormalizer):
 
     def weights(self, s: Tensor, given: Given) -> Tensor:
         if self.order == 1:
-            return self.softmax.weights(s, given)
+            return softmax_over_keys(add_log_prior(s, given.log_prior))
         T, alpha = center_on_first(templates("fenchel", s, given)), positive("fenchel", given.scale)
         if self.order == 2:
             return softmax_over_keys(second_order_logits(s, given, T, alpha))

@@ -31,6 +31,7 @@ class HNAS(FastNormalizer):
 
     couples_queries = "all"
     safe_form = "hnas_prefix"
+    finite_scores = True
     doubly_normalized: type[Normalizer] = DNAS
 
     def __init__(
@@ -100,9 +101,7 @@ class HNAS(FastNormalizer):
         return torch.lerp(softmax, doubly, v)  # avoids temporary tensors for the two products
 
     def weights(self, s: Tensor, given: Given) -> Tensor:
-        # with a mask, the gradients of each part are summed first: sums of floats depend on their order
-        own = s if given.mask is None else s.view_as(s)
-        return self.mix(self.dnas.weights(own, given), self.softmax.weights(s, given))
+        return self.mix(self.dnas.weights(s, given), self.softmax.weights(s, given))
 
     def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor | None:
         """Mixes the outputs of both parts if neither of them needs the (N, M) weights."""

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.masking import Mask
+from attnorm.attention.normalizers._running import running_logsumexp
 from attnorm.attention.normalizers.base import (
     Given,
     Normalizer,
@@ -24,15 +25,15 @@ class DNASPrefix(Normalizer):
     """
 
     couples_queries = "past"
+    finite_scores = True
     query_equivariant = False
     key_shift_invariant = True
     least_mass = 1.0
     proportional_to_prior = True
 
     def weights(self, s: Tensor, given: Given) -> Tensor:
-        # the smallest number does not change a sum and, unlike -inf, has a well-defined gradient
-        c = s.masked_fill(s == -torch.inf, torch.finfo(s.dtype).min).logcumsumexp(-2)
-        return softmax_over_keys(add_log_prior(s - c, given.log_prior))
+        log_xi = s - running_logsumexp(s)
+        return add_log_prior(log_xi, given.log_prior).softmax(-1)
 
     def step(
         self,

@@ -8,7 +8,7 @@ from torch import Tensor
 from attnorm.attention.linear.logsumexp import attention_and_logsumexp
 from attnorm.attention.normalizers._head_number import HeadNumber
 from attnorm.attention.normalizers._key_bias import KeyBiased
-from attnorm.attention.normalizers.base import AT_MOST_ONE, Given, add_log_prior, softmax_over_keys
+from attnorm.attention.normalizers.base import AT_MOST_ONE, Given, add_log_prior
 from attnorm.attention.option_checks import above_zero
 
 
@@ -24,6 +24,7 @@ class Sink(KeyBiased):
 
     total = AT_MOST_ONE
     prior_scale_invariant = False
+    finite_scores = True
     proportional_to_prior = True
 
     def __init__(self, start: float = 0.0, fixed: float | None = None, heads: int | None = None):
@@ -37,7 +38,7 @@ class Sink(KeyBiased):
     def weights(self, s: Tensor, given: Given) -> Tensor:
         s = add_log_prior(s, given.log_prior)
         b = self.sink().to(s.dtype).expand(*s.shape[:-1], 1)
-        return softmax_over_keys(torch.cat([b, s], -1))[..., 1:]
+        return torch.cat([b, s], -1).softmax(-1)[..., 1:]
 
     def key_bias(self, q: Tensor, k: Tensor, given: Given, queries: Tensor | None) -> Tensor | None:
         return given.log_prior

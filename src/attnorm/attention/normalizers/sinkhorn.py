@@ -5,7 +5,7 @@ from torch import Tensor
 
 from attnorm.attention.linear.logsumexp import logsumexp
 from attnorm.attention.normalizers._key_bias import KeyBiased
-from attnorm.attention.normalizers.base import Given, add_log_prior, logsumexp_over_queries, softmax_over_keys
+from attnorm.attention.normalizers.base import LOWEST, Given, add_log_prior, logsumexp_over_queries
 from attnorm.attention.option_checks import whole
 
 
@@ -21,6 +21,7 @@ class Sinkhorn(KeyBiased):
     """
 
     couples_queries = "all"
+    finite_scores = True
     key_shift_invariant = True
     least_mass = 1.0
 
@@ -30,12 +31,11 @@ class Sinkhorn(KeyBiased):
         self.proportional_to_prior = self.prior_scale_invariant = n_iters == 1
 
     def weights(self, s: Tensor, given: Given) -> Tensor:
-        f: Tensor | float = 0.0
         for _ in range(self.n_iters - 1):
-            g = logsumexp_over_queries(s - f)
-            f = logsumexp_over_keys(add_log_prior(s - g, given.log_prior))
-        g = logsumexp_over_queries(s - f)
-        return softmax_over_keys(add_log_prior(s - g, given.log_prior))  # the softmax is the last row step
+            s = s.log_softmax(-2)
+            f = add_log_prior(s, given.log_prior).logsumexp(-1, keepdim=True)
+            s = s - f.masked_fill(f < LOWEST / 2, 0.0)  # a query that may see no key stays out of the column steps
+        return add_log_prior(s.log_softmax(-2), given.log_prior).softmax(-1)  # the softmax is the last row step
 
     def key_bias(self, q: Tensor, k: Tensor, given: Given, queries: Tensor | None) -> Tensor:
         without_f, log_prior, scale = queries, given.log_prior, given.scale

@@ -5,13 +5,7 @@ from torch import Tensor
 
 from attnorm.attention.masking import Mask, dense_mask
 from attnorm.attention.normalizers._key_bias import KeyBiased
-from attnorm.attention.normalizers.base import (
-    Given,
-    add_log_prior,
-    masked_scores,
-    softmax_over_keys,
-    upcast,
-)
+from attnorm.attention.normalizers.base import Given, add_log_prior, masked_scores, upcast
 from attnorm.attention.surroundings import without_autocast
 
 # that of PyTorch even if a script has put a function of attnorm in the place of F.scaled_dot_product_attention
@@ -21,10 +15,11 @@ scaled_dot_product_attention = torch._C._nn.scaled_dot_product_attention
 class Softmax(KeyBiased):
     """w_ij = u_j exp(s_ij) / sum_j' u_j' exp(s_ij')."""
 
+    finite_scores = True
     proportional_to_prior = True
 
     def weights(self, s: Tensor, given: Given) -> Tensor:
-        return softmax_over_keys(add_log_prior(s, given.log_prior))
+        return add_log_prior(s, given.log_prior).softmax(-1)
 
     def value(self, scores: Tensor, mask: Tensor | Mask | None = None, *, log_prior: Tensor | None = None) -> Tensor:
         """As `RowMap.value`, with Omega(p) = sum_j p_j log p_j: log sum_j u_j exp(s_ij)."""

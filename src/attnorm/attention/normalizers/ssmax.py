@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.normalizers._head_number import HeadNumber
-from attnorm.attention.normalizers.base import FastNormalizer, Given, upcast
+from attnorm.attention.normalizers.base import FastNormalizer, Given, add_log_prior, softmax_over_keys, upcast
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.attention.visible import visible_keys
 
@@ -53,8 +53,8 @@ class SSMax(FastNormalizer):
 
     def weights(self, s: Tensor, given: Given) -> Tensor:
         masked = s == -torch.inf  # a factor of 0 must not meet it
-        tempered = self.factor(s, given) * s.masked_fill(masked, 0.0)
-        return self.softmax.weights(tempered.masked_fill(masked, -torch.inf), given)
+        tempered = (self.factor(s, given) * s.masked_fill(masked, 0.0)).masked_fill(masked, -torch.inf)
+        return softmax_over_keys(add_log_prior(tempered, given.log_prior))
 
     def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor:
         """Softmax attention of the queries times their factors."""
