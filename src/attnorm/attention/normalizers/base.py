@@ -223,8 +223,8 @@ class Normalizer(TrainingHooks):
         """Calls `weights` with finite scores.
 
         s:       finite scores (B, H, N, M) in float32 or wider.
-        allowed: bool, broadcastable to s, or None if nothing is masked. LOWEST is added to the scores and to the prior
-                 of masked pairs. The prior excludes a key that no query may see: after a step over the queries, the
+        allowed: bool, broadcastable to s, or None if nothing is masked. LOWEST is added to the scores of masked pairs,
+                 and is their prior. The prior excludes a key that no query may see: after a step over the queries, the
                  column of such a key is as uniform as any other. Rows without an allowed key are set to 0 afterwards.
         """
         log_prior = given.log_prior
@@ -236,7 +236,7 @@ class Normalizer(TrainingHooks):
             live = positive if allowed is None else allowed & positive
         if allowed is not None:
             bias = torch.zeros_like(allowed, dtype=s.dtype).masked_fill_(~allowed, LOWEST)
-            s, log_prior = s + bias, bias if log_prior is None else log_prior + bias
+            s, log_prior = s + bias, bias if log_prior is None else torch.where(allowed, log_prior, LOWEST)
         weights = self.weights(s, given._replace(log_prior=log_prior))
         return weights * live.any(-1, keepdim=True)
 
