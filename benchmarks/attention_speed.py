@@ -3,11 +3,13 @@
     python benchmarks/attention_speed.py --threads 2
     python benchmarks/attention_speed.py --device cuda --dtype bfloat16 --lengths 2048 4096 8192 16384
 
-There are five parts, and each prints a table:
+There are six parts, and each prints a table:
 
   all      every normalizer, and other packages with the same attention: ms, MB, and the time relative to SDPA softmax
   linear   dnas, hnas and sinkhorn relative to SDPA softmax and to their own dense forms, at many lengths. Goals on a
            CPU: dnas at most 1.9 and hnas at most 3.0 times softmax, and dnas at most 1.15 times its dense form
+  short    dnas, hnas and others with dense forms at the lengths of the built-in tasks: CPU time on one thread, without
+           a mask, with padding, and for scores of spread 30. Goals: see GOALS_SHORT; with padding, 0.15 more
   causal   causal softmax with a bias per key, padding or packed texts, relative to SDPA's causal softmax, and to SDPA
            with the mask and the bias as a matrix
   memory   the peak at one long length. Goal: dnas at most 2 times softmax
@@ -20,6 +22,7 @@ would have taken more than --seconds or --gigabytes, as predicted from the lengt
 """
 
 import argparse
+import time
 from functools import partial
 from statistics import median
 
@@ -30,11 +33,14 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from attnorm.attention import Mask, build_normalizer
-from attnorm.attention.speed import Attend, rates, ratio, sdpa
+from attnorm.attention.build import build
+from attnorm.attention.speed import Attend, make_inputs, rates, ratio, sdpa, step
 
 LINEAR = ("dnas", "hnas", "sinkhorn")
 GOALS = {"dnas": 1.9, "hnas": 3.0}
-PARTS = ("all", "linear", "causal", "memory", "rows")
+SHORT = ((64, 4, 32, 32), (32, 4, 64, 32), (16, 4, 128, 32), (8, 4, 192, 32), (16, 8, 64, 64))  # B, H, N, D
+GOALS_SHORT = {"dnas": (1.25, 1.25, 1.6, 1.85, 1.1), "hnas": (1.4, 2.0, 2.3, 2.45, 1.2)}  # for each of these shapes
+PARTS = ("all", "linear", "short", "causal", "memory", "rows")
 CAUSAL_HEADS, TEXTS = 4, 8  # the heads of the causal part, and the texts that are packed into one row
 
 
@@ -136,6 +142,42 @@ def part_linear(args: argparse.Namespace) -> None:
     print(f"dnas to its dense form: goal at most 1.15, worst {worst:.2f}")
 
 
+def part_short(args: argparse.Namespace) -> None:
+    """CPU time relative to softmax at short lengths: to SDPA without a mask, and to `softmax` with padding."""
+    threads, rows, missed = torch.get_num_threads(), [], []
+    torch.set_num_threads(1)
+    for number, shape in enumerate(SHORT):
+        batch, heads, length, _ = shape
+        real = torch.arange(length) < torch.linspace(length / 2, length, batch).round()[:, None]
+        softmax = build_normalizer("softmax")
+        for problem, spread, mask in (
+            ("", 1, None),
+            ("scores of spread 30", 30, None),
+            ("padding", 1, Mask(real, real)),
+        ):
+            *qkv, grad = make_inputs(shape, torch.float32, "cpu")
+            q, k = (x.detach() * spread**0.5 for x in qkv[:2])
+            inputs = (q.requires_grad_(), k.requires_grad_(), qkv[2], grad)
+            names = (*LINEAR, "dnas_slack", "sink", "dnas_prefix", "hnas_prefix")
+            attends = {name: build("normalizer", name, {}, {"heads": heads}).attend for name in names}
+            attends = {"softmax": sdpa if mask is None else softmax.attend} | attends
+            steps = {
+                name: partial(step, attend if mask is None else partial(attend, mask=mask), inputs)
+                for name, attend in attends.items()
+            }
+            found = rates(steps, args.rounds or 30, "cpu", clock=time.process_time)
+            times = {
+                name: 1 / median(a / b for a, b in zip(found[name], found["softmax"], strict=True)) for name in names
+            }
+            rows.append(["x".join(map(str, shape)), problem, *(f"{times[name]:.2f}" for name in names)])
+            for name, goals in GOALS_SHORT.items():
+                goal = goals[number] + 0.15 * (mask is not None)
+                missed += [f"{name} {shape} {problem}: {times[name]:.2f} > {goal:.2f}"] if times[name] > goal else []
+    torch.set_num_threads(threads)
+    timing.print_table("short: CPU time / that of softmax, forward + backward", ["B x H x N x D", "", *names], rows)
+    print(f"goals: {'met' if not missed else 'NOT met: ' + '; '.join(missed)}")
+
+
 def causal_problems(args: argparse.Namespace, length: int) -> dict[str, tuple[Mask, Tensor | None]]:
     """The mask and the log prior of each row of the causal part."""
     generator = torch.Generator().manual_seed(length)
@@ -235,7 +277,14 @@ def main() -> None:
     args.machine = f"CPU, {args.threads} threads" if on_cpu else torch.cuda.get_device_name()
     print(f"{args.machine}, torch {torch.__version__}, {args.dtype}, {args.batch} x {HEADS} heads of {args.width}")
     print(flush=True)
-    parts = {"all": part_all, "linear": part_linear, "causal": part_causal, "memory": part_memory, "rows": part_rows}
+    parts = {
+        "all": part_all,
+        "linear": part_linear,
+        "short": part_short,
+        "causal": part_causal,
+        "memory": part_memory,
+        "rows": part_rows,
+    }
     for part in args.parts:
         parts[part](args)
 
