@@ -33,7 +33,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from attnorm.attention import Mask, build_normalizer
-from attnorm.attention.build import build
+from attnorm.attention.names import build
 from attnorm.attention.speed import Attend, make_inputs, rates, ratio, sdpa, step
 
 LINEAR = ("dnas", "hnas", "sinkhorn")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -167,7 +168,8 @@ class MultiHeadAttention(nn.Module):
         if self.scorer.is_dot:
             q, k = self.scorer.project(q, k, *(mask,) if self.scorer.needs_mask else ())
             if self.observer is None and self.bank is None and not stepping:
-                given = {"log_prior": log_prior, "scale": scale} | ({} if features is None else {"features": features})
+                given: dict[str, Any] = {"log_prior": log_prior, "scale": scale}
+                given |= {} if features is None else {"features": features}
                 if dropout == 0 and rest_value is None:
 
                     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

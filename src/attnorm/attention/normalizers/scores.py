@@ -1,0 +1,62 @@
+"""Scores: products of queries and keys, masks, priors, and softmaxes that are safe for rows and columns of -inf."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attnorm.attention.masking import Mask, dense_mask
+from attnorm.attention.surroundings import without_autocast
+
+
+def with_shared_heads(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Tensors (B, H, L, D) expanded to the same batch and heads, which kernels take for granted."""
+    if all(x.shape[:2] == tensors[0].shape[:2] for x in tensors):
+        return tensors
+    shape = torch.broadcast_shapes(*(x.shape[:2] for x in tensors))
+    return tuple(x.expand(*shape, -1, -1) for x in tensors)
+
+
+def dot_scores(q: Tensor, k: Tensor, scale: float | Tensor) -> Tensor:
+    """Computes scale q k', (B, H, N, M), in float32 or wider regardless of the dtype of the inputs and of autocast."""
+    with without_autocast(q):
+        return (upcast(q) * scale) @ upcast(k).transpose(-2, -1)
+
+
+def upcast(x: Tensor) -> Tensor:
+    """Converts `x` to float32, unless it is float64."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def masked_scores(scores: Tensor, mask: Tensor | Mask | None) -> Tensor:
+    """Returns the scores in float32 or wider, with -inf at masked pairs."""
+    allowed = dense_mask(mask, scores)
+    scores = upcast(scores)
+    return scores if allowed is None else torch.where(allowed, scores, -torch.inf)
+
+
+def add_log_prior(scores: Tensor, log_prior: Tensor | None) -> Tensor:
+    """Returns scores + log u. This is the only way in which a prior enters a normalizer."""
+    return scores if log_prior is None else scores + log_prior.to(scores.dtype)
+
+
+# A row or column of -inf is dead. Its softmax and the gradient of its logsumexp would be NaN, so its scores are
+# replaced by finite numbers first, and its result by 0 afterwards. The mask alone does not tell which ones are dead: a
+# prior or a scorer may be -inf too.
+
+
+def softmax_over_keys(scores: Tensor) -> Tensor:
+    """exp(s_ij) / sum_j' exp(s_ij'). In a row of -inf, the weights and their gradient are 0 instead of NaN."""
+    live = scores.detach().amax(-1, keepdim=True) != -torch.inf
+    lowest = torch.finfo(scores.dtype).min
+    return F.threshold(scores, lowest, lowest).softmax(-1) * live.to(scores.dtype)
+
+
+def logsumexp_over_queries(scores: Tensor) -> Tensor:
+    """c_j = log sum_i exp(s_ij), (B, H, 1, M). It is 0 for a key that no query may see."""
+    top = scores.detach().amax(-2, keepdim=True)
+    dead = top == -torch.inf
+    # terms that do not change the sum are raised to where exp does not underflow, which is several times slower
+    lowest = top.masked_fill(dead, 0.0) + 0.9 * math.log(torch.finfo(scores.dtype).tiny)
+    return scores.clamp(min=lowest).logsumexp(-2, keepdim=True).masked_fill(dead, 0.0)
