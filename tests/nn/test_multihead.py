@@ -15,7 +15,7 @@ from torch import nn
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
-from attnorm.attention import build_normalizer
+from attnorm.attention import attention_form, build_normalizer
 from attnorm.attention.names import NORMALIZERS
 from attnorm.attention.normalizers.dnas import DNAS
 from attnorm.nn import MultiheadAttention, multihead
@@ -322,7 +322,8 @@ def test_a_module_on_the_device_meta_has_the_shapes_of_another_one(name):
 
 
 @pytest.mark.slow
-def test_an_exported_module_takes_batches_of_any_size():
+@pytest.mark.parametrize("form", ["dense", "linear"])
+def test_an_exported_module_takes_batches_and_texts_of_any_size(form):
     class Layer(nn.Module):
         def __init__(self):
             super().__init__()
@@ -331,10 +332,13 @@ def test_an_exported_module_takes_batches_of_any_size():
         def forward(self, x, padding):
             return self.attention(x, x, x, padding, need_weights=False)[0]
 
-    batch, padding = torch.export.Dim("batch", min=2, max=64), PADDING[:, :LENGTH]
+    batch, length = torch.export.Dim("batch", min=2, max=64), torch.export.Dim("length", min=2, max=512)
+    padding = PADDING[:, :LENGTH].contiguous()
     of_three = (randn(BATCH, LENGTH, WIDTH), padding)
-    exported = torch.export.export(Layer(), of_three, dynamic_shapes=({0: batch}, {0: batch})).module()
-    of_two = (randn(2, LENGTH, WIDTH, seed=2), padding[1:])
+    sizes = {0: batch, 1: length}
+    with attention_form(form):
+        exported = torch.export.export(Layer(), of_three, dynamic_shapes=(sizes, sizes)).module()
+    of_two = (randn(2, LENGTH - 1, WIDTH, seed=2), padding[1:, 1:])
     assert_close(exported(*of_two), Layer()(*of_two))
 
 

@@ -6,6 +6,7 @@
 from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import MultiHeadAttention, observe, smallest_column_mass
 from attnorm.attention.names import build_normalizer, build_prior, build_scorer
+from attnorm.attention.normalizers._key_bias import attention_form
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.normalizers.regularized import RegularizedMax
 from attnorm.attention.scorers import Scorer
@@ -17,6 +18,7 @@ __all__ = [
     "Normalizer",
     "RegularizedMax",
     "Scorer",
+    "attention_form",
     "build_normalizer",
     "build_prior",
     "build_scorer",

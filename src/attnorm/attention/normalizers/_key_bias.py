@@ -1,5 +1,8 @@
 """Normalizers that are a softmax with a bias per key. Their `attend` never builds the (N, M) weights."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
@@ -8,16 +11,38 @@ from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers.base import FastNormalizer, Given
 
 DENSE_UP_TO = {"cpu": 192 * 192, "cuda": 512 * 512}  # N x M; on other devices, only the dense form is used
+FORMS = ("dense", "linear")
+_chosen_form: str | None = None  # set by `attention_form`
+
+
+@contextmanager
+def attention_form(form: str) -> Iterator[None]:
+    """Chooses the form of attention at all lengths: "dense" stores the (N, M) weights, "linear" does not.
+
+    Both give the same result. By default, the lengths decide, which a program exported for a length that varies cannot
+    do. Where the linear form does not apply, for example with a dense mask, the dense form is used. Raises ValueError
+    for another form.
+    """
+    global _chosen_form
+    if form not in FORMS:
+        raise ValueError(f"form={form!r}: allowed: {', '.join(FORMS)}")
+    before, _chosen_form = _chosen_form, form
+    try:
+        yield
+    finally:
+        _chosen_form = before
 
 
 def memory_linear(q: Tensor, k: Tensor, given: Given) -> bool:
     """Whether `attend` can and should avoid the (N, M) weights. If not, it computes the dense weights.
 
     It can if mask and prior are `separable`. It should if that is faster, which is the case above the sequence lengths
-    that `benchmarks/attention_speed.py` reports.
+    that `benchmarks/attention_speed.py` reports, unless `attention_form` decides.
     """
-    if not (separable(given) and q.device.type in DENSE_UP_TO):
+    if _chosen_form == "dense" or not (separable(given) and q.device.type in DENSE_UP_TO):
         return False
+    if _chosen_form == "linear":
+        return True
     return q.shape[-2] * k.shape[-2] > DENSE_UP_TO[q.device.type]
 
 
