@@ -511,6 +511,17 @@ def files_of(run: Path) -> set[str]:
     return {str(path.relative_to(run)) for path in run.rglob("*") if path.is_file()}
 
 
+def contents(folder: Path) -> dict[str, str]:
+    """The SHA-256 of each file in a folder, and what else lies there: folders, links and pipes."""
+
+    def content(path: Path) -> str:
+        if path.is_symlink():
+            return os.readlink(path)
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else str(path.is_dir())
+
+    return {str(path.relative_to(folder)): content(path) for path in sorted(folder.rglob("*"))}
+
+
 def call(monkeypatch, door: str, *arguments: str) -> int:
     """The exit code of `python <door>.py <arguments>`, run in this process."""
     monkeypatch.setattr(sys, "argv", [f"{door}.py", *arguments])

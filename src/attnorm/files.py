@@ -27,9 +27,12 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, content: str) -> None:
-    """Writes a text as UTF-8, whole or not at all. Creates its folder."""
+    """Writes a text as UTF-8, whole or not at all. Creates its folder.
+
+    The bytes of a path that is no UTF-8 become escapes, which JSON reads as the same path.
+    """
     with replacing(path) as unfinished:
-        unfinished.write_text(content, encoding="utf-8")
+        unfinished.write_text(content, encoding="utf-8", errors="backslashreplace")
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

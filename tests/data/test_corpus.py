@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -313,6 +314,26 @@ def test_of_processes_that_find_the_same_damage_one_builds(tmp_path):
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0, 0, 0] and builds.value == 1
+
+
+def test_an_entry_that_another_user_keeps_to_himself_is_built_beside_it():
+    """Root may read everything, so these tests act as another user then."""
+    shared, other = Path(tempfile.mkdtemp()), os.geteuid() == 0
+    shared.chmod(0o777)
+    made = cached(shared / "entry", lambda folder: (folder / "file").write_text("of a colleague"))
+    for path in (made, shared / "entry.lock"):
+        path.chmod(0)
+    if other:
+        os.seteuid(65534)
+    try:
+        mine = cached(shared / "entry", lambda folder: (folder / "file").write_text("mine"))
+        assert mine.name == "entry" and mine.parent.parent == shared and (mine / "file").read_text() == "mine"
+        assert cached(shared / "entry", lambda folder: 1 / 0) == mine
+    finally:
+        if other:
+            os.seteuid(0)
+        made.chmod(0o700)
+        shutil.rmtree(shared)
 
 
 def test_a_build_that_fails_leaves_the_damaged_folder_to_the_next_one(tmp_path):

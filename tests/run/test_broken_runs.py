@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import zipfile
+from pathlib import Path
 
 import pandas
 import pytest
@@ -46,9 +47,12 @@ def attacked(monkeypatch, tmp_path, capfd):
 
 
 def refusal(monkeypatch, capfd, script, *arguments):
-    """The only line of standard error of a command that has to fail."""
+    """The only line of standard error of a command that has to fail, and to leave every folder that it names alone."""
     capfd.readouterr()
+    folders = [path for path in (Path(it.partition("=")[2]) for it in arguments) if (path / "config.yaml").is_file()]
+    before = list(map(runs.contents, folders))
     code = runs.call(monkeypatch, script, *arguments)
+    assert list(map(runs.contents, folders)) == before
     printed = capfd.readouterr()
     lines = printed.err.splitlines()
     assert code == 2 and printed.out == ""
@@ -796,7 +800,9 @@ def test_a_checkpoint_that_no_run_saves_is_not_resumed_from(monkeypatch, tmp_pat
     for path in (run / "checkpoints").glob("*.ckpt"):
         if path.stem != "last":
             path.unlink()
+    before = runs.contents(run)
     assert runs.call(monkeypatch, "train", f"resume={run}") == 2
+    assert runs.contents(run) == before
     printed = capfd.readouterr().err
     assert "last.ckpt: " in printed and "Traceback" not in printed
 

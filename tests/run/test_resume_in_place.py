@@ -18,6 +18,7 @@ import sentencepiece
 import yaml
 from marks import slow
 
+from attnorm.analysis.run import load_run
 from attnorm.cli.resume import resume_in
 from attnorm.cli.start import check_settings
 from attnorm.errors import SIGNALS, ConfigError, RunError
@@ -581,6 +582,36 @@ def test_the_lock_ends_with_its_process_however_it_ends(tmp_path):
     child.kill()
     child.wait()
     assert not is_running(tmp_path) and FolderLock(tmp_path).acquire(patience=0)
+
+
+# where it lies
+
+
+def test_a_run_whose_folder_is_moved_ends_and_makes_no_second_one(monkeypatch, tmp_path, straight):
+    def move(self, trainer, *_):
+        if trainer.global_step == 9:
+            (tmp_path / "run").rename(tmp_path / "moved")
+
+    with monkeypatch.context() as patch, pytest.raises(RunError, match="was moved or removed while its run was going"):
+        runs.before(patch, Checkpoints, "on_train_batch_end", move)
+        runs.tiny_run(tmp_path / "run", *SHORT, "run.save_every_steps=4")
+    assert not (tmp_path / "run").exists() and state_of(tmp_path / "moved") == RunState.KILLED
+    resume(tmp_path / "moved")
+    assert runs.same_run(straight, tmp_path / "moved")
+
+
+def test_a_folder_may_have_a_name_that_is_no_utf8(monkeypatch, tmp_path, capsys):
+    name = os.fsdecode(b"caf\xe9")
+    (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / name)
+    typed = (*runs.tiny_overrides(), *SHORT, "trainer.max_steps=1", f"hydra.run.dir={tmp_path}/{name}/typed")
+    assert runs.call(monkeypatch, "train", *typed) == 0 == runs.call(monkeypatch, "eval", "run=typed")
+    assert (
+        len(load_run("typed").predictions)
+        and name in json.loads(Path("typed/environment.json").read_text())["command"][-1]
+    )
+    assert runs.call(monkeypatch, "eval", f"run={tmp_path}/{name}/typed") == 2
+    assert "is not UTF-8; enter the folder" in capsys.readouterr().err
 
 
 # what is kept

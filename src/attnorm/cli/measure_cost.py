@@ -43,6 +43,7 @@ def measure(
     if problems := problems_of(command, runs, facts):
         raise ConfigError(problems)
     jobs = grid_jobs(command, folder, journal, runs, facts, COST)
+    journal.begin()
     for job in jobs:
         if state_of(job.folder) is not RunState.FINISHED and not is_held(job):
             shutil.rmtree(job.folder, ignore_errors=True)  # an unfinished measurement is not used

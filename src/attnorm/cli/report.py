@@ -67,6 +67,8 @@ def read_report(arguments: Sequence[str]) -> ReportSettings:
     def check(command: Command[ReportSettings]) -> Iterator[Problem]:
         if "every" in command.typed - command.wrong and not {"watch"} & command.wrong and not command.settings.watch:
             yield Problem("every", "has no effect without watch=true", command.settings.every)
+        if command.settings.out is not None and Path(command.settings.out).is_dir():
+            yield Problem("out", "expected a file, found a folder", command.settings.out)
         if not (places or command.settings.runs or "runs" in command.wrong):
             yield Problem("runs", "must be given, as in attnorm report <run folder> <run folder>")
 

@@ -76,8 +76,9 @@ def sweep(command: SweepCommand) -> int:
         lock = FolderLock(folder, SWEEP_LOCK)
         console.print(f"sweep folder: {folder}", markup=False)
         take_over(folder, lock)
-        stack.callback(lock.release)
+        stack.callback(lock.release, unchanged=True)
         journal = Journal(folder)
+        journal.defer()
         journal.add("open", command=command.arguments)
         costs, search = arm_costs(command, folder, journal, checker, samples, facts), None
         if command.settings.is_search:
@@ -100,6 +101,7 @@ def sweep(command: SweepCommand) -> int:
             plan = Grid(jobs)
         checker.close()
         launcher = make_launcher(command, folder, facts)
+        journal.begin()
 
         def about() -> dict[str, Any]:
             chosen = {"tuning": plan.record()} if isinstance(plan, Tuned) else {}
@@ -206,6 +208,8 @@ def arm_costs(
     """What the updates of each arm cost, and how many of them the budget pays for; {} with cost=updates."""
     if command.settings.cost == "updates":
         return {}
+    has_started = any(job.folder.exists() for job in journal.jobs() if job.purpose != COST)
+    before = recorded_costs(folder, command.settings.cost) if has_started else []
     arms = {arm_of(command, job): checked for job, checked in zip(samples, facts, strict=True)}
     launcher = make_launcher(command, folder, facts, alone=True)
     try:
@@ -213,8 +217,7 @@ def arm_costs(
     finally:
         launcher.close()
     print_costs(list(costs.values()))
-    if any(job.folder.exists() for job in journal.jobs() if job.purpose != COST):
-        refuse_other_total(folder, recorded_costs(folder, command.settings.cost), list(costs.values()))
+    refuse_other_total(folder, before, list(costs.values()))
     return costs
 
 

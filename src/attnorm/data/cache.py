@@ -6,6 +6,7 @@ was truncated on a full disk, the folder is built again.
 
 import json
 import logging
+import os
 import shutil
 import zlib
 from collections.abc import Callable
@@ -20,9 +21,22 @@ _CHUNK = 1 << 20
 def cached(folder: Path, build: Callable[[Path], None]) -> Path:
     """Returns `folder`. If it does not exist or is damaged, it is built by `build(empty folder)` first.
 
+    If it belongs to another user, who lets nobody read it, `user_<number of this user>/<name>` beside it is used.
+
     A build that fails or is killed leaves no `folder`. If several processes need the same folder at the same time, one
     of them builds it and the others wait. Raises what `build` raises.
     """
+    try:
+        return _shared(folder, build)
+    except PermissionError as error:
+        own = folder.parent / f"user_{os.getuid()}" / folder.name
+        if not Path(str(error.filename)).is_relative_to(folder.parent):  # of a file that `build` reads
+            raise
+        log.warning("no permission to use the cached %s; using %s instead", folder, own)
+        return _shared(own, build)
+
+
+def _shared(folder: Path, build: Callable[[Path], None]) -> Path:
     if damage(folder) is None:
         return folder
     from filelock import FileLock, Timeout

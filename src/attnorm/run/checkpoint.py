@@ -19,6 +19,7 @@ from attnorm.run.shards import copy_shards, remove_unused, with_shards
 BEST, LAST, PREVIOUS = "best", "last", "previous"
 UNFINISHED = ".unfinished"
 RECORD = "run"  # the key under which a checkpoint records its run
+LOGGED = "logged"  # the key of the metrics of the update after which it was saved, if they are due to be logged
 FOR_RESUME = {  # what Lightning restores, besides the parameters
     "pytorch-lightning_version": str,
     "epoch": int,
@@ -44,7 +45,14 @@ def read_resumable(path: Path) -> dict[str, Any]:
     """The content of a checkpoint that has all that a run is resumed from. Raises CheckpointError for any other."""
     content = read_checkpoint(path)
     missing = [key for key, kind in FOR_RESUME.items() if not isinstance(content.get(key), kind)]
-    missing += [] if missing or content["optimizer_states"] else ["optimizer_states"]
+    if not missing:
+        optimizers = content["optimizer_states"]
+        inner = {"callbacks": [*content["callbacks"].values()], "loops": [content["loops"].get("fit_loop")]}
+        inner |= {"lr_schedulers": content["lr_schedulers"], "optimizer_states": optimizers}
+        inner |= {LOGGED: [content.get(LOGGED, {})]}
+        missing = [key for key, states in inner.items() if not all(isinstance(state, dict) for state in states)]
+        if not missing and not (optimizers and all(state.get("param_groups") for state in optimizers)):
+            missing = ["optimizer_states"]
     if missing:
         raise CheckpointError(f"{path}: cannot be resumed from: it has no {', '.join(missing)}")
     return content

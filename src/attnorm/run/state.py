@@ -53,6 +53,7 @@ class FolderLock:
     def __init__(self, folder: Path, name: str = LOCK):
         self.path = folder / name
         self.descriptor: int | None = None
+        self.before = b""  # what the file held
 
     def acquire(self, patience: float = PATIENCE) -> bool:
         """Whether the lock could be taken within `patience` seconds. The file then holds the number of the process."""
@@ -63,15 +64,17 @@ class FolderLock:
                 os.close(descriptor)
                 return False
             time.sleep(0.02)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        self.before = os.pread(descriptor, 32, 0)
+        _write(descriptor, f"{os.getpid()}\n".encode())
         self.descriptor = descriptor
         _held.add(descriptor)
         return True
 
-    def release(self) -> None:
-        """Releases the lock if it is held."""
+    def release(self, unchanged: bool = False) -> None:
+        """Releases the lock if it is held. unchanged: leave the file as it was."""
         if self.descriptor is not None:
+            if unchanged:
+                _write(self.descriptor, self.before)
             _held.discard(self.descriptor)
             os.close(self.descriptor)
             self.descriptor = None
@@ -98,6 +101,11 @@ def drop_inherited_locks() -> None:
         os.close(_held.pop())
 
 
+def _write(descriptor: int, content: bytes) -> None:
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, content, 0)
+
+
 def _try(descriptor: int, kind: int) -> bool:
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
@@ -117,12 +125,22 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        lock.release()
+        lock.release(unchanged=True)
 
 
 def is_running(folder: Path) -> bool:
     """Whether a process holds the lock of a run folder."""
     return FolderLock(folder).holder() is not None
+
+
+def check_there(folder: Path) -> None:
+    """Raises RunError if the folder of a run that is going has been moved or removed. Nothing may be written then,
+    since that would make a second folder, which has no settings and cannot be resumed."""
+    if not (folder / "config.yaml").is_file():
+        raise RunError(
+            f"{folder}: was moved or removed while its run was going, so the run has ended; to continue it where it "
+            "was saved last: attnorm train resume=<the moved folder>"
+        )
 
 
 def state_of(folder: Path) -> RunState:

@@ -1,5 +1,6 @@
 """`resume=`: which run continues in its folder, from which checkpoint, and with which settings."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,13 +9,17 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
-from attnorm.errors import ConfigError, Problem, RunError
+from attnorm.errors import ConfigError, Problem, RunError, in_yaml
 from attnorm.run.config_file import EVENTS, FILE, read_config
 from attnorm.run.trust import check_names, own_cache
 from attnorm.spec.compose import as_typed, escaped
 from attnorm.spec.overrides import compose_group, plain
+from attnorm.spec.settings import leaves
+
+log = logging.getLogger(__name__)
 
 GROUPS = ("trainer", "run", "callbacks", "logger", "paths")  # other files of these groups may be chosen
+DEVICES = ("accelerator", "devices", "num_nodes", "strategy")  # all that another file of the group trainer changes
 OWN_KEYS = ("resume", "trust_code")
 
 
@@ -67,7 +72,16 @@ def _apply(override: Override, cfg: Any) -> Iterator[Problem]:
         else:
             yield Problem.about(key, f"~{key}: the run being resumed has no such entry to remove")
     elif key in GROUPS:
-        cfg[key] = compose_group(key, str(value))
+        chosen, kept = compose_group(key, str(value)), plain(cfg).get(key) or {}
+        if key == "trainer":
+            of_file = {name: chosen[name] for name in DEVICES if name in chosen}
+            chosen = {name: setting for name, setting in kept.items() if name not in DEVICES} | of_file
+        cfg[key] = chosen
+        before, now = (dict(leaves({key: plain(OmegaConf.create(it))})) for it in (kept, chosen))
+        differing = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        resets = (Problem(name, f"was {in_yaml(before.get(name))}", now.get(name)) for name in differing)
+        if differing:
+            log.warning("%s=%s changes %s", key, value, "; ".join(resets))
     elif "." in key or not isinstance(cfg.get(key, {}), Mapping):
         OmegaConf.update(cfg, key, value, force_add=True)
     else:

@@ -179,14 +179,13 @@ class Search:
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.space, self.make_job, self.monitor, self.mode = list(space), make_job, monitor, mode
-        self.study = optuna.create_study(
-            storage=JournalStorage(JournalFileBackend(str(whole(folder / STUDY)), OneWriter(STUDY))),
-            study_name="sweep",
-            direction="maximize" if mode == "max" else "minimize",
-            sampler=SeededSampler(sampler, seed),
-            pruner=PRUNERS[pruner](),
-            load_if_exists=True,
-        )
+        storage = JournalStorage(JournalFileBackend(str(whole(folder / STUDY)), OneWriter(STUDY)))
+        options: dict[str, Any] = {"storage": storage, "study_name": "sweep", "pruner": PRUNERS[pruner]()}
+        options |= {"sampler": SeededSampler(sampler, seed)}
+        if storage.get_all_studies():  # with load_if_exists, creating it would write into the file
+            self.study = optuna.load_study(**options)
+        else:
+            self.study = optuna.create_study(direction="maximize" if mode == "max" else "minimize", **options)
         about = sorted(about)
         if (known := self.study.user_attrs.get("about", about)) != about:
             message = f"holds a search over other values ({' '.join(known)}); choose another folder"

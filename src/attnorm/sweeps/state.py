@@ -55,7 +55,18 @@ class Journal:
 
     def __init__(self, folder: Path):
         self.path = folder / EVENTS
+        self.waiting: list[bytes] | None = None
         self.reload()
+
+    def defer(self) -> None:
+        """Keeps what is added from now on in memory until `begin`: a sweep may still be refused."""
+        self.waiting = []
+
+    def begin(self) -> None:
+        """Writes what has been deferred."""
+        lines, self.waiting = self.waiting or [], None
+        for line in lines:
+            self._append(line)
 
     def reload(self) -> None:
         """Reads the file again. A last line that was being written when the process was killed is left out."""
@@ -74,6 +85,12 @@ class Journal:
         content = {"event": event, "time": round(time.time(), 3), **({"name": name} if name else {}), **values}
         self._note(content)
         line = json.dumps(content, ensure_ascii=False).encode() + b"\n"
+        if self.waiting is None:
+            self._append(line)
+        else:
+            self.waiting.append(line)
+
+    def _append(self, line: bytes) -> None:
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
             size = os.fstat(descriptor).st_size

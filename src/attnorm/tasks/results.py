@@ -109,8 +109,8 @@ class Predictions:
         """Writes the table atomically as a parquet file. Creates its folder."""
         import pyarrow.parquet as parquet
 
-        with replacing(path) as unfinished:
-            parquet.write_table(self.table(), unfinished)
+        with replacing(path) as unfinished, open(unfinished, "wb") as file:  # a folder whose name is no UTF-8 is fine
+            parquet.write_table(self.table(), file)
 
 
 def read_parquet(path: Path) -> "pd.DataFrame":

@@ -32,9 +32,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         """Raises SaveError, naming the file and what survives, if the disk is full or the folder is not writable."""
         path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(path.name + UNFINISHED)
         try:
+            path.parent.mkdir(exist_ok=True)  # without its parents: the run folder may have been moved
             with open(unfinished, "w+b") as file:
                 beside = {"companions": companions(path.parent.parent)} if "state_dict" in checkpoint else {}
                 torch.save({**checkpoint, **beside}, file)

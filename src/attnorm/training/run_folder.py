@@ -11,6 +11,7 @@ import yaml
 from attnorm.files import write_json, write_text
 from attnorm.run.checkpoint import (
     LAST,
+    LOGGED,
     best_checkpoints,
     naming_the_reason,
     read_checkpoint,
@@ -24,7 +25,6 @@ from attnorm.run.state import PROGRESS, read_json
 from attnorm.spec.settings import ResolvedConfig
 from attnorm.training.callbacks.attention_measures import MEASURE_FILES
 from attnorm.training.callbacks.attention_stats import ATTENTION_FILE
-from attnorm.training.callbacks.checkpointing import LOGGED
 from attnorm.training.callbacks.learned_scalars import learned_scalars
 from attnorm.training.csv_table import complete_history, cut_history
 from attnorm.training.environment import describe_environment
@@ -52,7 +52,9 @@ def _free_folder(folder: Path) -> Path:
 
 
 def _claim(folder: Path) -> bool:
-    """Creates config.yaml in `folder`; False if another run has done so."""
+    """Creates config.yaml in `folder`, which may have something in it; False if another run has done so."""
+    if folder.exists():
+        opened(folder)
     folder.mkdir(parents=True, exist_ok=True)
     try:
         (folder / CONFIG).touch(exist_ok=False)
@@ -70,7 +72,6 @@ def start_record(cfg: ResolvedConfig, run: Path, overrides: list[str]) -> None:
     added to the list `resumed` of environment.json.
     """
     _claim(run)
-    opened(run)  # a new run may have been given a folder with something in it
     environment, before = describe_environment() | {"attention": cfg.label, "overrides": overrides}, {}
     if cfg.continues:
         if cfg.checkpoint is None:
@@ -110,11 +111,9 @@ def own_checkpoint(cfg: ResolvedConfig, run: Path) -> Path | None:
 def restore_history(checkpoint: Path, run: Path, model: torch.nn.Module) -> None:
     """Takes a run folder back to the update of one of its checkpoints: its curves, and last.ckpt.
 
-    The run then has the right last.ckpt before it saves one, and also if it has no update left to make. Raises
-    CheckpointError for a checkpoint that is not of this model.
+    The run then has the right last.ckpt before it saves one, and also if it has no update left to make.
     """
     content, last = read_checkpoint(checkpoint), run / "checkpoints" / f"{LAST}.ckpt"
-    check_fit(model, content, checkpoint)
     scalars = [file_of(run, name) for name in learned_scalars(model)]
     cut_history([*(run / name for name in CSV_FILES), *scalars], content["global_step"])
     if row := content.get(LOGGED):

@@ -33,7 +33,7 @@ class ConsoleHandler(logging.Handler):
 
 
 class LogFile(logging.FileHandler):
-    """Appends messages to run.log as long as this is possible.
+    """Appends messages to run.log as long as this is possible, from the beginning of the run on (`begin`).
 
     A disk that is full, or a folder that cannot be written to, must not end a run before it can save.
     """
@@ -41,9 +41,19 @@ class LogFile(logging.FileHandler):
     def __init__(self, path: Path):
         super().__init__(path, encoding="utf-8", delay=True)
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        self.waiting: list[logging.LogRecord] | None = []  # before the beginning
+
+    def begin(self) -> None:
+        """Writes the messages so far. Those of a run that never begins are lost."""
+        waiting, self.waiting = self.waiting or [], None
+        for record in waiting:
+            self.emit(record)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes a message. The file is opened for the first one, outside of what `FileHandler` itself guards."""
+        if self.waiting is not None:
+            self.waiting.append(record)
+            return
         with suppress(OSError):
             super().emit(record)
 
@@ -52,17 +62,20 @@ class LogFile(logging.FileHandler):
 
 
 class RunLog:
-    """Within this context, messages from `logging` are printed, and appended to run.log with their time and origin."""
+    """Within this context, messages from `logging` are printed, and appended to run.log with their time and origin.
+
+    file: run.log, which is written from its `begin` on.
+    """
 
     def __init__(self, cfg: Mapping[str, Any], run_folder: Path):
         named = (value for key, value in leaves(cfg) if key.endswith(TARGET) and isinstance(value, str))
         self.packages = {"attnorm", *(path.partition(".")[0].partition(":")[0] for path in named)} - LIBRARIES
-        self.path = run_folder / FILE
+        self.file = LogFile(run_folder / FILE)
 
     def __enter__(self) -> "RunLog":
         is_first = is_first_rank()
         self.handlers: list[logging.Handler] = [ConsoleHandler(self.packages)] if is_first else []
-        self.handlers.append(LogFile(self.path))
+        self.handlers.append(self.file)
         root = logging.getLogger()
         self.level = root.level
         root.setLevel(logging.INFO)

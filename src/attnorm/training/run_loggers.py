@@ -43,9 +43,11 @@ class RunLoggers(pl.Callback):
         self.cfg, self.run_folder, self.draw = cfg, run_folder, draw
         self.metrics_file = MetricsFile(run_folder / "metrics.csv")
         self.others: list[Logger] = []
+        self.is_open = False
 
     def open(self) -> list[Logger]:
         """Starts the loggers, on the first rank; the other ranks have none."""
+        self.is_open = True
         if not is_first_rank():
             return []
         if not self.cfg.loggers:
@@ -91,7 +93,7 @@ class RunLoggers(pl.Callback):
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
-        if not is_first_rank():
+        if not is_first_rank() or not self.is_open or not self.run_folder.is_dir():
             return
         figures = attempt("draw the figures", self, self.draw, self.run_folder) if self.draw else None
         curves = attempt("read the learned scalars", self, recorded_curves, self.run_folder)

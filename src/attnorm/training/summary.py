@@ -7,7 +7,7 @@ from typing import Any
 
 from attnorm.errors import Interrupted
 from attnorm.files import write_json
-from attnorm.run.state import PROGRESS, SUMMARY, RunState, read_json
+from attnorm.run.state import PROGRESS, SUMMARY, RunState, check_there, read_json
 from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.environment import is_first_rank, peak_memory
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class RunSummary(dict[str, Any]):
-    """The values of summary.json, written when this context ends, by the first rank.
+    """The values of summary.json, written when this context ends, by the first rank, if the run has begun.
 
     `state` is finished, interrupted (by a signal or a time limit) or failed. Whatever ends the context early (an
     exception, a signal) is recorded as `why` before it is raised again. `wall_seconds` includes the parts of a run that
@@ -26,15 +26,23 @@ class RunSummary(dict[str, Any]):
         super().__init__(values, state=RunState.FAILED)
         self.path, self.throughput, self.started = run_folder / SUMMARY, throughput, time.perf_counter()
         self.earlier = 0.0
+        self.has_begun = False
 
     def __enter__(self) -> "RunSummary":
         recorded = (read_json(self.path.with_name(name)).get("wall_seconds") for name in (SUMMARY, PROGRESS))
         self.earlier = max((seconds for seconds in recorded if isinstance(seconds, (int, float))), default=0.0)
-        if is_first_rank():
-            self.path.unlink(missing_ok=True)  # of the part of the run that is being resumed
         return self
 
+    def begin(self) -> None:
+        """Removes the summary of the part of the run that is being resumed. Before that, nothing is written."""
+        self.has_begun = True
+        if is_first_rank():
+            self.path.unlink(missing_ok=True)
+
     def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> None:
+        if not self.has_begun:
+            return
+        check_there(self.path.parent)
         if error is not None:
             stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
             state = RunState.INTERRUPTED if stopped else RunState.FAILED

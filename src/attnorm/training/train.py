@@ -11,7 +11,7 @@ import torch
 
 from attnorm.attention.multihead import attention_layers
 from attnorm.attention.sites import Sites
-from attnorm.data.preprocess import Split, describe
+from attnorm.data.preprocess import describe
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem
 from attnorm.progress import quiet_libraries
@@ -61,7 +61,9 @@ def train(
     """Trains, keeps the best model by the task's metric, and scores it.
 
     config:     a checked configuration.
-    run_folder: made here; everything that the run leaves behind is in it. It is locked until the run ends.
+    run_folder: made here; everything that the run leaves behind is in it. It is locked until the run ends. A run that
+                continues there changes nothing in it before its settings, its data, its tokenizer and its checkpoint
+                have been found to fit.
     overrides:  the overrides of this run, which are recorded.
     draw:       draws the figures of a run folder; they are sent to the loggers, also of a run that was stopped.
 
@@ -81,7 +83,7 @@ def train(
     }
     with (
         locked(run_folder) if is_first else nullcontext(),
-        RunLog(config.settings, run_folder),
+        RunLog(config.settings, run_folder) as run_log,
         requeued(config.resume is not None),  # a job that cannot continue would start from the beginning
         RunSummary(run_folder, throughput, **facts) as summary,
         GracefulStop(run_folder / "checkpoints") as stop,
@@ -89,26 +91,41 @@ def train(
         RunLoggers(config, run_folder, draw) as loggers,
         OutOfMemory(config) as memory,
     ):
+
+        def record() -> None:
+            """The first bytes that change in the folder."""
+            run_log.file.begin()
+            summary.begin()
+            if is_first:
+                start_record(config, run_folder, list(overrides))
+
         checkpoint = own_checkpoint(config, run_folder)
+        if not config.continues:  # the folder is new
+            record()
         if is_first:
-            start_record(config, run_folder, list(overrides))
             console.show_start(config, overrides, run_folder / FILE)
             console.show_lines(Sites(config.attention, config.sites).description)
         finite = NonFiniteUpdates(run_folder, config.run.skip_updates, summary)
         splits = task.splits(own_tokenizer(config))
         if is_first:
-            keep_data_facts(task, splits, run_folder)
+            console.show_lines(describe(splits, task.featurizer()), task.notes())
         model = build_model(task, splits["train"].tokenizer, show=is_first)
         task_module = task.module(model, splits["train"].tokenizer, splits["validation"])
         module = TrainingModule(task_module, config.optimization)
         progress = ProgressFile(run_folder, task_module.monitor, task_module.mode, summary.wall_seconds)
         watching = [throughput, finite, memory, progress, watchdog, loggers]
-        trainer = build_trainer(config, run_folder, task_module, loggers.open(), watching, stop)
+        trainer = build_trainer(config, run_folder, task_module, watching, stop)
         data = TaskDataModule(task, splits)
         updates = set_length(trainer, data)
         keep_run_record(task, trainer, module, data, updates)
-        if is_first and checkpoint is not None:
-            restore_history(checkpoint, run_folder, model)
+        if config.continues:
+            record()
+        if is_first:
+            splits["train"].tokenizer.save(run_folder)  # what the model must know about its training data
+            task.save(run_folder)
+            if checkpoint is not None:
+                restore_history(checkpoint, run_folder, model)
+        trainer.loggers = loggers.open()
         summary |= describe_parts(task, model, data)
         if is_first:
             console.show_plan(summary, config.data.batch_tokens, updates)
@@ -151,13 +168,6 @@ def own_tokenizer(config: ResolvedConfig) -> Tokenizer | None:
     return read_tokenizer(run, config) if (run / config.tokenizer.cls.FILE).is_file() else None
 
 
-def keep_data_facts(task: Task, splits: dict[str, Split], run_folder: Path) -> None:
-    """Stores in the run folder what the model must know about its training data, and prints the sizes of the splits."""
-    splits["train"].tokenizer.save(run_folder)
-    task.save(run_folder)
-    console.show_lines(describe(splits, task.featurizer()), task.notes())
-
-
 def build_model(task: Task, tokenizer: Tokenizer, show: bool) -> torch.nn.Module:
     """The model before its first update: from the weights that `model.init` names, unless a checkpoint follows."""
     model, start = task.model(tokenizer), task.cfg.start.init
@@ -171,13 +181,13 @@ def build_model(task: Task, tokenizer: Tokenizer, show: bool) -> torch.nn.Module
 def keep_run_record(
     task: Task, trainer: pl.Trainer, module: TrainingModule, data: TaskDataModule, updates: int
 ) -> None:
-    """Stores in every checkpoint what a run that continues from it must agree with, and compares this run with the
-    checkpoint from which it continues."""
+    """Stores in every checkpoint what a run that continues from it must agree with, and compares this run and its model
+    with the checkpoint from which it continues."""
     cfg, tokenizer = task.cfg, data.splits["train"].tokenizer
     record = RunRecord(deciding(cfg.settings), task.data_fingerprints(data.splits), tokenizer, updates)
     trainer.callbacks.insert(0, record)  # type: ignore[attr-defined]  # set by Lightning
     if cfg.checkpoint is not None:
-        record.check(cfg.checkpoint, module.optimization)
+        record.check(cfg.checkpoint, module)
 
 
 def keep_best(folder: Path) -> None:

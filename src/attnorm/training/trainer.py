@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-from pytorch_lightning.loggers import Logger
 from pytorch_lightning.plugins.environments import SLURMEnvironment
 
 from attnorm.run.state import RunState
@@ -32,7 +31,6 @@ def build_trainer(
     cfg: ResolvedConfig,
     run_folder: Path,
     task_module: TaskModule,
-    loggers: list[Logger],
     required: list[pl.Callback],
     stop: GracefulStop,
 ) -> pl.Trainer:
@@ -61,7 +59,7 @@ def build_trainer(
     limits = {"limit_train_batches": None, "limit_val_batches": None}  # the loaders of `TaskDataModule` end there
     trainer = pl.Trainer(
         **settings | limits | {"max_steps": -1, "val_check_interval": 1},  # the latter two are set in `set_length`
-        logger=loggers or False,
+        logger=False,  # they are opened last, since they write
         callbacks=callbacks,
         plugins=plugins,
         enable_progress_bar=False,

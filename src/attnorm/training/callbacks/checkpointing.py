@@ -10,11 +10,9 @@ import torch
 from pytorch_lightning.callbacks import Checkpoint
 
 from attnorm.errors import CheckpointError
-from attnorm.run.checkpoint import LAST, UNFINISHED, best_file, read_checkpoint, replace_by_copy
+from attnorm.run.checkpoint import LAST, LOGGED, UNFINISHED, best_file, read_checkpoint, replace_by_copy
 from attnorm.spec.settings import RunSettings
 from attnorm.training.callbacks.graceful_stop import GracefulStop
-
-LOGGED = "logged"  # the key under which a checkpoint has the metrics of its update that were not logged yet
 
 
 class Checkpoints(Checkpoint):

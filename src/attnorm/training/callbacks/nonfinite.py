@@ -102,7 +102,7 @@ class NonFiniteUpdates(pl.Callback):
             "microbatches": [saved(part) for part in module.update],
             "parameters": whole if trainer.is_global_zero else None,
         }
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(exist_ok=True)
         of_rank = f"_rank_{trainer.global_rank}" if trainer.global_rank else ""
         torch.save(content, self.folder / f"{name}{of_rank}.pt")
         every = zip(*Ranks.present().gather((parts, gradients, parameters)), strict=True)

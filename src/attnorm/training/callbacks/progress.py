@@ -54,7 +54,7 @@ class Progress(pl.Callback):
     def _show_samples(self, step: int, samples: Samples) -> None:
         if not samples:
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(exist_ok=True)
         (self.folder / f"step_{step:06d}.txt").write_text(samples_text(samples) + "\n")
         for label, line in list(samples[0].items())[1:]:
             console.print(f"[dim]{label:>18}[/] {escape(line)}")

@@ -11,8 +11,10 @@ from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError
 from attnorm.optim import Optimization
 from attnorm.run.checkpoint import RECORD, read_resumable
+from attnorm.run.integrity import check_fit
 from attnorm.run.resume import explained
 from attnorm.tasks.ranks import Ranks
+from attnorm.training.module import TrainingModule
 
 
 class RandomStreams(pl.Callback):
@@ -97,8 +99,9 @@ class RunRecord(pl.Callback):
     def on_save_checkpoint(self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint[RECORD] = self.record
 
-    def check(self, checkpoint: Path, optimization: Optimization) -> None:
-        """Raises ConfigError if the data, the tokenizer or the learning rates are not those of the checkpoint's run."""
+    def check(self, checkpoint: Path, module: TrainingModule) -> None:
+        """Raises ConfigError if the data, the tokenizer, the learning rates or the parameters are not those of the
+        checkpoint's run."""
         content = read_resumable(checkpoint)
         before, step, problems = content[RECORD], content["global_step"], []
         for split, fingerprint in self.record["data"].items():
@@ -109,7 +112,7 @@ class RunRecord(pl.Callback):
         updates, planned = self.record["updates"], before["updates"]
         if step > updates:
             problems.append(f"ckpt_path={checkpoint}: it is from update {step:,}, but this run ends after {updates:,}")
-        elif planned != updates and not same_rates(optimization, updates, planned, step):
+        elif planned != updates and not same_rates(module.optimization, updates, planned, step):
             problems.append(
                 f"scheduler: a run of {updates:,} updates would have had other learning rates before update "
                 f"{step:,} than the run being resumed, which was planned for {planned:,}; only a schedule that "
@@ -117,6 +120,7 @@ class RunRecord(pl.Callback):
             )
         if problems:
             raise ConfigError(explained(problems, checkpoint))
+        check_fit(module.model, content, checkpoint)
 
 
 def same_rates(optimization: Optimization, updates: int, planned: int, count: int) -> bool:

@@ -11,7 +11,7 @@ import pytorch_lightning as pl
 
 from attnorm.attention.linear import kernels
 from attnorm.files import write_json
-from attnorm.run.state import PROGRESS
+from attnorm.run.state import PROGRESS, check_there
 from attnorm.training.compiled import CompiledModel
 
 SECONDS = 2.0  # between two writes of progress.json
@@ -66,6 +66,7 @@ class ProgressFile(pl.Callback):
     def _write(self, trainer: pl.Trainer) -> None:
         if not trainer.is_global_zero:
             return
+        check_there(self.path.parent)
         self.written_at, step = time.monotonic(), trainer.global_step
         made = step - self.first_step
         left = (self.written_at - self.started_at) / made * (self.updates - step) if made else None

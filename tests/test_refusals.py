@@ -1,0 +1,308 @@
+"""A refused command leaves every folder byte for byte as it was: one table of what the verbs refuse.
+
+How a run folder of a stranger is refused is in `run/test_broken_runs.py`, which compares the folder as well.
+"""
+
+import gzip
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import runs
+import torch
+import yaml
+from attnorm.config.resume import DEVICES, recorded_settings
+from made_up_runs import make_run
+
+from attnorm.cli import sweep as sweep_verb
+from attnorm.cli.train import check_composed
+from attnorm.run.integrity import seal
+from attnorm.run.state import locked
+from attnorm.training.train import train
+
+sys.path.insert(0, str(Path(__file__).parent / "sweeps"))
+import driver
+from sweeping import sweep
+
+pytestmark = pytest.mark.training
+SWEEP = ("x=0.1,0.2", "attention=softmax,dnas", "steps=1", "jobs=2")
+TUNE = ("seed=110,111", "tune=x=0.1,0.2,0.4", "tune_seeds=100,101", "steps=1", "jobs=6")
+COST = ("attention=dnas,softmax", "price=0.2", "steps=1", "seed=1,2")
+SEARCH = ("x=interval(0,1)", "search=random", "steps=1", "pruner=none")
+PROBE = ("normalizers=softmax,dnas", "probes=demand:2", "preset=quick")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Folders of every kind. They are copied for each test."""
+    folder = tmp_path_factory.mktemp("made")
+    shutil.copytree(runs.finished_run(), folder / "run")
+    shutil.copytree(runs.finished_run("mlm"), folder / "mlm")
+    (folder / "empty").mkdir()
+    (folder / "unrecorded").mkdir()
+    (folder / "unrecorded/config.yaml").touch()
+    (folder / "file").write_text("x")
+    (folder / "latin1.txt").write_bytes("caf\xe9\n".encode("latin-1"))
+    (folder / "torn.gz").write_bytes(gzip.compress(b"x" * 999)[:-9])
+    write_pairs(folder)
+    for seed in (1, 2):
+        make_run(folder / f"runs/softmax_{seed}", "softmax", seed, examples=20, steps=6)
+        make_run(folder / f"runs/dnas_{seed}", "dnas", seed, examples=20, steps=6)
+    make_run(folder / "others/mlm", "dnas", 1, task="mlm", examples=20, steps=6)
+    (folder / "probe/results").mkdir(parents=True)
+    (folder / "probe/probe.csv").write_text("probe\n")
+    return folder
+
+
+def write_pairs(folder):
+    """A run on files, and other files."""
+    for name, first, count in (("train", 0, 120), ("validation", 120, 20), ("other", 140, 90)):
+        rows = (
+            {"article": f"The {colour} {animal} of {city} likes {meal} .", "title": f"{animal} likes {meal}"}
+            for colour, animal, city, meal in runs.sentences(first, count)
+        )
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = ("data=pair_files", f"data.train={folder}/train.jsonl", f"data.validation={folder}/validation.jsonl")
+    typed = (*(it for it in runs.tiny_overrides() if it not in runs.DATA), *files, "data.batch_tokens=1000")
+    train(check_composed(runs.composed(*typed)), folder / "files")
+
+
+@pytest.fixture(scope="module")
+def swept(made):
+    """The same with sweeps that have ended."""
+    for name, typed in {"grid": SWEEP, "tuned": TUNE, "priced": (*COST, "cost=time"), "search": SEARCH}.items():
+        more = ("trials=2",) if name == "search" else ()
+        sweep(made, *typed, *more, f"dir={name}")
+    return made
+
+
+def edit(key, value):
+    """A function that sets a key of the config.yaml of a run."""
+
+    def spoil(folder):
+        path = folder / "run/config.yaml"
+        config = yaml.safe_load(path.read_text())
+        *groups, name = key.split(".")
+        group = config
+        for part in groups:
+            group = group[part]
+        group[name] = value
+        path.write_text(yaml.safe_dump(config))
+
+    return spoil
+
+
+def unfinished(folder):
+    (folder / "run/summary.json").unlink()
+
+
+def without_checkpoints(folder):
+    unfinished(folder)
+    shutil.rmtree(folder / "run/checkpoints")
+
+
+def with_torn_checkpoints(folder):
+    unfinished(folder)
+    for path in (folder / "run/checkpoints").iterdir():
+        path.write_bytes(path.read_bytes()[:500])
+
+
+def copied_without_checkpoints(folder):
+    without_checkpoints(folder)
+    (folder / "run/metrics.csv").unlink()
+    edit("ckpt_path", "elsewhere/last.ckpt")(folder)
+
+
+def of_another_shape(folder):
+    """The settings agree with the checkpoint, and its parameters do not."""
+    runs.tiny_run(folder / "other", "attention=hnas", "model.ffn_dim=24", "trainer.max_steps=1")
+    own, other = runs.load(folder / "run"), runs.load(folder / "other")
+    unfinished(folder)
+    shutil.rmtree(folder / "run/checkpoints")
+    shutil.rmtree(folder / "other")
+    (folder / "run/checkpoints").mkdir()
+    with open(folder / "run/checkpoints/last.ckpt", "w+b") as file:
+        torch.save({**own, "state_dict": other["state_dict"]}, file)
+        seal(file)
+
+
+def remove(name):
+    return lambda folder: (folder / name).unlink()
+
+
+def write(name, content):
+    return lambda folder: (folder / name).write_text(content)
+
+
+def csv_column(name, column):
+    """A function that removes a column of the predictions of a run."""
+
+    def spoil(folder):
+        import pandas
+
+        path = folder / name / "predictions/validation.parquet"
+        pandas.read_parquet(path).drop(columns=column).to_parquet(path)
+
+    return spoil
+
+
+OTHER_DATA = "data.corpus_seed=9"
+REFUSED = {  # verb: (what is spoilt, what is typed, words of the message); {} is the folder of the test
+    "resume": [
+        (None, ("resume={}/run", "--seed=2"), "has no meaning when a run continues"),
+        (None, ("resume={}/nowhere",), "no such folder"),
+        (None, ("resume={}/empty",), "no config.yaml there"),
+        (None, ("resume={}/unrecorded",), "before it had recorded its settings"),
+        (write("empty/jobs.jsonl", ""), ("resume={}/empty",), "this is a sweep folder"),
+        (None, ("resume={}/run", "ckpt_path=x"), "cannot be set when a run continues"),
+        (None, ("resume={}/run", "hydra.run.dir=x"), "cannot be set when a run continues"),
+        (None, ("resume={}/run", "attention=softmax"), "cannot be set when a run continues"),
+        (None, ("resume={}/run", "~callbacks.nothing"), "has no such entry to remove"),
+        (None, ("resume={}/run", "trainer=nothing"), "trainer=nothing: allowed: "),
+        (None, ("resume={}/run", "model.drop=1"), "has no such option"),
+        (None, ("resume={}/run", "trainer.devices=0"), "trainer.devices=0"),
+        (None, ("resume={}/run", "model.dropout=0.3"), "the run being resumed has 0.1"),
+        (None, ("resume={}/run", "trainer.precision=bf16-mixed"), "the run being resumed has 32-true"),
+        (None, ("resume={}/run", "trainer.max_steps=100"), "would have had other learning rates"),
+        (None, ("resume={}/run", "task.max_steps=2"), "but this run ends after 2"),
+        (None, ("resume={}/run", "trainer.max_steps=5", OTHER_DATA), "the run being resumed has"),
+        (None, ("resume={}/run", "trainer.accumulate_grad_batches=900"), "fewer rows than that"),
+        (edit("attention.encoder", "theirs:HNAS"), ("resume={}/run", "seed=1"), "names code outside attnorm"),
+        (
+            edit("logger", {"x": {"_target_": "pytorch_lightning.loggers.CSVLogger", "save_dir": "/x"}}),
+            ("resume={}/run", "seed=1"),
+            "says where to write",
+        ),
+        (edit("seed", "one"), ("resume={}/run",), "expected a whole number"),
+        (lambda folder: (folder / "run/figures").symlink_to(folder), ("resume={}/run", "seed=1"), "is a link to"),
+        (without_checkpoints, ("resume={}/run",), "has no checkpoints"),
+        (copied_without_checkpoints, ("resume={}/run",), "has no checkpoints"),
+        (with_torn_checkpoints, ("resume={}/run",), "none of its checkpoints can be used"),
+        (of_another_shape, ("resume={}/run",), "does not fit the model and the tokenizer"),
+        (None, ("resume={}/files", "data.train={}/nowhere.csv"), "no such file"),
+        (None, ("resume={}/files", "data.train={}/other.jsonl", "run.keep_best=2"), "split differs from that"),
+        (None, ("resume={}/files", "data.train={}/torn.gz", "run.keep_best=2"), "torn.gz"),
+        (None, ("resume={}/files", "tokenizer.file={}/mlm", "run.keep_best=2"), "tokenizer"),
+    ],
+    "eval": [
+        (None, ("run={}/nowhere",), "no such folder"),
+        (None, ("run={}/empty",), "no config.yaml there"),
+        (None, ("run={}/run", "ckpt=other"), "allowed: best, last"),
+        (None, ("run={}/run", "seed=2"), "seed: cannot be set here"),
+        (None, ("run={}/run", "model.dropout=0.3"), "cannot be set here"),
+        (None, ("run={}/run", "data.nothing=1"), "the run's config has no such key"),
+        (None, ("run={}/run", "data=nothing"), "data=nothing: allowed: "),
+        (None, ("run={}/files", "split=test"), "test"),
+        (None, ("run={}/files", "data.validation={}/torn.gz"), "torn.gz"),
+        (None, ("run={}/run", "metric=rouge"), "metric scores a file, not a run"),
+        (remove("run/checkpoints/best.ckpt"), ("run={}/run",), "no checkpoint best.ckpt there"),
+        (remove("run/sentencepiece.model"), ("run={}/run",), "sentencepiece.model"),
+        (edit("model.ffn_dim", 24), ("run={}/run",), "does not fit the model"),
+        (edit("attention.encoder", "theirs:HNAS"), ("run={}/run",), "names code outside attnorm"),
+        (with_torn_checkpoints, ("run={}/run",), "damaged"),
+    ],
+    "generate": [
+        (None, ("run={}/run",), "input: must be given"),
+        (None, ("run={}/run", "input={}/nowhere"), "no such file"),
+        (None, ("run={}/run", "input={}/empty"), "this is a folder"),
+        (None, ("run={}/run", "input={}/latin1.txt"), "latin1.txt"),
+        (None, ("run={}/run", "input={}/file", "chunk=0"), "chunk=0"),
+        (None, ("run={}/mlm", "input={}/file"), "write no text"),
+        (None, ("run={}/run", "input={}/file", "decoding.beam_size=x"), "decoding.beam_size=x"),
+        (remove("run/checkpoints/best.ckpt"), ("run={}/run", "input={}/file"), "no checkpoint best.ckpt there"),
+    ],
+    "report": [
+        (None, ("every=5",), "runs: must be given"),
+        (None, ("{}/runs", "every=5"), "has no effect without watch=true"),
+        (None, ("{}/nowhere",), "no run folder there"),
+        (None, ("{}/empty",), "no run folder there"),
+        (None, ("{}/runs", "baseline=nothing"), "baseline=nothing"),
+        (None, ("{}/runs", "metric=nothing"), "metric=nothing"),
+        (None, ("{}/runs", "level=2"), "level=2"),
+        (None, ("{}/runs", "out={}/empty"), "out={}/empty: expected a file, found a folder"),
+    ],
+    "compare": [
+        (None, ("metric=rouge1",), "against: must be given"),
+        (None, ("against={}/nowhere",), "no run folder there"),
+        (None, ("against={}/runs", "baseline={}/runs"), "must be one arm"),
+        (None, ("against={}/runs/softmax_1", "baseline={}/runs/softmax_2"), "nothing to compare"),
+        (None, ("against=[{}/runs,{}/others]",), "different tasks"),
+        (None, ("against={}/runs", "metric=nothing"), "metric=nothing"),
+        (None, ("against={}/runs", "plan=-1"), "plan=-1"),
+        (csv_column("runs/dnas_1", "id"), ("against={}/runs",), "has no column id"),
+        (write("runs/dnas_1/predictions/validation.parquet", "x"), ("against={}/runs",), "cannot be read"),
+    ],
+    "sweep": [
+        (None, ("--x", *SWEEP, "dir={}/grid"), "no such option"),
+        (None, (*SWEEP, "search=random", "dir={}/grid"), "trials: must be given"),
+        (None, (*SWEEP, "tune=y=1,2", "dir={}/grid"), "seed: must be given with tune"),
+        (None, ("upper=0.1", *SWEEP, "dir={}/grid"), "x=0.2: at most 0.1"),
+        (None, (*SWEEP, "launcher=ray", "ray.nothing=1", "dir={}/grid"), "ray"),
+        (None, ("x=0.2,0.4", *TUNE[:1], *TUNE[3:], "dir={}/tuned", "seed=100,101"), "is there already, to tune"),
+        (None, (*COST, "cost=flops", "dir={}/priced"), "not the same flops"),
+        (None, ("x=interval(0,2)", *SEARCH[1:], "trials=3", "dir={}/search"), "search over other values"),
+        (lambda folder: (folder / "grid/figures").symlink_to(folder), (*SWEEP, "dir={}/grid"), "is a link to"),
+    ],
+    "probe": [
+        (None, (*PROBE, "out={}/probe", "normalizers=softmax,nothing"), "nothing"),
+        (None, (*PROBE, "out={}/probe", "probes=nothing"), "nothing"),
+        (None, (*PROBE, "out={}/probe", "probes=demand:99"), "has no dose"),
+        (None, (*PROBE, "out={}/probe", "rates=[]"), "needs at least one"),
+        (None, (*PROBE, "out={}/probe", "seeds=0"), "seeds=0"),
+        (None, (*PROBE, "out={}/probe", "options.hnas={{start:0.1}}"), "has no effect"),
+        (None, (*PROBE, "out={}/probe", "options.dnas=1"), "expected options"),
+        (None, (*PROBE, "out={}/file"), "expected a folder, found a file"),
+    ],
+}
+
+
+@pytest.fixture
+def refused(monkeypatch, tmp_path, capfd):
+    """A function that checks that a command is refused with these words, and leaves a folder as it is."""
+
+    def check(folder, verb, typed, words):
+        monkeypatch.chdir(tmp_path)
+        typed = [it.replace("{}", str(folder)).replace("{{", "{").replace("}}", "}") for it in typed]
+        before = runs.contents(folder)
+        capfd.readouterr()
+        code = runs.call(monkeypatch, {"resume": "train"}.get(verb, verb), *typed)
+        said = capfd.readouterr().err
+        assert code in (1, 2) and words.replace("{}", str(folder)) in said and "Traceback" not in said, said
+        assert runs.contents(folder) == before
+
+    return check
+
+
+CASES = [(verb, number) for verb, cases in REFUSED.items() for number in range(len(cases))]
+
+
+@pytest.mark.parametrize(("verb", "number"), CASES, ids=lambda value: str(value))
+def test_a_refused_command_leaves_everything_as_it_was(monkeypatch, request, tmp_path, refused, verb, number):
+    spoil, typed, words = REFUSED[verb][number]
+    if verb == "sweep":
+        monkeypatch.setattr(sweep_verb, "Checker", driver.NoChecker)
+        monkeypatch.setattr(sweep_verb, "TRAIN", driver.PROGRAM)
+    folder = Path(shutil.copytree(request.getfixturevalue("swept" if verb == "sweep" else "made"), tmp_path / "x"))
+    if spoil is not None:
+        spoil(folder)
+    refused(folder, verb, typed, words)
+
+
+def test_a_run_that_is_going_is_left_alone(tmp_path, refused):
+    run = runs.copied_run(tmp_path)
+    (run / "summary.json").unlink()
+    with locked(run):
+        for verb, typed in {"resume": ("resume={}/run",), "train": ("resume={}/run", "run.keep_best=2")}.items():
+            refused(tmp_path, verb, typed, "is still going")
+
+
+@pytest.mark.parametrize(("typed", "said"), [("trainer=cpu", ""), ("trainer=ddp", "trainer.devices=auto: was 1")])
+def test_another_trainer_changes_only_the_devices(tmp_path, caplog, typed, said):
+    run = runs.copied_run(tmp_path)
+    settings, _ = recorded_settings(run, [f"resume={run}", typed])
+    before = yaml.safe_load((run / "config.yaml").read_text())
+    differing = {key for key in before["trainer"] if settings["trainer"][key] != before["trainer"][key]}
+    assert differing <= set(DEVICES) and said in caplog.text
+    assert {**settings, "trainer": before["trainer"], "resume": None} == before
