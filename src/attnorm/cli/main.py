@@ -72,6 +72,8 @@ def piped(job: Callable[[], int]) -> int:
     for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - takes the free descriptor from later files
+    if reconfigure := getattr(sys.stdout, "reconfigure", None):
+        reconfigure(errors="backslashreplace")  # for paths that are not UTF-8
     try:
         code = job()
         sys.stdout.flush()
