@@ -13,13 +13,13 @@ import pytest
 import runs
 import torch
 import yaml
-from attnorm.config.resume import DEVICES, recorded_settings
 from made_up_runs import make_run
 
 from attnorm.cli import sweep as sweep_verb
 from attnorm.cli.train import check_composed
 from attnorm.run.integrity import seal
 from attnorm.run.state import locked
+from attnorm.spec.resume import DEVICES, recorded_settings
 from attnorm.training.train import train
 
 sys.path.insert(0, str(Path(__file__).parent / "sweeps"))

@@ -77,8 +77,7 @@ def sweep(command: SweepCommand) -> int:
         console.print(f"sweep folder: {folder}", markup=False)
         take_over(folder, lock)
         stack.callback(lock.release, unchanged=True)
-        journal = Journal(folder)
-        journal.defer()
+        journal = Journal(folder, deferred=True)
         journal.add("open", command=command.arguments)
         costs, search = arm_costs(command, folder, journal, checker, samples, facts), None
         if command.settings.is_search:
@@ -208,8 +207,8 @@ def arm_costs(
     """What the updates of each arm cost, and how many of them the budget pays for; {} with cost=updates."""
     if command.settings.cost == "updates":
         return {}
-    has_started = any(job.folder.exists() for job in journal.jobs() if job.purpose != COST)
-    before = recorded_costs(folder, command.settings.cost) if has_started else []
+    runs = [job.folder for job in journal.jobs() if job.purpose != COST and job.folder.exists()]
+    before = recorded_costs(folder, command.settings.cost) if runs else []
     arms = {arm_of(command, job): checked for job, checked in zip(samples, facts, strict=True)}
     launcher = make_launcher(command, folder, facts, alone=True)
     try:

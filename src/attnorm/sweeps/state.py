@@ -53,17 +53,13 @@ class Journal:
     | close | the process that had opened the sweep ended by itself | code |
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, deferred: bool = False):
         self.path = folder / EVENTS
-        self.waiting: list[bytes] | None = None
+        self.waiting: list[bytes] | None = [] if deferred else None
         self.reload()
 
-    def defer(self) -> None:
-        """Keeps what is added from now on in memory until `begin`: a sweep may still be refused."""
-        self.waiting = []
-
     def begin(self) -> None:
-        """Writes what has been deferred."""
+        """Writes what has been added to a deferred journal: until now, the sweep might have been refused."""
         lines, self.waiting = self.waiting or [], None
         for line in lines:
             self._append(line)

@@ -118,7 +118,8 @@ def read_parquet(path: Path) -> "pd.DataFrame":
     import pyarrow.parquet as parquet
 
     try:
-        return parquet.read_table(path).replace_schema_metadata(None).to_pandas()
+        with open(path, "rb") as file:
+            return parquet.read_table(file).replace_schema_metadata(None).to_pandas()
     except (OSError, ValueError, KeyError) as error:
         raise RunError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
 
