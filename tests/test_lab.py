@@ -132,15 +132,21 @@ def test_a_new_folder_trains_at_once(monkeypatch, tmp_path):
         ("full", "full: must be new or empty"),
         ("my-lab", "my-lab: 'my-lab' cannot be the name of a package: use letters, digits and _"),
         ("torch", "torch: there is a module called torch already; choose another name"),
+        ("__main__", "__main__: there is a module called __main__ already; choose another name"),
+        ("dangling", "dangling: must be new or empty"),
+        ("a" * 300, f"{'a' * 300}: cannot be made: File name too long"),
     ],
 )
 def test_a_folder_that_cannot_be_written_is_refused(monkeypatch, tmp_path, capsys, name, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "full").mkdir()
     (tmp_path / "full/file.txt").touch()
+    (tmp_path / "dangling").symlink_to("nowhere")
     assert runs.call(monkeypatch, "new", name) == 2
     assert capsys.readouterr().err == f"error: folder={message}\n"
-    assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == ["full", "full/file.txt"]
+    assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == [
+        *("dangling", "full", "full/file.txt")
+    ]
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -82,6 +83,22 @@ def texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
     elif isinstance(value, list):
         for number, inner in enumerate(value):
             yield from texts(inner, f"{key}[{number}]")
+
+
+@contextmanager
+def starting_processes(**variables: str) -> Iterator[None]:
+    """Within this context, processes are started with these environment variables. An interpreter that is started with
+    -c or -m does not look into the working directory, whose files could take the place of libraries."""
+    variables = {"PYTHONSAFEPATH": "1"} | variables
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ |= variables
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def look_last_in(folder: str) -> None:

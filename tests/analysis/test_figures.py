@@ -7,7 +7,16 @@ import yaml
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnorm.analysis.figures import DECADES, compare_column_mass, draw_run, line, log_floor, normalizer_of, split_label
+from attnorm.analysis.figures import (
+    DECADES,
+    compare_column_mass,
+    draw_learned_scalar,
+    draw_run,
+    line,
+    log_floor,
+    normalizer_of,
+    split_label,
+)
 from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE
 from attnorm.training.csv_table import CsvTable
 
@@ -72,6 +81,16 @@ def test_there_is_one_panel_per_stack_with_its_normalizer_in_the_title(run, draw
     assert [len(axes.get_lines()) for axes in attention.axes] == [4, 2, 2] * 2  # one per head
     assert "seed 3" in attention.get_suptitle() and "one line per head" in attention.get_suptitle()
     assert "0.1, times 10 for fast" in hybrid.get_suptitle() and "per head" not in hybrid.get_suptitle()
+
+
+def test_the_title_of_a_single_panel_is_whole():
+    rows = [{"step": "1", "layer": "encoder/0", "head": head, "value": "0.5"} for head in "01"]
+    optimizer = {"lr": 3.16228e-05, "hybrid_lr_factor": 31.6228}
+    cfg = {"task": {"name": "document_classification"}, "seed": 1, "optimizer": optimizer, "attention": {}}
+    figure = draw_learned_scalar("hybrid_weights", rows, cfg)
+    title = figure._suptitle.get_window_extent()
+    assert title.x0 >= 0 and title.x1 <= figure.bbox.x1
+    assert figure.get_suptitle().splitlines()[-1] == NO_EVIDENCE.split(": ")[1]
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """The report in headless Chromium: sorting, copying, charts, phones, modes, print and accessibility."""
 
 import base64
+from csv import reader
 
 import pytest
 from browser import open_browser
@@ -94,8 +95,13 @@ def test_a_table_can_be_copied(browser, path):
     assert latex[4].startswith(r"a\_b \& 50\% | =1 & ") and all(it.endswith(r" \\") for it in latex[4:7])
     assert markdown[1] == "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
     assert markdown[2].startswith(r"| a\_b & 50% \| =1 | ")
-    means = [float(line.split(",")[5]) for line in csv[1:]]
-    assert [f"{it:.2f}" for it in means] == column(browser, "ROUGE-L")
+    head, *rows = reader(csv)
+    place = next(number for number, name in enumerate(head) if name.startswith("ROUGE-L"))
+    assert [f"{float(row[place]):.2f}" for row in rows] == column(browser, "ROUGE-L")
+    place = next(number for number, name in enumerate(head) if name.endswith("% interval from"))
+    ends = [row[place : place + 2] for row in rows if row[place + 1]]
+    shown = [it.replace("\u2212", "-").split(" to ") for it in column(browser, "95 % interval")]
+    assert ends and [[*map(float, it)] for it in ends] == [[*map(float, it)] for it in shown if len(it) == 2]
     browser.run("document.querySelector('#results-task-1 tbody th').textContent = '=HYPERLINK(1)'")
     assert browser.run(f"return tableAs('csv', {table})").splitlines()[1].startswith("'=HYPERLINK(1),")
     browser.run("document.querySelector('#results-task-1 [data-copy=csv]').click()")

@@ -181,6 +181,48 @@ def test_files_of_the_working_directory_take_the_place_of_no_library(tmp_path, d
     assert not (tmp_path / "mark").exists(), (tmp_path / "mark").read_text()
 
 
+SLURM = ("launcher=submitit", "submitit.cluster=local")
+STARTING = {  # commands that start further interpreters, as attnorm or as a library does
+    "spawned": ("probe", "normalizers=softmax,uniform", "probes=probe_parts.Tiny", "seeds=1", "rates=0.01", "jobs=2"),
+    "submitit": ("sweep", *runs.tiny_overrides(), "task.max_steps=1", "seed=1,2", "dir=s", *SLURM),
+    "ranks": ("train", *runs.tiny_overrides(), "task.max_steps=1", "trainer=ddp", "trainer.devices=2"),
+    "spawned ranks": (
+        *("train", *runs.tiny_overrides(), "task.max_steps=1", "trainer=ddp", "trainer.devices=2"),
+        "trainer.strategy=ddp_spawn",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", STARTING)
+def test_interpreters_that_are_started_do_not_search_the_working_directory(tmp_path, kind):
+    for name in (*sys.stdlib_module_names, "attnorm", "numpy", "submitit", "torch"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'a').write('{name} ')\n")
+    path = {"PYTHONPATH": str(runs.ROOT / "tests")}
+    ended = runs.command("-P", "-m", "attnorm", *STARTING[kind], cwd=tmp_path, env=path)
+    assert ended.returncode == 0, ended.stderr
+    assert not (tmp_path / "mark").exists(), (tmp_path / "mark").read_text()
+
+
+@pytest.mark.slow
+def test_ranks_find_the_modules_beside_the_script_that_starts_them(tmp_path):
+    (tmp_path / "code").mkdir()
+    typed = [*runs.tiny_overrides(), "task.max_steps=1", "trainer=ddp", "trainer.devices=2"]
+    script = f"import attnorm, beside, os\nattnorm.train({typed})\nassert not os.environ.get('PYTHONSAFEPATH')\n"
+    (tmp_path / "code/mine.py").write_text(script)
+    (tmp_path / "code/beside.py").touch()
+    ended = runs.command("code/mine.py", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_working_directory_that_has_been_removed_is_said(monkeypatch, tmp_path, capsys):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert [main.run(verb, ["seed=1"]) for verb in ("train", "eval", "doctor")] == [2, 2, 2]
+    assert capsys.readouterr().err == 3 * "error: the working directory has been removed; change to another one\n"
+
+
 @pytest.fixture
 def in_folder(monkeypatch, tmp_path):
     """A folder with a module `own_part`, which is the working directory and first on the search path."""

@@ -176,6 +176,8 @@ def test_what_is_slower_than_expected_is_explained(monkeypatch):
         ("seconds=-1", "seconds=-1: expected a number above 0"),
         ("out=no/such/folder.json", "out=no/such/folder.json: there is no such folder"),
         ("out=.", "out=.: expected the name of a file"),
+        ("out=/dev/null", "out=/dev/null: expected the name of a file"),
+        ("out=/proc/doctor.json", "out=/proc/doctor.json: cannot write in /proc: "),
     ],
 )
 def test_wrong_keys_are_refused_all_together_before_anything_is_measured(typed, wanted, capsys):

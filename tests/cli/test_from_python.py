@@ -1,5 +1,7 @@
 """`attnorm.train`: the run of the command, in a process that lives on, as a notebook does."""
 
+import os
+import random
 import signal
 import subprocess
 import sys
@@ -8,6 +10,7 @@ import threading
 import hydra
 import pytest
 import runs
+import torch
 from hydra.core.global_hydra import GlobalHydra
 
 import attnorm
@@ -38,12 +41,15 @@ def test_importing_it_loads_nothing_heavy():
 
 def test_a_run_is_that_of_the_command_and_leaves_nothing_behind(here):
     """Twice in one process: the same bits as by the command, in a folder of its own each time."""
+    streams, variables = (random.getstate(), torch.get_rng_state()), dict(os.environ)
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
     with hydra.initialize_config_dir(str(runs.CONF), version_base="1.3"):  # the notebook uses Hydra, too
         first, second = trained(attention="hnas"), trained(attention="hnas", tags=["a", "b"])
         assert hydra.compose("train", ["seed=7"]).seed == 7
     assert not GlobalHydra.instance().is_initialized()
     assert {number: signal.getsignal(number) for number in handlers} == handlers
+    assert random.getstate() == streams[0] and torch.equal(torch.get_rng_state(), streams[1])
+    assert dict(os.environ) == variables
     assert first.folder != second.folder and first.folder.is_relative_to("logs/gigaword/hnas")
     assert second.config["tags"] == ["a", "b"] and sys.argv[0] == "ipykernel_launcher.py"
     by_command = runs.finished_run()
@@ -72,6 +78,8 @@ def test_every_problem_is_in_the_exception_and_no_folder_is_made(here):
     assert str(caught.value) == "\n".join(caught.value.problems) and "Did you mean 'lr'?" in str(caught.value)
     with pytest.raises(ConfigError, match=r"task=gigawrd: allowed: .* Did you mean 'gigaword'\?"):
         attnorm.train(task="gigawrd")
+    with pytest.raises(ConfigError, match=r"^task=gigawrd: allowed: "):
+        attnorm.train("task=gigawrd")  # a text is one override, not a sequence of letters
     with pytest.raises(ConfigError, match="task=1: allowed: "):
         attnorm.train(task=1)
     assert list(here.iterdir()) == []

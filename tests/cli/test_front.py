@@ -131,6 +131,11 @@ WRONG_COMMANDS = [
     (("task=null",), "error: task.name: is not set; choose a file that sets it, with task=<file>"),
     (("paths.log_dir=/dev/null",), "error: paths.log_dir: the run folder /dev/null/gigaword/"),
     (("task=",), "error: task=: allowed: captioning, causal_lm, classify, "),
+    ((f"seed={'9' * 5000}",), "... (5,000 characters): allowed: whole numbers from 0"),
+    ((f"seed={'a' * 200_000}",), "... (200,000 characters): allowed: at most 20,000 characters"),
+    ((f"tags=[{'a,' * 40_000}a]",), "... (80,003 characters): allowed: at most 20,000 characters"),
+    (("tags=" + "[" * 300 + "]" * 300,), "]: allowed: at most 20 brackets within each other"),
+    (("decoding.beam_size=100000",), "error: decoding.beam_size=100000: allowed: whole numbers from 1 to 1000"),
 ]
 
 
@@ -196,6 +201,12 @@ def test_users_errors_are_messages(monkeypatch, capsys, error, code, message):
     printed = capsys.readouterr().err
     assert printed.startswith(message)
     assert "Traceback" not in printed
+    assert "HYDRA_FULL_ERROR" not in os.environ
+
+
+def test_a_job_may_remove_the_variable_that_asks_for_tracebacks(monkeypatch):
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    assert errors.exit_code(lambda: os.environ.pop("HYDRA_FULL_ERROR") and 7) == 7
     assert "HYDRA_FULL_ERROR" not in os.environ
 
 
@@ -760,6 +771,15 @@ def test_articles_may_be_gzipped_and_begin_with_a_byte_order_mark(monkeypatch, c
 def test_an_input_that_is_not_text_is_refused_as_what_it_is(monkeypatch, capsys, tmp_path, content, words):
     code, _, err = generated(monkeypatch, capsys, tmp_path, content)
     assert code == 1 and re.match(f"error: {words}", err) and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("device", "words"),
+    [("/dev/zero", ":1: longer than 16,777,216 characters"), ("/proc/self/mem", ": cannot be read: Input/output")],
+)
+def test_an_input_without_end_or_that_cannot_be_read_is_refused(monkeypatch, capsys, device, words):
+    assert runs.call(monkeypatch, "generate", f"run={runs.finished_run()}", f"input={device}") == 1
+    assert capsys.readouterr().err.startswith(f"error: input={device}{words}")
 
 
 def test_articles_come_through_a_named_pipe(monkeypatch, capsys, tmp_path):

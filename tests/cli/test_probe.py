@@ -72,6 +72,7 @@ def run(monkeypatch, tmp_path, capsys):
         ("probes=[]", r"probes=\[\]: needs at least one"),
         ("sedes=3", "sedes=3: .*no such option.*Did you mean 'seeds'"),
         ("preset=quik", "preset=quik: allowed: quick, atlas"),
+        ("out=/proc/probe", "out=/proc/probe: cannot write in /proc: "),
         ("seeds=0", "seeds=0: allowed: whole numbers from 1"),
         ("jobs=two", "jobs=two: allowed: whole numbers from 1"),
         ("rates=0.1,-1", "rates=-1: allowed: numbers above 0"),
@@ -244,14 +245,16 @@ def test_own_parts_of_the_working_directory_are_compared(monkeypatch, run, tmp_p
 
 
 @pytest.mark.slow
-def test_a_normalizer_that_fails_is_named_and_the_others_are_shown(run, tmp_path):
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize(("code", "reason"), [("", "RuntimeError: broken on <purpose>"), ("0", "SystemExit: 0")])
+def test_a_normalizer_that_fails_is_named_and_the_others_are_shown(monkeypatch, run, tmp_path, code, reason, jobs):
+    monkeypatch.setenv("BROKEN_EXITS", code)
     typed = ["normalizers=softmax,probe_parts.Broken,dnas", "probes=probe_parts.Tiny", "seeds=3", "rates=0.01"]
+    typed += [f"jobs={jobs}"]
     code, printed, errors = run(*typed, "out=here")
     assert code == 1 and "Tiny" in printed and "written to" in printed
     assert re.search(r"Tiny .* failed .*[+-]0\.", printed), "in the table"
-    assert "failed: probe_parts.Broken at Tiny: RuntimeError: broken on <purpose>" in " ".join(
-        (printed + errors).split()
-    )
+    assert f"failed: probe_parts.Broken at Tiny: {reason}" in " ".join((printed + errors).split())
     with open(tmp_path / "here/probe.csv", newline="") as file:
         assert {row["arm"] for row in csv.DictReader(file)} == {"softmax", "dnas", "uniform"}
 
@@ -297,6 +300,16 @@ def test_a_single_seed_and_a_single_normalizer_give_scores_without_verdicts(run,
     for arm in ("softmax", "asentmax", "dnas_slack+content", "probe_parts.Temperature"):
         code, _, errors = run(f"normalizers={arm}", "probes=hub:0", "seeds=1", "rates=0.01", f"out={arm}")
         assert code == 0, errors
+
+
+def test_long_names_do_not_collide_with_what_follows(capsys):
+    long = "attnorm.attention.normalizers.softmax.Softmax"
+    plan = plan_of(read_probe([f"normalizers=softmax,{long}", "probes=match", "seeds=3"]))
+    report = probe.Reporter(plan)
+    for arm in ("softmax", long):
+        report(plan.tuning(plan.cells[0], arm, [0.1]), experiment.Failure("none"))
+    columns = [line.split() for line in capsys.readouterr().out.splitlines() if "failed" in line]
+    assert columns == [["match", arm, "tuning", "failed:", "none"] for arm in ("softmax", long)]
 
 
 def test_a_difference_is_shown_with_its_half_width_and_its_verdict():

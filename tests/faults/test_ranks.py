@@ -122,6 +122,22 @@ def test_a_rank_that_dies_or_stops_ends_the_job(tmp_path, door, strategy, rank, 
         assert summary["state"] in ("failed", "interrupted") and summary["why"]  # torchrun sends SIGTERM
 
 
+@pytest.mark.parametrize(("rank", "number"), [("0", signal.SIGKILL), ("1", signal.SIGKILL), ("1", signal.SIGSTOP)])
+def test_a_rank_that_dies_or_stops_while_it_starts_ends_the_other_one(tmp_path, rank, number):
+    with Job(tmp_path, "launcher", "trainer=ddp", "trainer.devices=2", "trainer.accelerator=cpu") as job:
+        end = time.monotonic() + 90
+        while len(job.living()) < 2:
+            assert time.monotonic() < end and job.process.poll() is None, job.text()
+            time.sleep(0.05)
+        os.kill(job.number_of(rank), number)
+        code = job.process.wait(timeout=120)
+        if number == signal.SIGSTOP:
+            assert code == 1 and "while connecting (run.hang_timeout)" in job.text()
+        else:
+            job.ended()
+            assert code != 0
+
+
 def test_the_end_of_the_launcher_ends_its_ranks(tmp_path):
     with Job(tmp_path, "torchrun", "trainer=ddp", "trainer.devices=2").trained() as job:
         os.kill(job.number_of("launcher"), signal.SIGKILL)

@@ -1,6 +1,7 @@
 """Launchers other than this machine: SLURM by submitit, with its executor for one machine, and Ray if it is there."""
 
 import importlib.util
+import json
 import os
 import signal
 import sys
@@ -12,9 +13,8 @@ from driver import PROGRAM
 from sweeping import assert_each_once, attempts, begin, end, events, kill, report, steps, sweep, wait_for
 
 from attnorm.run.state import FolderLock
-from attnorm.spec.compose import readable
-from attnorm.sweeps.jobs import Job, expand, job_folder, parse
-from attnorm.sweeps.process import Remote, command_of, names_code, start_process
+from attnorm.sweeps.jobs import Job, job_folder
+from attnorm.sweeps.process import Remote, command_of, start_process
 from attnorm.sweeps.state import JOB_LOCK
 
 pytestmark = pytest.mark.training  # it starts processes
@@ -39,16 +39,24 @@ def test_a_run_is_started_or_continued_by_what_its_folder_holds(tmp_path):
     assert command_of(one, ("train",)) == ["train", f"resume={quoted}"]
 
 
-@pytest.mark.parametrize("typed", ["attention=softmax,my_module:Mine", "attention.encoder=lab.normalizer:Power"])
-def test_code_that_the_command_line_names_is_trusted_when_a_run_continues(tmp_path, typed):
-    one = job(tmp_path, *expand(parse(readable(["seed=1", typed], is_sweep=True)))[-1])
-    (tmp_path / "config.yaml").write_text("a: 1")
-    assert names_code(one) and command_of(one, ("train",)) == ["train", f"resume={tmp_path}", "trust_code=true"]
-
-
-@pytest.mark.parametrize("typed", ["++data.train=a.csv", "++model.dropout=0.1", "++trainer.max_time=00:01:00:00"])
-def test_other_values_name_no_code(tmp_path, typed):
-    assert not names_code(job(tmp_path, typed))
+@pytest.mark.parametrize(
+    ("recorded", "is_trusted"),
+    [
+        ({}, True),
+        ({"attention": {"encoder": "lab.normalizer:Power"}}, True),
+        ({"attention": {"encoder": "lab.normalizer:Evil"}}, False),
+        ({"task": {"_target_": "lab.normalizer.Power", "name": "a"}}, False),  # typed, but for another key
+        ({"logger": {"csv": {"save_dir": "/elsewhere"}}}, False),
+        ({"paths": {"cache_dir": "/elsewhere"}}, False),
+        ({"seed": [["a"]]}, False),  # no settings of a run
+    ],
+)
+def test_a_run_continues_with_trust_if_it_names_what_was_typed(tmp_path, recorded, is_trusted):
+    settings = {"seed": 1, "task": {"name": "a"}, "model": {}, "attention": {}, "data": {}, "optimizer": {"lr": 1.0}}
+    named = (("attention.encoder", "lab.normalizer:Power"), ("paths.cache_dir", "None"))
+    one = replace(job(tmp_path, "callbacks.progress.samples=1"), named=named)
+    (tmp_path / "config.yaml").write_text(json.dumps(settings | recorded))
+    assert command_of(one, ("train",)) == ["train", f"resume={tmp_path}", *["trust_code=true"][: int(is_trusted)]]
 
 
 @pytest.mark.slow
@@ -157,7 +165,9 @@ def test_a_launcher_without_its_package_says_what_to_install(tmp_path, monkeypat
     from attnorm.sweeps.launchers.ray import RayLauncher
     from attnorm.sweeps.launchers.submitit import SubmititLauncher
 
-    with pytest.raises(ConfigError, match=rf"{typed}: needs the package {module}; .*attnorm\[{module}\]"):
+    with pytest.raises(
+        ConfigError, match=rf"{typed}: needs the package {module}; install it with: pip install {module}"
+    ):
         RayLauncher({}, 1) if module == "ray" else SubmititLauncher(tmp_path, {}, 1)
 
 

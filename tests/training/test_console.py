@@ -180,6 +180,17 @@ def test_a_table_that_is_too_wide_wraps_labels_and_cuts_nothing(monkeypatch, wid
         assert any(name in text for text in texts) and sum(line.count(f"{value:.2f}") for line in lines) == 2
 
 
+def test_a_table_that_fits_neither_way_is_divided_by_rows(monkeypatch):
+    screen = Console(record=True, width=80, file=open("/dev/null", "w"), highlight=False, soft_wrap=True)  # noqa: SIM115
+    monkeypatch.setattr(console, "console", screen)
+    rows = [["probe", *(f"{number}_{LONG}" for number in range(8))]]
+    rows += [[f"cell {row}", *(f"+0.{row}{column} ± 0.012 *" for column in range(8))] for row in range(8)]
+    console.print_table("Differences", rows)
+    lines = screen.export_text().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert all(sum(number in line for line in lines) == 1 for row in rows[1:] for number in row)
+
+
 def test_a_table_stacks_its_metrics_only_if_it_is_too_wide(screen):
     console.show_scores(SCORES, "dnas")
     console.show_scores(SCORES, LONG)

@@ -161,14 +161,19 @@ def test_a_wandb_key_is_found_in_the_environment(nobody, monkeypatch, key, found
 )
 def test_wandb_is_offline_without_a_key_unless_asked(nobody, monkeypatch, asked, key, made_with):
     made = {}
-    monkeypatch.setattr(tracking.WandbLogger, "__init__", lambda _, **settings: made.update(settings))
+
+    def init(self, **settings):
+        self._wandb_init = {"anonymous": None}
+        made.update(settings, init=self._wandb_init)
+
+    monkeypatch.setattr(tracking.WandbLogger, "__init__", init)
     monkeypatch.setattr(tracking.WandbLogger, "log_hyperparams", lambda *_: None)
     if key:
         monkeypatch.setenv("WANDB_API_KEY", key)
     cfg = runs.tiny("logger=wandb", f"logger.wandb.mode={asked}", "tags=[a]", "seed=3", "attention=hnas")
     monkeypatch.setenv("WANDB_RUN_GROUP", "sweep")
     run_loggers.RunLoggers(cfg, nobody).open()
-    assert made["mode"] == made_with
+    assert made["mode"] == made_with and "anonymous" not in made["init"]  # wandb warns of it
     assert made["name"] == "gigaword hnas seed 3"
     assert (made["tags"], made["group"], made["project"]) == (["a"], "sweep", "attnorm")
     first = made["id"]

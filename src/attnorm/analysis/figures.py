@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from attnorm.analysis.notebook import Figure, FigureSet
 
 NOTE = NO_EVIDENCE.replace(": ", ":\n")  # in two lines, so that it fits above a single panel
+CHARACTERS = 13  # of a title per inch
 DECADES = 12  # maximum range of a logarithmic axis; underflow would extend it to 1e-45 and below
 
 MIX = "mix_"  # start of the names of the shares of the members of a mix
@@ -194,8 +196,9 @@ def draw_stacks(quantities: list[Quantity], title: str, cfg: dict) -> tuple["Fig
     if handles:
         figure.legend(handles=handles, loc="outside right center", fontsize=8, frameon=False)
     several = any(len(heads) > 1 for stack in quantities[0].stacks.values() for heads in stack.values())
-    what = f"{cfg['task']['name']}, seed {cfg['seed']}: {title}" + ", one line per head" * several
-    figure.suptitle(what, fontsize=10)
+    first, *others = title.splitlines()
+    lines = [f"{cfg['task']['name']}, seed {cfg['seed']}: {first}" + ", one line per head" * several, *others]
+    figure.suptitle("\n".join(fill(line, int(CHARACTERS * size[0])) for line in lines), fontsize=10)
     return figure, panels
 
 

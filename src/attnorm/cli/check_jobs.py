@@ -34,6 +34,7 @@ class Checked:
     attention: the label of its attention.
     max_steps: its number of updates; None if it is not set as a number of updates.
     devices:  `trainer.devices` as it is set.
+    named:    what `run.trust.in_need_of_trust` finds in it.
     gpus:     the GPUs of this machine that PyTorch sees if the job uses GPUs; [] if it runs on the CPU.
     """
 
@@ -49,6 +50,7 @@ class Checked:
     nodes: Any = 1
     uses_gpu: bool = False
     gpus: list[str] = field(default_factory=list)
+    named: list[tuple[str, str]] = field(default_factory=list)
 
 
 class Checker:
@@ -84,7 +86,8 @@ class Checker:
             self.process.stdin.flush()
         if not (line := self.process.stdout.readline()):
             raise RuntimeError(f"the process that checks jobs died with code {self.process.wait()}")
-        return [Checked(**job | {"problems": list(map(tuple, job["problems"]))}) for job in json.loads(line)]
+        pairs = ("problems", "named")
+        return [Checked(**job | {name: list(map(tuple, job[name])) for name in pairs}) for job in json.loads(line)]
 
 
 def main(folders: Sequence[str]) -> int:
@@ -183,6 +186,7 @@ def facts(config: ResolvedConfig) -> Checked:
     import torch
 
     from attnorm.run.key import run_key
+    from attnorm.run.trust import in_need_of_trust
 
     accelerator = config.trainer.accelerator
     uses_gpu = accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())
@@ -201,6 +205,7 @@ def facts(config: ResolvedConfig) -> Checked:
         nodes=config.trainer.num_nodes or 1,
         uses_gpu=uses_gpu,
         gpus=named if uses_gpu else [],
+        named=sorted(in_need_of_trust(config.settings)),
     )
 
 

@@ -61,7 +61,7 @@ def show_arms(comparison: Comparison) -> None:
     kind = "" if comparison.is_primary else "; not the primary metric of the task"
     scored = f"{counted(comparison.examples, 'example')} of {SOURCES[comparison.source]}{kind}"
     title = f"{comparison.task}: {name} on {scored}"
-    print_table(title, [list(column) for column in zip(*rows, strict=True)])
+    print_table(title, rows)
     show_lines(*(f"left out: {line}" for it in comparison.scores for line in it.left_out))
     chosen, choices = chosen_by_sweeps(comparison)
     differing = [key for key in comparison.differing if key not in chosen]
@@ -117,4 +117,4 @@ def show_plan(found: Comparison, verdict: Verdict, difference: float) -> None:
     name = NAMES.get(found.metric, found.metric)
     title = f"{verdict.label} minus {verdict.baseline}: to detect {difference:g} {name} with 80 % power, from {sizes}"
     console.print()
-    print_table(title, [list(column) for column in zip(*table, strict=True)])
+    print_table(title, table)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnorm.choices import CONF
 from attnorm.errors import ConfigError, Problem
-from attnorm.files import write_json
+from attnorm.files import why_not_writable, write_json
 from attnorm.imports import nearest
 from attnorm.training.environment import version
 
@@ -84,10 +84,12 @@ def read_keys(arguments: Sequence[str]) -> DoctorKeys:
         problems.append(Problem("device", f"allowed: {', '.join(DEVICES)}.{nearest(device, DEVICES)}", device))
     if not 0 < seconds < inf:
         problems.append(Problem("seconds", "expected a number above 0", typed["seconds"]))
-    if not out or Path(out).is_dir():
+    if not out or (Path(out).exists() and not Path(out).is_file()):
         problems.append(Problem("out", "expected the name of a file", out))
-    elif not os.access(Path(out).parent, os.W_OK):
-        problems.append(Problem("out", "there is no such folder, or no permission to write in it", out))
+    elif not Path(out).parent.is_dir():
+        problems.append(Problem("out", "there is no such folder", out))
+    elif reason := why_not_writable(Path(out).parent):
+        problems.append(Problem("out", reason, out))
     if problems:
         raise ConfigError(problems)
     return DoctorKeys(device=device, seconds=seconds, out=out)

@@ -18,7 +18,16 @@ from attnorm.errors import ConfigError, Interrupted, Problem, UserError
 from attnorm.imports import nearest
 from attnorm.spec.compose import COMPLETION
 
-MACHINE_ERRORS = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOMEM}
+MACHINE_ERRORS = {
+    errno.ENOSPC,
+    errno.EFBIG,
+    errno.EDQUOT,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOMEM,
+    errno.EIO,
+}
 
 
 def exit_code(job: Callable[[], int]) -> int:
@@ -42,7 +51,7 @@ def exit_code(job: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return 130
     finally:
-        os.environ.pop("HYDRA_FULL_ERROR")
+        os.environ.pop("HYDRA_FULL_ERROR", None)  # a part of one's own may have removed it
         if typed is not None:
             os.environ["HYDRA_FULL_ERROR"] = typed
 

@@ -1,5 +1,6 @@
 """`attnorm.train`: a run from Python, for example in a notebook."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
     from attnorm.analysis.run import Run
 
 
-def train(overrides: Sequence[str] = (), *, config_dir: str | Path | None = None, **settings: object) -> "Run":
+def train(overrides: str | Sequence[str] = (), *, config_dir: str | Path | None = None, **settings: object) -> "Run":
     """Trains one model as `attnorm train` does, and returns the run, opened as by `load_run`.
 
-    overrides:  arguments of the command, such as "model.dropout=0.1" or "~callbacks.attention_stats".
+    overrides:  arguments of the command, such as "model.dropout=0.1" or "~callbacks.attention_stats", or one of them.
     config_dir: a folder with YAML files of your own, as `--config-dir`; by default the folder conf/ in the working
                 directory, if it has files for attnorm.
     settings:   groups and keys: task="gigaword", seed=3, trainer={"max_steps": 100}. They come after the overrides, and
@@ -38,14 +39,31 @@ def train(overrides: Sequence[str] = (), *, config_dir: str | Path | None = None
     from attnorm.cli.resume import resume_in
     from attnorm.progress import quiet_libraries
 
-    quiet_libraries()
-    arguments = readable([*overrides, *typed(settings)])
-    folder = run_to_resume(arguments)
-    if folder is None:
-        folder = train_new(arguments, Path(config_dir) if config_dir else own_folder())
-    else:
-        resume_in(folder, arguments)
-    return load_run(folder, trust_code=True)  # the code of its parts has just run
+    with unchanged():
+        quiet_libraries()
+        arguments = readable([*([overrides] if isinstance(overrides, str) else overrides), *typed(settings)])
+        folder = run_to_resume(arguments)
+        if folder is None:
+            folder = train_new(arguments, Path(config_dir) if config_dir else own_folder())
+        else:
+            resume_in(folder, arguments)
+        return load_run(folder, trust_code=True)  # the code of its parts has just run
+
+
+@contextmanager
+def unchanged() -> Iterator[None]:
+    """Restores the random state and the environment variables of the caller, if no further processes take part."""
+    from lightning_fabric.utilities.seed import _collect_rng_states, _set_rng_states
+
+    variables, states = dict(os.environ), _collect_rng_states()
+    try:
+        yield
+    finally:
+        _set_rng_states(states)
+        if "LOCAL_RANK" in variables or "LOCAL_RANK" not in os.environ:  # the others take part in the next run, too
+            for name in os.environ.keys() - variables.keys():
+                del os.environ[name]
+            os.environ |= variables
 
 
 def typed(settings: Mapping[str, object], group: str = "") -> Iterator[str]:

@@ -78,7 +78,11 @@ def input_lines(source: str) -> Iterator[Iterator[str]]:
     at one that is not text."""
 
     def good(file: io.BufferedReader) -> Iterator[str]:
-        for line in files.lines(files.unpacked(file), f"input={source}"):
+        try:
+            unpacked = files.unpacked(file)
+        except OSError as error:
+            raise DataError(f"input={source}: cannot be read: {error.strerror}") from error
+        for line in files.lines(unpacked, f"input={source}"):
             if isinstance(line, BadRow):
                 raise line
             yield line
@@ -101,5 +105,5 @@ def count_lines(path: Path) -> int | None:
     """The number of lines, for the progress bar; None if it is only known once they have been read."""
     try:
         return files.count_lines(path)
-    except ValueError:
+    except (OSError, ValueError):
         return None

@@ -105,6 +105,11 @@ def dispatch(verb: str, arguments: list[str]) -> int:
 
 def start(verb: str, arguments: list[str]) -> int:
     """Imports what a verb needs, and runs it."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        print("error: the working directory has been removed; change to another one", file=sys.stderr)
+        return 2
     if verb == "doctor":  # needs only PyTorch
         from attnorm.run.opened_folder import leave_out
 

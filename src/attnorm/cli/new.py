@@ -2,7 +2,9 @@
 
 import importlib.util
 import keyword
+import os
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,12 +42,16 @@ def write_skeleton(folder: Path) -> None:
     if not name.isidentifier() or keyword.iskeyword(name):
         message = f"{name!r} cannot be the name of a package: use letters, digits and _"
         problems.append(Problem("folder", message, folder))
-    elif importlib.util.find_spec(name):
+    elif name in sys.modules or importlib.util.find_spec(name):
         problems.append(Problem("folder", f"there is a module called {name} already; choose another name", folder))
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir())):
         problems.append(Problem("folder", "must be new or empty", folder))
     if problems:
         raise ConfigError(problems)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError([Problem("folder", f"cannot be made: {error.strerror}", folder)]) from error
     for source in sorted(SKELETON.rglob("*.*")):
         path = source.relative_to(SKELETON)
         if "__pycache__" in path.parts:

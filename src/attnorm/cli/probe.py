@@ -27,6 +27,7 @@ from attnorm.attention.names import short_name
 from attnorm.attention.testing.before_training import failure_of, is_of_attnorm
 from attnorm.attention.testing.cases import WIDTH
 from attnorm.errors import ConfigError, Problem
+from attnorm.files import why_not_writable
 from attnorm.imports import PATH
 from attnorm.probes import PROBES
 from attnorm.probes.arm import ALIASES, NULLS, Arm
@@ -36,7 +37,7 @@ from attnorm.probes.jobs import Cell, Job, Result, cells_of
 from attnorm.probes.presets import PRESETS, comparison_seeds, tuning_seeds
 from attnorm.schema import Count, Positive, Text
 from attnorm.spec.command import read
-from attnorm.training.console import show_warnings, table_of
+from attnorm.training.console import print_table, show_warnings
 from attnorm.wording import counted
 
 ALL = "all"
@@ -124,6 +125,8 @@ def problems_of(settings: ProbeSettings) -> list[Problem]:
         problems.append(Problem("rates", "has a value twice", ",".join(f"{rate:g}" for rate in settings.rates)))
     if Path(settings.out).is_file():
         problems.append(Problem("out", "expected a folder, found a file", settings.out))
+    elif obstacle := why_not_writable(Path(settings.out)):
+        problems.append(Problem("out", obstacle, settings.out))
     problems += namesakes("normalizers", [arm.short for arm in arms if arm.label not in twice])
     if names and names[0] in NULLS:
         problems.append(Problem("normalizers", "the first one is the baseline, which cannot be a null arm", names[0]))
@@ -252,6 +255,7 @@ class Reporter:
 
     def __init__(self, plan: Plan):
         arms = len([arm for arm in plan.arms if arm not in NULLS])
+        self.titles, self.arms = max(len(it.title) for it in plan.cells), max(map(len, plan.arms))
         progress.console.print(
             f"{counted(len(plan.cells), 'cell')}, {counted(arms, 'normalizer')}: "
             f"{len(plan.rates)} learning rates with {counted(len(plan.tuning_seeds), 'tuning seed')}, "
@@ -262,7 +266,8 @@ class Reporter:
     def __call__(self, job: Job, result: Result | Failure) -> None:
         what = "tuning" if job.tune else "comparison"
         outcome = f"{result.seconds:.1f} s" if isinstance(result, Result) else f"failed: {result.reason}"
-        progress.console.print(f"  {job.cell.title:<20}{job.arm:<20}{what:<12}{outcome}", markup=False)
+        titles = f"{job.cell.title:<{self.titles}} {job.arm:<{self.arms}}"
+        progress.console.print(f"  {titles} {what:<11} {outcome}", markup=False)
 
 
 def show_cells(cells: Sequence[CellResults], arms: Sequence[Arm]) -> None:
@@ -281,7 +286,7 @@ def show_cells(cells: Sequence[CellResults], arms: Sequence[Arm]) -> None:
         bounds = [f"{value:.3f}" if isfinite(value) else "" for value in (base.score, base.null, base.ceiling)]
         body.append([cell.found.cell.title, *bounds, *differences])
     title = f"Difference to {compared[0].short}, with 95 % intervals; * is shown (Holm, 5 %), (*) at these rates only"
-    progress.console.print(table_of(title, [header, *body]))
+    print_table(title, [header, *body])
 
 
 def difference(row: Row | None, missing: str) -> str:

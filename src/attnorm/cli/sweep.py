@@ -6,6 +6,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -165,7 +166,8 @@ def search_plan(
     """The trials of a search."""
     from attnorm.sweeps.search import Search
 
-    settings, [first, *_] = command.settings, facts
+    settings = command.settings
+    first = replace(facts[0], named=[it for checked in facts for it in checked.named])  # those of all values
     monitor, mode = metric_of(first)
 
     def make_job(number: int, values: Sequence[str]) -> Job:

@@ -199,6 +199,7 @@ def job_of(
         checked.uses_gpu,
         purpose,
         label_of(arm_of(command, overrides), command.space),
+        tuple(checked.named),
     )
 
 

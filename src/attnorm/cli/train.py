@@ -38,9 +38,14 @@ def run_train(arguments: Sequence[str]) -> int:
 
     With `resume=<run folder>`, the configuration is the one that the folder has recorded.
     """
+    return exit_code(partial(compose_and_train, arguments))
+
+
+def compose_and_train(arguments: Sequence[str]) -> int:
+    """What `run_train` does; raises what goes wrong."""
     arguments = readable(arguments)
     if folder := run_to_resume(arguments):
-        return exit_code(partial(resume_in, folder, list(arguments)))
+        return resume_in(folder, list(arguments))
     if (own := own_folder()) and not any(it.startswith(("--config-dir", "-cd")) for it in arguments):
         arguments = ["--config-dir", str(own), *arguments]
     register_resolvers()
@@ -63,25 +68,22 @@ def run_train(arguments: Sequence[str]) -> int:
         except Exception as error:
             errors.append(error)  # raised here, it would make Hydra print a line of its own
 
-    def one_run() -> int:
-        early = [dashed(arguments), completing(arguments), wrong_choices(arguments)]
-        if problems := [problem for found in early for problem in found]:
-            raise ConfigError(problems)
-        sys.argv = [typed[0], *arguments]
-        try:
-            job()
-        except OSError as error:
-            if began or isinstance(error, HydraException):  # some of Hydra's exceptions are an OSError
-                raise
-            message = f"paths.log_dir: the run folder {error.filename} cannot be made: {error.strerror}"
-            raise ConfigError([Problem.about("paths.log_dir", message)]) from error
-        finally:
-            sys.argv = typed
-        if errors:
-            raise errors[0]
-        return 0
-
-    return exit_code(one_run)
+    early = [dashed(arguments), completing(arguments), wrong_choices(arguments)]
+    if problems := [problem for found in early for problem in found]:
+        raise ConfigError(problems)
+    sys.argv = [typed[0], *arguments]
+    try:
+        job()
+    except OSError as error:
+        if began or isinstance(error, HydraException):  # some of Hydra's exceptions are an OSError
+            raise
+        message = f"paths.log_dir: the run folder {error.filename} cannot be made: {error.strerror}"
+        raise ConfigError([Problem.about("paths.log_dir", message)]) from error
+    finally:
+        sys.argv = typed
+    if errors:
+        raise errors[0]
+    return 0
 
 
 @to_the_end()

@@ -1,9 +1,10 @@
 """Greedy and beam search over a batch, with cached incremental decoding."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from attnorm.schema import Count, NonNegative, WholeNumber
@@ -19,7 +20,7 @@ class Decoding:
     min_length, max_length: the number of tokens of a text, without the end token.
     """
 
-    beam_size: Count = 1
+    beam_size: Annotated[int, Field(ge=1, le=1000)] = 1
     length_penalty: NonNegative = 1.0
     no_repeat_ngram: WholeNumber = 0
     min_length: Count = 1

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from attnorm.imports import starting_processes
 from attnorm.probes.arm import NULLS, Arm
 from attnorm.probes.jobs import Cell, Job, Result, load, run, save
 
@@ -209,10 +210,11 @@ def in_processes(jobs: Sequence[Job], folder: Path, workers: int) -> Iterator[tu
     failed.
     """
     lost = dict(enumerate(jobs))
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=start_worker)
+    with starting_processes():
+        pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=start_worker)
+        futures = {pool.submit(try_run, job, folder): index for index, job in enumerate(jobs)}
     try:
         with suppress(BrokenProcessPool):
-            futures = {pool.submit(try_run, job, folder): index for index, job in enumerate(jobs)}
             for future in as_completed(futures):
                 result = future.result()
                 del lost[futures[future]]
@@ -245,7 +247,7 @@ def try_run(job: Job, folder: Path) -> Result | Failure:
     trace = folder / f"{job.stem}.failed"
     try:
         result = run(job)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         trace.parent.mkdir(parents=True, exist_ok=True)
         trace.write_text(traceback.format_exc())
         return Failure(f"{type(error).__name__}: {error}".removesuffix(": "))

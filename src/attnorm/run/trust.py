@@ -33,14 +33,12 @@ def check_names(config: dict, trust_code: bool = False, training: bool = False, 
     if trust_code:
         return
     problems = []
-    for key, path in dotted_paths(config, training):
-        package = package_of(path)
-        if package not in trusted_packages() and not (training and path.startswith(TRAINING_PARTS)):
-            message = (
-                "this run folder names code outside attnorm, and importing it runs it. If you trust it, add "
-                f"{package!r} to the environment variable {TRUST}, or type trust_code=true"
-            )
-            problems.append(Problem(key, message, repr(path)))
+    for key, path in foreign_code(config, training):
+        message = (
+            "this run folder names code outside attnorm, and importing it runs it. If you trust it, add "
+            f"{package_of(path)!r} to the environment variable {TRUST}, or type trust_code=true"
+        )
+        problems.append(Problem(key, message, repr(path)))
     for key, text in writing_options(config) if training else ():
         message = (
             "this run folder says where to write, and a run writes only into its folder. To allow it, type "
@@ -49,6 +47,19 @@ def check_names(config: dict, trust_code: bool = False, training: bool = False, 
         problems.append(Problem(key, message, text))
     if problems := [problem for problem in problems if not any(is_in(problem.key, key) for key in typed)]:
         raise ConfigError(problems)
+
+
+def foreign_code(config: dict, training: bool = False) -> Iterator[tuple[str, str]]:
+    """Those of `dotted_paths` that lead to packages that are not trusted."""
+    for key, path in dotted_paths(config, training):
+        if package_of(path) not in trusted_packages() and not (training and path.startswith(TRAINING_PARTS)):
+            yield key, path
+
+
+def in_need_of_trust(config: dict) -> set[tuple[str, str]]:
+    """(key, text) for everything in a configuration with which a run continues only if it is typed or trusted."""
+    cache = str(config.get("paths", {}).get("cache_dir"))
+    return {*foreign_code(config, training=True), *writing_options(config), ("paths.cache_dir", cache)}
 
 
 def writing_options(config: dict) -> Iterator[tuple[str, str]]:

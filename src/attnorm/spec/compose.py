@@ -13,6 +13,7 @@ Three more things are rewritten:
 - `attention=package.module.Class` and `attention=[dnas,softmax]` become choices of the group like its files.
 """
 
+import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -27,7 +28,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from attnorm.choices import CONF, choices
-from attnorm.errors import Problem
+from attnorm.errors import ConfigError, Problem
 from attnorm.imports import PATH
 
 PATH_KEYS = frozenset(  # their values are never numbers, not even 2024
@@ -39,16 +40,33 @@ PATH_KEYS = frozenset(  # their values are never numbers, not even 2024
     }
 )
 COMPLETION = frozenset({"-sc", "--shell-completion"})  # options of Hydra
+LONGEST, DEEPEST = 20_000, 20  # characters of an argument, and lists and mappings within each other
 AUTO = "auto"  # the value of `resume` that looks for a run with the same settings
 _ARGUMENT = re.compile(r"(\+{0,2}[\w$][\w$./@:-]*)=(.*)", re.DOTALL)
 _INTERPOLATION = re.compile(r"(\\*)\$\{")
 
 
 def readable(arguments: Sequence[str], is_sweep: bool = False) -> list[str]:
-    """The arguments with values that Hydra parses as they were typed; in a sweep, commas separate values."""
+    """The arguments with values that Hydra parses as they were typed; in a sweep, commas separate values.
+
+    Raises ConfigError for arguments that Hydra would parse for minutes, or not at all.
+    """
+    if problems := [problem for argument in arguments if (problem := too_large(argument))]:
+        raise ConfigError(problems)
     if not COMPLETION.isdisjoint(arguments):
         return list(arguments)  # `install=bash` is not a setting
     return [_readable(argument, is_sweep) for argument in arguments]
+
+
+def too_large(argument: str) -> Problem | None:
+    """A problem if an argument is longer than LONGEST, or has more than DEEPEST brackets within each other."""
+    key, _, value = argument.partition("=")
+    steps, key = {"[": 1, "{": 1, "]": -1, "}": -1}, key[:100].lstrip("+")
+    if len(argument) > LONGEST:
+        return Problem(key, f"allowed: at most {LONGEST:,} characters; write longer values into a YAML file", value)
+    if max(itertools.accumulate(steps.get(it, 0) for it in value), default=0) > DEEPEST:
+        return Problem(key, f"allowed: at most {DEEPEST} brackets within each other", value)
+    return None
 
 
 def run_to_resume(arguments: Sequence[str]) -> Path | None:
@@ -198,5 +216,5 @@ def _interpolates(text: str) -> bool:
 def _parsed(argument: str) -> Override | None:
     try:
         return OverridesParser.create().parse_override(argument)
-    except HydraException:
+    except (HydraException, ValueError):  # ValueError: a number of more digits than Python reads
         return None

@@ -32,6 +32,7 @@ class Job:
     purpose:   "tune", "compare", "further" (as "compare", at another value than the best one) or "cost" (its updates
                are measured); "" in a sweep that does not tune.
     arm:       the part of the label that all jobs of its arm share.
+    named:     what `run.trust.in_need_of_trust` finds in its configuration.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Job:
     uses_gpu: bool = False
     purpose: str = ""
     arm: str = ""
+    named: tuple[tuple[str, str], ...] = ()
 
     @property
     def gpus(self) -> int:

@@ -5,7 +5,6 @@ first to its last moment, also while it imports its libraries, and also after th
 """
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -15,9 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnorm.run.config_file import COST, TUNE
+from attnorm.errors import RunError
+from attnorm.run.config_file import COST, FILE, TUNE, read_settings
 from attnorm.run.state import FolderLock, RunState, state_of
-from attnorm.spec.compose import as_typed, quoted
+from attnorm.run.trust import in_need_of_trust
+from attnorm.spec.compose import quoted
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.state import CONSOLE, JOB_LOCK
 
@@ -33,15 +34,18 @@ TRAIN = (sys.executable, "-P", "-m", "attnorm", "train")  # -P: the working dire
 def command_of(job: Job, program: Sequence[str] = TRAIN) -> list[str]:
     """The command that runs a job: from the start, or from where it was stopped if the run has been started before."""
     if state_of(job.folder).is_unfinished:
-        trusted = ["trust_code=true"] if names_code(job) else []
+        trusted = ["trust_code=true"] if is_as_typed(job) else []
         return [*program, f"resume={_text(job.folder)}", *trusted]
     return [*program, *job.overrides, f"hydra.run.dir={_text(job.folder)}"]
 
 
-def names_code(job: Job) -> bool:
-    """Whether the command line of a sweep names code, or where to write, which a run folder is not trusted to do."""
-    named = re.compile(r"--config-dir|^(logger|callbacks)\.|_target_=|=.*[A-Za-z_]\w*:[A-Za-z_]")
-    return any(named.search(override) for override in as_typed(job.overrides))
+def is_as_typed(job: Job) -> bool:
+    """Whether the run folder names no code and no place to write to but those that the sweep was given. The folder may
+    come from anyone, so the run continues without trust otherwise."""
+    try:
+        return in_need_of_trust(read_settings(job.folder / FILE)) <= {*job.named}
+    except RunError:  # the run says what is wrong with it
+        return False
 
 
 def _text(path: Path) -> str:

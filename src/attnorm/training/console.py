@@ -77,23 +77,28 @@ def show_scores(scores: Results, label: str) -> None:
         name = NAMES.get(metric, metric)
         cells.append([name, *(number(row[metric], metric) if metric in row else "" for row in rows.values())])
     if scores.metrics:
-        print_table(title, cells)
+        print_table(title, list(zip(*cells, strict=True)))
     else:
         console.print(title, markup=False)
     if scores.note:
         console.print(f"[dim]{escape(scores.note)}[/]")
 
 
-def print_table(title: str, cells: list[list[str]]) -> None:
+def print_table(title: str, rows: Sequence[Sequence[str]]) -> None:
     """Prints a table in which nothing is cut off: labels that are too long wrap, and numbers stay on one line.
 
-    cells: a first list with the names of the methods, and one for each metric: its name, then the value of each method.
-    A metric is a column if there are at most WIDE of them and the table fits the console; otherwise it is a row.
+    rows: the first one is the header. Rows and columns change places if there are more than WIDE columns, or if the
+    table does not fit the console. If it fits neither way, each row is a table of its own.
     """
-    methods_as_rows = table_of(title, list(zip(*cells, strict=True)))
-    unlimited = console.options.update(width=UNLIMITED)  # the width that the table would like to have
-    fits = console.measure(methods_as_rows, options=unlimited).maximum <= console.width
-    console.print(methods_as_rows if fits and len(cells) - 1 <= WIDE else table_of(title, cells))
+    turned = list(zip(*rows, strict=True))
+    ways = (rows, turned) if len(rows[0]) - 1 <= WIDE else (turned, rows)
+    unlimited = console.options.update(width=UNLIMITED)  # the width that a table would like to have
+    widths = [console.measure(table_of(title, way), options=unlimited) for way in ways]
+    fitting = [way for way, width in zip(ways, widths, strict=True) if width.maximum <= console.width]
+    if not fitting and widths[ways.index(turned)].minimum <= console.width:
+        fitting = [turned]
+    for shown in fitting[:1] or [list(zip(rows[0], row, strict=True)) for row in rows[1:]]:
+        console.print(table_of(title, shown))
 
 
 def table_of(title: str, rows: Sequence[Sequence[str]]) -> Table:

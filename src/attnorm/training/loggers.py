@@ -211,6 +211,7 @@ class Wandb(WandbLogger):
             group=group,
             reinit="create_new",  # otherwise a second entry would log to the run of the first one
         )
+        self._wandb_init.pop("anonymous", None)  # wandb warns of it at every run
 
     @rank_zero_only
     def log_samples(self, name: str, samples: Samples, step: int) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from attnorm.tasks.ranks import Ranks
 
 PR_SET_PDEATHSIG = 1
+PARENT = "ATTNORM_PARENT"  # environment variable: the number of the process that has started this rank
 LAUNCHER = -1  # the "rank" of the process that started this one, if it is not a rank itself
 
 
@@ -26,9 +27,12 @@ def machine() -> str:
 
 
 def die_with_parent(yes: bool = True) -> None:
-    """Whether the kernel kills this process when the process that started it ends (Linux)."""
+    """Whether the kernel kills this process when the process that started it ends (Linux). If it
+    has ended already, as PARENT tells, this process ends now."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL if yes else 0)
+    if yes and os.environ.get(PARENT, str(os.getppid())) != str(os.getppid()):
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def was_launched() -> bool:

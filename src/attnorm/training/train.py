@@ -1,5 +1,7 @@
 """One training run, from a checked configuration to a run folder."""
 
+import os
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -8,12 +10,14 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
 from attnorm.attention.multihead import attention_layers
 from attnorm.attention.sites import Sites
 from attnorm.data.preprocess import describe
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem
+from attnorm.imports import starting_processes
 from attnorm.progress import quiet_libraries
 from attnorm.run import warm_start
 from attnorm.run.checkpoint import BEST, LAST, naming_the_reason, read_checkpoint, replace_by_copy
@@ -39,6 +43,7 @@ from attnorm.training.callbacks.watchdog import Watchdog
 from attnorm.training.datamodule import TaskDataModule
 from attnorm.training.environment import is_first_rank
 from attnorm.training.module import TrainingModule
+from attnorm.training.peers import PARENT, was_launched
 from attnorm.training.profiler import profiled
 from attnorm.training.run_folder import load_weights, own_checkpoint, restore_history, start_record
 from attnorm.training.run_log import RunLog
@@ -130,7 +135,7 @@ def train(
         if is_first:
             console.show_plan(summary, config.data.batch_tokens, updates)
         with profiled(trainer):
-            fit(trainer, module, data, checkpoint)
+            fit(trainer, module, data, checkpoint, watchdog)
         if trainer.is_global_zero and not config.trainer.fast_dev_run:
             keep_best(run_folder / "checkpoints")
         summary |= describe_length(trainer, data, updates, run_folder)
@@ -145,10 +150,21 @@ def train(
     return summary.get("best_value")
 
 
-def fit(trainer: pl.Trainer, module: TrainingModule, data: TaskDataModule, checkpoint: Path | None) -> None:
+def fit(
+    trainer: pl.Trainer, module: TrainingModule, data: TaskDataModule, checkpoint: Path | None, watchdog: Watchdog
+) -> None:
     """Trains. Raises CheckpointError if Lightning cannot restore the state that is in the checkpoint."""
+    launcher, variables = trainer.strategy.launcher, dict[str, str]()
+    if isinstance(launcher, _SubprocessScriptLauncher):  # not if processes are forked: they would lack the thread
+        watchdog.watch("connecting")
+        if not was_launched():
+            variables[PARENT] = str(os.getpid())
+        if sys.modules["__main__"].__spec__ is None:
+            # a script that is started again has its modules beside it
+            variables["PYTHONSAFEPATH"] = os.environ.get("PYTHONSAFEPATH", "")
     try:
-        trainer.fit(module, datamodule=data, ckpt_path=checkpoint)
+        with nullcontext() if launcher is None else starting_processes(**variables):
+            trainer.fit(module, datamodule=data, ckpt_path=checkpoint)
     except Exception as error:
         frames = (frame.f_code for frame, _ in walk_tb(error.__traceback__))
         if any(code.co_filename.endswith("checkpoint_connector.py") and "restore" in code.co_name for code in frames):

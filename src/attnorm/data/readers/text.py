@@ -11,6 +11,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from attnorm.errors import DataError
 from attnorm.imports import nearest
 
 UTF8 = "utf-8"
+LONGEST = 1 << 24  # characters of a line
 _HEAD = 8192  # bytes of a file that are checked in advance
 _DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile)  # what reading damaged gzip data raises
 _BYTES = re.compile("[\udc00-\udcff]")  # replace bytes that cannot be decoded
@@ -62,10 +64,10 @@ def lines(file: io.BufferedReader | gzip.GzipFile, name: str, encoding: str | No
     encoding: None means UTF-8 that the user cannot change.
 
     Raises ValueError for a file that is not text in lines: UTF-16 if another encoding is expected, lines that end in
-    '\\r' only, and damaged gzip data.
+    '\\r' only, lines longer than LONGEST, and damaged gzip data.
     """
     with _decoded(file, name, encoding) as text:
-        yield from _checked(text, name, encoding)
+        yield from _checked(iter(partial(text.readline, LONGEST + 1), ""), name, encoding)
 
 
 @contextmanager
@@ -88,6 +90,8 @@ def _checked(text: Iterable[str], name: str, encoding: str | None = None, whole:
     number = 0
     try:
         for number, line in enumerate(text, start=1):
+            if len(line) > LONGEST:
+                raise DataError(f"{name}:{number}: longer than {LONGEST:,} characters, so this is not text in lines")
             if number == 1:
                 line = line.removeprefix("\ufeff")
                 if whole and not line.endswith("\n") and "\r" in line.rstrip("\r"):
@@ -105,6 +109,8 @@ def _checked(text: Iterable[str], name: str, encoding: str | None = None, whole:
                 yield line
     except _DAMAGE as error:
         raise DataError(f"{name}:{number + 1}: damaged gzip file: {error}") from error
+    except OSError as error:
+        raise DataError(f"{name}:{number + 1}: cannot be read: {error.strerror}") from error
 
 
 def _refuse_wide(head: bytes, name: str, encoding: str | None) -> None:

@@ -1,8 +1,10 @@
 """`launcher=submitit`: jobs of SLURM, or with submitit.cluster=local processes of this machine that imitate it."""
 
 import os
+import shlex
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -10,12 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from attnorm.errors import ConfigError, Problem
+from attnorm.imports import starting_processes
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.launchers.base import Attached, Handle, has_process
 from attnorm.sweeps.process import TRAIN, Remote
 from attnorm.sweeps.state import JOB_LOCK, holders
 
-DEFAULTS = {"timeout_min": 24 * 60, "slurm_max_num_timeout": 100}  # submitit's own are 5 minutes and 3 requeues
+DEFAULTS = {
+    **{"timeout_min": 24 * 60, "slurm_max_num_timeout": 100},  # submitit's own are 5 minutes and 3 requeues
+    "slurm_python": f"{shlex.quote(sys.executable)} -P",  # in a queue that does not pass variables on
+}
 EXECUTOR_OPTIONS = ("slurm_max_num_timeout", "slurm_python", "local_max_num_timeout", "local_python")
 
 
@@ -78,7 +84,8 @@ class SubmititLauncher:
         gpus = self.gpus if self.gpus is not None else job.gpus
         self.executor.update_parameters(name=job.name, gpus_per_node=gpus)
         absolute = replace(job, folder=job.folder.resolve())
-        submitted = self.executor.submit(Requeued(absolute, tuple(self.program), os.getcwd(), {}))
+        with starting_processes():
+            submitted = self.executor.submit(Requeued(absolute, tuple(self.program), os.getcwd(), {}))
         self.running += 1
         return _Submitted(self, job, submitted)
 

@@ -32,9 +32,9 @@ class Watchdog(pl.Callback):
     """Ends this process and its peers if there is no progress for `timeout` seconds.
 
     It is used both as a context manager around the whole run and as a callback of its trainer. From the start of
-    training on, a thread compares the time of the last progress with the limit, and watches the other processes of the
-    run on this machine. If the limit is exceeded, or if another process has died and this one does not end by itself,
-    the thread
+    training on, or from `watch` on, a thread compares the time of the last progress with the limit, and watches the
+    other processes of the run on this machine. If the limit is exceeded, or if another process has died and this one
+    does not end by itself, the thread
 
     1. writes the stacks of this process to `stacks/rank_<n>.txt` in the run folder, and a message to standard error,
     2. makes the others write theirs (DUMP), also those that were stopped (SIGCONT),
@@ -100,10 +100,15 @@ class Watchdog(pl.Callback):
             launcher: Any = trainer.strategy.launcher
             if isinstance(procs := getattr(launcher, "procs", None), list):
                 procs.clear()  # Lightning would kill this process as well, before it can say why
-        self.wake, self.stop = os.pipe()
-        self.allow("starting", slow=True)
-        self.thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
-        self.thread.start()
+        self.watch("starting")
+
+    def watch(self, activity: str) -> None:
+        """Starts the thread if there is a limit and it does not run yet."""
+        self.allow(activity, slow=True)
+        if self.timeout is not None and self.thread is None:
+            self.wake, self.stop = os.pipe()
+            self.thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+            self.thread.start()
 
     def on_fit_start(self, *_: object) -> None:
         self.allow("starting", slow=True)

@@ -68,13 +68,21 @@
       const rule = `|${isNumeric(table).map((numeric) => numeric ? "---:" : "---").join("|")}|`;
       return [head, rule, ...rows, ""].join("\n");
     },
-    csv(table) { // numbers in full, and no text that a spreadsheet would take for a formula
+    csv(table) { // numbers in full, intervals in two columns, and no text that a spreadsheet would take for a formula
+      const plain = (cell) => cell.textContent.trim().replaceAll("\u2212", "-");
+      const ends = (cell) => /^([+-]?\d\S*) to ([+-]?\d\S*)$/.exec(plain(cell))?.slice(1).map((end) => end.replace(/^\+|,/g, ""));
+      const rows = [...table.rows].map((row) => [...row.cells]);
+      const hasEnds = rows[0].map((_, place) => rows.some((cells) => ends(cells[place])));
       const field = (cell) => {
-        const text = cell.textContent.trim().replaceAll("\u2212", "-");
-        if (cell.dataset.value !== undefined && !/ to /.test(text)) return cell.dataset.value;
+        const text = plain(cell);
+        if (cell.dataset.value !== undefined) return cell.dataset.value;
         return inCsv(/^[=+@\t\r-]/.test(text) ? `'${text}` : text);
       };
-      return [...table.rows].map((row) => [...row.cells].map(field).join(",")).join("\r\n") + "\r\n";
+      const fields = (cell, place, isHead) => {
+        if (!hasEnds[place]) return field(cell);
+        return isHead ? [`${field(cell)} from`, `${field(cell)} to`] : ends(cell) || [field(cell), ""];
+      };
+      return rows.map((cells, row) => cells.flatMap((cell, place) => fields(cell, place, row === 0)).join(",")).join("\r\n") + "\r\n";
     },
   };
   window.tableAs = (format, table) => formats[format](table);
