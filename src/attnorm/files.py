@@ -31,6 +31,8 @@ def why_not_writable(folder: Path) -> str:
     """Why no file can be written in a folder, or in a new one with this path; "" if one can. Nothing is left behind."""
     while not os.path.lexists(folder):
         folder = folder.parent
+    if folder.is_file():
+        return "expected a folder, found a file"
     try:
         with TemporaryFile(dir=folder):
             return ""

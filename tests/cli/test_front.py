@@ -142,7 +142,7 @@ WRONG_COMMANDS = [
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [*WRONG_COMMANDS[:12], *(slow(*case) for case in WRONG_COMMANDS[12:])],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
 )
 def test_a_wrong_command_ends_with_2_and_a_message_and_leaves_no_folder(
     monkeypatch, tmp_path, capsys, arguments, words
@@ -251,7 +251,7 @@ def test_our_own_errors_keep_their_traceback(monkeypatch, kind):
         (("run={run}", "data=newswires"), "newswire"),
         (("split=test", "input=-"), "run: must be given, as in run=<"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
 )
 def test_a_script_refuses_what_it_cannot_do(monkeypatch, tmp_path, capsys, script, arguments, words):
     run = runs.copied_run(tmp_path)

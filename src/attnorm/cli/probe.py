@@ -123,9 +123,7 @@ def problems_of(settings: ProbeSettings) -> list[Problem]:
         problems.append(Problem("normalizers", message, ", ".join(sorted(twice))))
     if settings.rates and len(set(settings.rates)) < len(settings.rates):
         problems.append(Problem("rates", "has a value twice", ",".join(f"{rate:g}" for rate in settings.rates)))
-    if Path(settings.out).is_file():
-        problems.append(Problem("out", "expected a folder, found a file", settings.out))
-    elif obstacle := why_not_writable(Path(settings.out)):
+    if obstacle := why_not_writable(Path(settings.out)):
         problems.append(Problem("out", obstacle, settings.out))
     problems += namesakes("normalizers", [arm.short for arm in arms if arm.label not in twice])
     if names and names[0] in NULLS:
@@ -255,7 +253,7 @@ class Reporter:
 
     def __init__(self, plan: Plan):
         arms = len([arm for arm in plan.arms if arm not in NULLS])
-        self.titles, self.arms = max(len(it.title) for it in plan.cells), max(map(len, plan.arms))
+        self.form = f"  {{:<{max(len(it.title) for it in plan.cells)}}} {{:<{max(map(len, plan.arms))}}} {{:<11}} {{}}"
         progress.console.print(
             f"{counted(len(plan.cells), 'cell')}, {counted(arms, 'normalizer')}: "
             f"{len(plan.rates)} learning rates with {counted(len(plan.tuning_seeds), 'tuning seed')}, "
@@ -266,8 +264,7 @@ class Reporter:
     def __call__(self, job: Job, result: Result | Failure) -> None:
         what = "tuning" if job.tune else "comparison"
         outcome = f"{result.seconds:.1f} s" if isinstance(result, Result) else f"failed: {result.reason}"
-        titles = f"{job.cell.title:<{self.titles}} {job.arm:<{self.arms}}"
-        progress.console.print(f"  {titles} {what:<11} {outcome}", markup=False)
+        progress.console.print(self.form.format(job.cell.title, job.arm, what, outcome), markup=False)
 
 
 def show_cells(cells: Sequence[CellResults], arms: Sequence[Arm]) -> None:

@@ -172,8 +172,7 @@ def search_plan(
 
     def make_job(number: int, values: Sequence[str]) -> Job:
         overrides = with_values(command, {value.partition("=")[0]: value for value in values})
-        if number in journal.trials:
-            known = journal.trials[number]
+        if known := journal.trials.get(number):
             return job_of(command, folder, known["name"], known["key"], overrides, first)
         [checked] = checker.check([overrides])
         # a combination that is wrong although each of its values is not: the run says why
