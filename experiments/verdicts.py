@@ -80,11 +80,11 @@ def rows_of(found: Comparison) -> Iterator[dict[str, str]]:
         word = "baseline"
         if verdict is not None:
             it = verdict.difference
-            both, seeds = it.new_seeds_and_examples, it.new_seeds
+            both, seeds = verdict.interval, it.new_seeds
             numbers |= {"difference": it.estimate, "low": both.low, "high": both.high}
             numbers |= {"low_new_seeds": seeds.low, "high_new_seeds": seeds.high}
-            numbers |= {"adjusted_p": verdict.adjusted, "detectable": verdict.detectable}
-            word = "no verdict" if verdict.no_verdict else "shown" if verdict.is_shown else "not shown"
+            numbers |= {"adjusted_p": verdict.p_value, "detectable": verdict.detectable}
+            word = verdict.word
         yield {
             "task": found.task,
             "metric": found.metric,
