@@ -4,7 +4,7 @@ import hashlib
 import os
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -43,7 +43,7 @@ from attnorm.sweeps.jobs import Job, label_of, name_of, sweep_name
 from attnorm.sweeps.launchers.base import Launcher
 from attnorm.sweeps.process import TRAIN
 from attnorm.sweeps.record import SweepRecord
-from attnorm.sweeps.scheduler import Grid, Plan, Scheduler
+from attnorm.sweeps.scheduler import Grid, Plan, Scheduler, both
 from attnorm.sweeps.state import SWEEP_LOCK, JobState, Journal
 from attnorm.sweeps.table import View, print_costs, print_results, print_search, print_tuning
 from attnorm.sweeps.tuning import Choice, Tuned, TunedArm, put_back
@@ -122,16 +122,6 @@ def sweep(command: SweepCommand) -> int:
         code = close(folder, record, stopped_by)
         journal.add("close", code=code)
         return code
-
-
-def both(first: Callable[..., None], second: Callable[..., None]) -> Callable[..., None]:
-    """A function that calls two functions."""
-
-    def call(*arguments: Any) -> None:
-        first(*arguments)
-        second(*arguments)
-
-    return call
 
 
 def sweep_folder(command: SweepCommand, facts: Sequence[Checked]) -> Path:

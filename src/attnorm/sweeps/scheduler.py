@@ -217,3 +217,13 @@ def handling(receive: Callable[[int, Any], None]) -> Iterator[None]:
         progress.stops.remove(receive)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def both(first: Callable[..., None], second: Callable[..., None]) -> Callable[..., None]:
+    """A function that calls two functions."""
+
+    def call(*arguments: Any) -> None:
+        first(*arguments)
+        second(*arguments)
+
+    return call
