@@ -13,9 +13,9 @@ from torch import nn
 from attnorm.errors import ConfigError
 from attnorm.models.grid import GridClassifier
 from attnorm.parts import class_of
-from attnorm.spec import resolve
 from attnorm.spec.check_together import typed_keys
 from attnorm.spec.compose import as_typed, readable, register_attention
+from attnorm.spec.read import run_label
 from attnorm.spec.read_parts import read_attention
 
 FILES = sorted(file.stem for file in (runs.CONF / "attention").glob("*.yaml"))
@@ -262,7 +262,7 @@ def test_a_model_with_a_new_site_is_set_without_a_plus():
     typed = ("attention=hnas", "attention.caption=dnas_prefix", "attention.image=[hnas,softmax]")
     cfg = of_model(Captioner, *typed)
     assert tables_of(cfg, typed_keys(OverridesParser.create().parse_overrides(list(typed)))).problems == []
-    assert resolve.run_label(cfg["model"], tables_of(cfg)) == "hnas+softmax_caption-dnas_prefix"
+    assert run_label(cfg["model"], tables_of(cfg)) == "hnas+softmax_caption-dnas_prefix"
     assert tables_of(of_model(Captioner, "attention.image=[dnas*3]"), None).problems == [
         "attention.image: 3 normalizers for 2 layers"
     ]
