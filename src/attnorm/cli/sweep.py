@@ -5,7 +5,7 @@ import os
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -198,14 +198,11 @@ def arm_costs(
     """What the updates of each arm cost, and how many of them the budget pays for; {} with cost=updates."""
     if command.settings.cost == "updates":
         return {}
-    runs = [job.folder for job in journal.jobs() if job.purpose != COST and job.folder.exists()]
-    before = recorded_costs(folder, command.settings.cost) if runs else []
+    has_started = any(job.folder.exists() for job in journal.jobs() if job.purpose != COST)
+    before = recorded_costs(folder, command.settings.cost) if has_started else []
     arms = {arm_of(command, job): checked for job, checked in zip(samples, facts, strict=True)}
-    launcher = make_launcher(command, folder, facts, alone=True)
-    try:
+    with closing(make_launcher(command, folder, facts, alone=True)) as launcher:
         costs = measure(command, folder, journal, checker, arms, launcher)
-    finally:
-        launcher.close()
     print_costs(list(costs.values()))
     refuse_other_total(folder, before, list(costs.values()))
     return costs
