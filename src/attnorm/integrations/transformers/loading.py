@@ -121,8 +121,11 @@ def converted_parts(model: nn.Module) -> Iterator[Any]:
 
 
 def watch_loading() -> None:
-    """Makes `transformers` warn when it loads a converted model with softmax."""
-    from transformers import PreTrainedModel
+    """Makes `transformers` warn when it loads a converted model with softmax, if it is installed."""
+    try:
+        from transformers import PreTrainedModel
+    except ModuleNotFoundError:
+        return
 
     base: Any = PreTrainedModel
     load = base.from_pretrained.__func__
