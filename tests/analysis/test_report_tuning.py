@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import runs
@@ -15,6 +16,7 @@ from attnorm.analysis.report.page import html_of
 from attnorm.analysis.report.tuning import costs_of, dependence, tunings_of
 from attnorm.analysis.statistics.tuned import DISMISSAL
 from attnorm.cli.compare import run_compare
+from attnorm.cli.sweep_jobs import values_to_try
 from attnorm.run.state import read_json
 
 RATES = ("0.001", "0.002", "0.004")
@@ -163,6 +165,19 @@ def test_only_a_verdict_that_would_be_shown_needs_further_values(tmp_path):
     folder = tuned_sweep(tmp_path, {"softmax": 0, "hnas": 0}, {"softmax": CLOSE, "hnas": BETTER}, further={})
     [verdict] = compare(folder).verdicts
     assert verdict.word == "not shown" and NO_RUNS not in verdict.sentence() and further_values(folder) == []
+
+
+def test_a_sweep_asks_for_further_values_once_it_has_written_which_runs_compare(tmp_path, capsys):
+    scores = {"softmax": CLOSE, "hnas": BETTER}
+    folder = tuned_sweep(tmp_path / "s", {"softmax": 0, "hnas": 9}, scores, further={})
+    content = (folder / "sweep.json").read_text()
+    (folder / "sweep.json").unlink()
+    record = SimpleNamespace(results=list, write=lambda results: (folder / "sweep.json").write_text(content))
+    assert values_to_try(folder, record) == [(0, "0.001"), (0, "0.004")]
+    assert "verdicts depend on 2 further values, which are trained now" in capsys.readouterr().out
+    (tmp_path / "empty").mkdir()
+    assert values_to_try(tmp_path / "empty", SimpleNamespace(results=list, write=list)) == []
+    assert "no further values: " in capsys.readouterr().out
 
 
 def test_counted_costs_depend_on_the_formula_alone(better, tmp_path):
