@@ -70,8 +70,7 @@ def sweep(command: SweepCommand) -> int:
         facts = checker.check(samples)
         if problems := problems_of(command, samples, facts):
             raise ConfigError(problems)
-        seconds = time.monotonic() - started
-        folder = sweep_folder(command, facts)
+        seconds, folder = time.monotonic() - started, sweep_folder(command, facts)
         if folder.exists():
             opened(folder)
         lock = FolderLock(folder, SWEEP_LOCK)
@@ -108,8 +107,8 @@ def sweep(command: SweepCommand) -> int:
             chosen |= {"search": search.record()} if search else {}
             return {**chosen, **({"cost": record_of(command.settings.cost, list(costs.values()))} if costs else {})}
 
-        typed = shlex.join(["attnorm", "sweep", *command.arguments])
-        record = SweepRecord(folder, typed, plan, journal, facts[0].mode, about)
+        typed, mode = shlex.join(["attnorm", "sweep", *command.arguments]), facts[0].mode
+        record = SweepRecord(folder, typed, plan, journal, mode, about)
         record.write(record.results())
         if isinstance(plan, Tuned):
             plan.further = partial(values_to_try, folder, record)
