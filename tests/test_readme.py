@@ -32,7 +32,6 @@ from attnorm.cli.attention import read_attention
 from attnorm.cli.compare import CompareSettings
 from attnorm.cli.doctor import read_keys as read_doctor
 from attnorm.cli.evaluate import EvalKeys
-from attnorm.cli.figures import read_figures
 from attnorm.cli.generate import GenerateKeys
 from attnorm.cli.probe import read_probe
 from attnorm.cli.read_sweep import read_sweep
@@ -41,6 +40,7 @@ from attnorm.cli.score_predictions import files_of
 from attnorm.cli.sweep import sample_jobs
 from attnorm.data.sources.gigaword import FILES
 from attnorm.errors import ConfigError
+from attnorm.experiments.papers.figures import read_figures
 from attnorm.run.opening import read_run
 from attnorm.run.scalars import read_csv
 from attnorm.spec import check_trainer

@@ -25,11 +25,11 @@ from sweeps import ROOT, Run, several, spread, sweep, table
 from tuned import add_options
 from verdicts import HEADER, shown, write
 
-from attnorm.analysis.alignment_error import AlignmentErrorRate, AlignmentScores
 from attnorm.analysis.statistics.corpus import pseudo_values
 from attnorm.analysis.statistics.crossed import Difference, paired_difference
 from attnorm.analysis.statistics.multiple import holm
 from attnorm.analysis.statistics.power import detectable
+from attnorm.experiments.alignments.alignment_error import AlignmentErrorRate, AlignmentScores
 
 GATE = "diagonal"  # there is no verdict if the baseline does not beat it
 ARMS = (BASELINE, "dnas_prefix", "hnas_prefix", "dnas_slack_prefix", "ot", "fertility_softmax")

@@ -11,7 +11,9 @@ from registered import AFTERWARDS, BASELINE, IBM, PREDICTS, READS
 from sweeps import Run
 
 from attnorm import load_run
-from attnorm.analysis.alignment_error import (
+from attnorm.analysis.run import Run as TrainedRun
+from attnorm.attention import Normalizer, build_normalizer
+from attnorm.experiments.alignments.alignment_error import (
     Aligned,
     AlignmentScores,
     Links,
@@ -24,9 +26,7 @@ from attnorm.analysis.alignment_error import (
     uniform,
     word_attention,
 )
-from attnorm.analysis.ibm_model_1 import IBMModel1
-from attnorm.analysis.run import Run as TrainedRun
-from attnorm.attention import Normalizer, build_normalizer
+from attnorm.experiments.alignments.ibm_model_1 import IBMModel1
 
 TO_BASELINE = dict(zip(AFTERWARDS, (("dnas", {}), ("sinkhorn", {"n_iters": 20})), strict=True))
 REFERENCES = ("diagonal", "uniform", IBM)

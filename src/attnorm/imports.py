@@ -37,7 +37,7 @@ LABORATORY = {  # the modules of the packages of the extra `train` in pyproject.
 PATH = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*)[.:]([^\W\d]\w*)")  # only what matches is ever imported
 TRUST = "ATTNORM_TRUST"  # environment variable: top-level packages that may be imported, separated by commas
 _ABSENT = object()
-_own_folders: list[str] = []  # of modules that are not installed
+own_folders: list[str] = []  # of modules that are not installed
 
 
 def nearest(name: object, allowed: Iterable[object], cutoff: float = 0.5) -> str:
@@ -103,7 +103,7 @@ def starting_processes(**variables: str) -> Iterator[None]:
 
 def look_last_in(folder: str) -> None:
     """Makes `locate` look for modules in a folder, too, if they are nowhere else."""
-    _own_folders.append(folder)
+    own_folders.append(folder)
 
 
 def import_named(name: str) -> ModuleType:
@@ -112,7 +112,7 @@ def import_named(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        further = [folder for folder in _own_folders if folder not in sys.path]
+        further = [folder for folder in own_folders if folder not in sys.path]
         if not further or error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
         sys.path += further

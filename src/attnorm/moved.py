@@ -6,9 +6,12 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 MOVED = {
+    "attnorm.analysis.alignment_error": "attnorm.experiments.alignments.alignment_error",
+    "attnorm.analysis.ibm_model_1": "attnorm.experiments.alignments.ibm_model_1",
     "attnorm.config": "attnorm.spec",
     "attnorm.config.command": "attnorm.spec.command",
     "attnorm.config.resolve": "attnorm.spec.read",
+    "attnorm.data.sources.bible_alignments": "attnorm.experiments.alignments.bible_alignments",
     "attnorm.resolved": "attnorm.spec.settings",
 }
 OF_A_MODULE = ("__name__", "__spec__", "__loader__", "__package__")

@@ -9,8 +9,11 @@ import torch
 from builders import FIRST_WORD, SPECIAL, rough_model
 
 from attnorm import load_run
-from attnorm.analysis import alignment_error
-from attnorm.analysis.alignment_error import (
+from attnorm.analysis.statistics.corpus import pseudo_values
+from attnorm.attention import build_normalizer, observe
+from attnorm.errors import ConfigError
+from attnorm.experiments.alignments import alignment_error
+from attnorm.experiments.alignments.alignment_error import (
     AlignmentErrorRate,
     alignment_scores,
     best_threshold,
@@ -23,10 +26,7 @@ from attnorm.analysis.alignment_error import (
     uniform,
     word_attention,
 )
-from attnorm.analysis.ibm_model_1 import IBMModel1
-from attnorm.analysis.statistics.corpus import pseudo_values
-from attnorm.attention import build_normalizer, observe
-from attnorm.errors import ConfigError
+from attnorm.experiments.alignments.ibm_model_1 import IBMModel1
 
 # 2 target words, 3 source words
 WEIGHTS = np.array([[0.7, 0.2, 0.1], [0.3, 0.3, 0.4]])

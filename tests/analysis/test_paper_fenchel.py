@@ -12,11 +12,11 @@ from builders import rough_model
 from scipy.optimize import minimize
 from torch.testing import assert_close
 
-from attnorm.analysis.papers import fenchel_deviation, fenchel_estimates, fenchel_models, ot_examples
-from attnorm.analysis.papers.fenchel_problems import LayerProblem, problems_of_ours, problems_of_t5, solved
-from attnorm.analysis.papers.registry import FIGURES, Settings
 from attnorm.attention.multihead import observe
 from attnorm.errors import ConfigError
+from attnorm.experiments.papers import fenchel_deviation, fenchel_estimates, fenchel_models, ot_examples
+from attnorm.experiments.papers.fenchel_problems import LayerProblem, problems_of_ours, problems_of_t5, solved
+from attnorm.experiments.papers.registry import FIGURES, Settings
 
 TEXT = runs.ROOT / "../shared/data/text/wikitext2.valid.txt"
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}

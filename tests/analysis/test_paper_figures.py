@@ -9,11 +9,11 @@ import pytest
 import runs
 from omegaconf import OmegaConf
 
-from attnorm.analysis.papers import drawing, registry
-from attnorm.analysis.papers.registry import FIGURES, Settings
-from attnorm.cli import figures, main, short_runs
+from attnorm.cli import main
 from attnorm.cli.train import check_composed
 from attnorm.errors import ConfigError, UserError
+from attnorm.experiments.papers import drawing, figures, registry, short_runs
+from attnorm.experiments.papers.registry import FIGURES, Settings
 from attnorm.imports import locate
 
 QUICK = ("dnas_fig2", "dnas_fig5", "dnas_fig6", "dnas_sinkhorn", "fenchel_fig3", "fenchel_ot")
@@ -33,7 +33,7 @@ def problems_of(*arguments):
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_name_has_a_function_and_reads_settings_that_exist(name):
     figure = FIGURES[name]
-    assert callable(locate(f"attnorm.analysis.papers.{figure.function}"))
+    assert callable(locate(f"attnorm.experiments.papers.{figure.function}"))
     assert {*figure.reads} <= {*Settings.__dataclass_fields__} <= {*defaults()}
     assert {*figure.trained} <= {*short_runs.RUNS}
     assert bool(figure.models) == ("model" in figure.reads)

@@ -18,9 +18,9 @@ from attnorm.cli.commands import with_keys
 from attnorm.cli.compare import CompareSettings
 from attnorm.cli.doctor import DoctorKeys
 from attnorm.cli.evaluate import EvalKeys
-from attnorm.cli.figures import FigureKeys
 from attnorm.cli.generate import GenerateKeys
 from attnorm.cli.report import ReportSettings
+from attnorm.experiments.papers.figures import FigureKeys
 from attnorm.run.trust import find_own_parts
 from attnorm.schema import EMPTY, defaults_of, parameters
 from attnorm.spec.command import fitting, read
@@ -226,7 +226,7 @@ def test_a_working_directory_that_has_been_removed_is_said(monkeypatch, tmp_path
 @pytest.fixture
 def in_folder(monkeypatch, tmp_path):
     """A folder with a module `own_part`, which is the working directory and first on the search path."""
-    monkeypatch.setattr(imports, "_own_folders", [])
+    monkeypatch.setattr(imports, "own_folders", [])
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.delenv("ATTNORM_TRUST", raising=False)
     monkeypatch.delenv("PYTHONPATH", raising=False)

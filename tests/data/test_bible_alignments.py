@@ -8,8 +8,8 @@ from importlib.metadata import PackageNotFoundError, distribution
 import pytest
 from builders import build_source
 
-from attnorm.data.sources.bible_alignments import RECORDS, SOURCE, TARGET, read_verses
 from attnorm.errors import DataError
+from attnorm.experiments.alignments.bible_alignments import RECORDS, SOURCE, TARGET, read_verses
 
 CHAPTERS = [(40, 1), (41, 1), *((43, chapter) for chapter in range(1, 10)), *((44, chapter) for chapter in range(1, 9))]
 ENGLISH = ["In", "the", "beginning", ",", "He"]
@@ -119,7 +119,7 @@ def test_a_missing_package_names_the_extra(monkeypatch):
     def absent(name):
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr("attnorm.data.sources.bible_alignments.distribution", absent)
+    monkeypatch.setattr("attnorm.experiments.alignments.bible_alignments.distribution", absent)
     source = build_source("bible_alignments")
     [problem] = source.check()
     assert problem.startswith("data=bible_alignments: the package bible-alignments is not installed; ")

@@ -15,20 +15,16 @@ COMMANDS = {  # imported only when they are used
     "generate": "attnorm.cli.generate:generate",
     "attention": "attnorm.cli.attention:show_attention",
     "compare": "attnorm.cli.compare:run_compare",
-    "figures": "attnorm.cli.figures:draw_figures",
+    "figures": "attnorm.experiments.papers.figures:draw_figures",
     "probe": "attnorm.cli.probe:run_probe",
 }
 PLACES = {"eval": "run", "generate": "run", "attention": "run", "compare": "against"}  # what a bare path means
 
 
 def run_command(name: str, arguments: list[str]) -> int:
-    """A verb whose settings are those of conf/<name>.yaml. Without arguments it prints them."""
-    if not arguments or {"--help", "-h"} & set(arguments):
+    """A verb whose settings are those of conf/<name>.yaml. Without arguments it prints them; `figures` adds names."""
+    if name != "figures" and is_help(arguments):
         print((CONF / f"{name}.yaml").read_text(), end="")
-        if name == "figures":
-            from attnorm.analysis.papers.registry import listing
-
-            print(f"\n{listing()}")
         return 0
 
     arguments = with_keys(name, arguments)
@@ -40,6 +36,11 @@ def run_command(name: str, arguments: list[str]) -> int:
         return code or 0
 
     return exit_code(job)
+
+
+def is_help(arguments: list[str]) -> bool:
+    """Whether the arguments of a verb ask for its keys."""
+    return not arguments or not {"--help", "-h"}.isdisjoint(arguments)
 
 
 def with_keys(verb: str, arguments: list[str]) -> list[str]:

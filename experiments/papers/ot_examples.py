@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from attnorm.analysis.papers.drawing import BLUE, ORANGE, VERMILION, Drawing, Rows, panels
-from attnorm.analysis.papers.registry import Settings
 from attnorm.attention.names import build_normalizer
+from attnorm.experiments.papers.drawing import BLUE, ORANGE, VERMILION, Drawing, Rows, panels
+from attnorm.experiments.papers.registry import Settings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnorm.analysis.papers.drawing import BLUE, GREEN, GREY, ORANGE, VERMILION, Drawing, Rows, listed, panels
-from attnorm.analysis.papers.registry import Settings
 from attnorm.attention.names import build_normalizer
 from attnorm.attention.normalizers.fenchel import solve
+from attnorm.experiments.papers.drawing import BLUE, GREEN, GREY, ORANGE, VERMILION, Drawing, Rows, listed, panels
+from attnorm.experiments.papers.registry import Settings
 
 SUPPORT = ((-0.75, -0.25), (-0.4, 0.6), (0.15, -0.65), (0.45, 0.45), (0.85, -0.15), (0.05, 0.1))
 PREFERENCE = (0.15, 0.2, 0.2, 0.15, 0.1, 0.2)

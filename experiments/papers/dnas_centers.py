@@ -11,10 +11,10 @@ import math
 
 import torch
 
-from attnorm.analysis.papers.drawing import STYLES, Drawing, Rows, panels
-from attnorm.analysis.papers.registry import Settings
 from attnorm.attention.names import build_normalizer, build_scorer
 from attnorm.attention.normalizers.base import Normalizer
+from attnorm.experiments.papers.drawing import STYLES, Drawing, Rows, panels
+from attnorm.experiments.papers.registry import Settings
 
 SCALES = (0.3, 0.5, 1.0, 1.5)  # a, a panel each; the paper does not state its values
 LARGEST = 100  # ratios from 1 / 100 to 100

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from attnorm import progress
-from attnorm.analysis.papers.drawing import write
-from attnorm.analysis.papers.fenchel_models import folders_by_type, has_transformers
-from attnorm.analysis.papers.registry import ALL, FIGURES, PaperFigure, Settings
-from attnorm.cli.short_runs import short_run
+from attnorm.choices import CONF
+from attnorm.cli.commands import is_help
 from attnorm.errors import ConfigError, Problem
+from attnorm.experiments.papers.drawing import write
+from attnorm.experiments.papers.fenchel_models import folders_by_type, has_transformers
+from attnorm.experiments.papers.registry import ALL, FIGURES, PaperFigure, Settings, listing
+from attnorm.experiments.papers.short_runs import short_run
 from attnorm.imports import nearest
 from attnorm.schema import Count, Text, WholeNumber
 from attnorm.spec.command import read
@@ -32,7 +34,10 @@ class FigureKeys:
 
 
 def draw_figures(arguments: list[str]) -> None:
-    """Draws the named figures into a folder, and prints what to see in them."""
+    """Draws the named figures into a folder, and prints what to see in them; without arguments, the keys and names."""
+    if is_help(arguments):
+        print(f"{(CONF / 'figures.yaml').read_text()}\n{listing()}")
+        return
     progress.quiet_libraries()
     figures, settings, out = read_figures(arguments)
     for name, figure in figures.items():

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 
 import torch
 
-from attnorm.analysis.papers.drawing import BLUE, VERMILION, Drawing, Rows, listed, panels
-from attnorm.analysis.papers.fenchel_models import Measured, has_transformers, measured, measured_runs
-from attnorm.analysis.papers.registry import Settings
 from attnorm.errors import ConfigError, Problem
+from attnorm.experiments.papers.drawing import BLUE, VERMILION, Drawing, Rows, listed, panels
+from attnorm.experiments.papers.fenchel_models import Measured, has_transformers, measured, measured_runs
+from attnorm.experiments.papers.registry import Settings
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 

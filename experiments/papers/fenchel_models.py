@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from attnorm import progress
 from attnorm.analysis.figures import split_label
-from attnorm.analysis.papers.fenchel_problems import LayerProblem, problems_of_ours, problems_of_t5, solved
-from attnorm.analysis.papers.registry import Settings
 from attnorm.analysis.run import load_run
 from attnorm.data.readers.text import read_lines
 from attnorm.data.sources.newswire import NewswireText
 from attnorm.data.tokenizers.wordpiece import WordPiece
 from attnorm.errors import ConfigError, DataError, Problem
+from attnorm.experiments.papers.fenchel_problems import LayerProblem, problems_of_ours, problems_of_t5, solved
+from attnorm.experiments.papers.registry import Settings
 from attnorm.models.bert_checkpoint import read_shape, read_weights
 from attnorm.models.config import EncoderConfig
 from attnorm.models.encoder import Encoder

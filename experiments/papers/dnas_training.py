@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnorm.analysis.figures import least_mass, line, log_axis, log_floor, split_label
-from attnorm.analysis.papers.drawing import GREEN, GREY, STYLES, Drawing, Rows, listed, panels, shades
-from attnorm.analysis.papers.registry import Settings
 from attnorm.attention.names import short_name
 from attnorm.errors import ConfigError, Problem
+from attnorm.experiments.papers.drawing import GREEN, GREY, STYLES, Drawing, Rows, listed, panels, shades
+from attnorm.experiments.papers.registry import Settings
 from attnorm.run.opening import read_run
 from attnorm.run.scalars import recorded_scalars
 from attnorm.spec.read import label_of, resolve_recorded

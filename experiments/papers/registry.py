@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from attnorm.imports import locate
 
 if TYPE_CHECKING:
-    from attnorm.analysis.papers.drawing import Drawing
+    from attnorm.experiments.papers.drawing import Drawing
 
 DNAS = "Doubly-Normalized Attention"
 FENCHEL = "Attention as Inference via Fenchel Duality"
@@ -49,7 +49,7 @@ class PaperFigure:
         function: dotted path of the function `(Settings, **options) -> Drawing`.
         reads: names of the settings that it uses.
         models: the types of the models that it shows if `model` is set.
-        trained: names of the short runs (`attnorm.cli.short_runs`) that it shows if no runs are given.
+        trained: names of the short runs (`attnorm.experiments.papers.short_runs`) that it shows if no runs are given.
         options: further arguments of the function, by which figures of one kind differ.
     """
 
@@ -66,9 +66,9 @@ class PaperFigure:
         """Computes the figure and draws it in the style that all figures share."""
         from matplotlib import rc_context
 
-        from attnorm.analysis.papers.drawing import STYLE
+        from attnorm.experiments.papers.drawing import STYLE
 
-        function: Callable[..., Drawing] = locate(f"attnorm.analysis.papers.{self.function}")
+        function: Callable[..., Drawing] = locate(f"attnorm.experiments.papers.{self.function}")
         with rc_context(STYLE):
             return function(settings, **self.options)
 

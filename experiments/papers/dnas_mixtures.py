@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnorm.analysis.papers.drawing import BLUE, ORANGE, STYLES, Drawing, Rows, listed, panels, shades
-from attnorm.analysis.papers.registry import Settings
 from attnorm.attention.names import build_normalizer, build_scorer
 from attnorm.attention.normalizers.base import Normalizer
+from attnorm.experiments.papers.drawing import BLUE, ORANGE, STYLES, Drawing, Rows, listed, panels, shades
+from attnorm.experiments.papers.registry import Settings
 
 POINTS, START, SPREAD, UPDATES = 100, 1.5, 0.1, 4
 BALANCED, UNBALANCED = 50, 95  # points of the larger cluster
