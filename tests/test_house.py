@@ -33,6 +33,7 @@ BELOW = {  # what of ours a floor may import besides BASE and itself
     "integrations": {"attention", "nn"},
     "probes": {"attention"},
     "optim": {"attention"},
+    "experiments": set(),
     "data": set(),
     "models": {"attention"},
     "tasks": {"models", "data", "attention", "optim"},

@@ -1,12 +1,15 @@
 """The command `attnorm figures`: its names, its files, and what it refuses."""
 
 import csv
+import os
 import re
 import subprocess
+import sys
 from xml.etree import ElementTree
 
 import pytest
 import runs
+from made_up_runs import make_run
 from omegaconf import OmegaConf
 
 from attnorm.cli import main
@@ -44,6 +47,49 @@ def test_help_lists_the_keys_and_every_name(monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert all(f"\n{key}: " in printed for key in defaults())
     assert re.findall(r"^  (\w+) ", printed, re.M) == [*FIGURES, "all"]
+
+
+@pytest.fixture
+def installed(tmp_path):
+    """Runs `attnorm` in a folder, as it is where the package is installed without its clone."""
+    (tmp_path / "one/two").mkdir(parents=True)
+    (tmp_path / "one/two/attnorm").symlink_to(runs.ROOT / "src/attnorm")
+
+    def run(folder, *typed):
+        command = [sys.executable, "-P", "-m", "attnorm", *typed]
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path / "one/two")}
+        return subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+
+    return run
+
+
+@pytest.mark.training  # starts other processes
+def test_one_line_says_where_the_figures_are(tmp_path, installed):
+    ended = installed(tmp_path, "figures", "dnas_fig2")
+    assert ended.returncode == 2 and ended.stdout == ""
+    assert re.fullmatch(r"error: the figures of the papers .* of a clone.*: pip install -e .*\n", ended.stderr)
+
+
+@pytest.mark.slow
+@pytest.mark.training
+def test_the_working_directory_is_a_clone_unless_it_may_come_from_anyone(tmp_path, installed):
+    """It may for a verb that reads runs of others, and in the folder of a run."""
+    ended = installed(runs.ROOT, "figures")
+    assert ended.returncode == 0 and "dnas_fig2" in ended.stdout
+    data = "attnorm.data.sources.bible_alignments.BibleAlignments"
+    typed = ["task=translation", f"data._target_={data}", "trainer=cpu"]
+    run = make_run(tmp_path / "run", settings={"data._target_": data})
+    for folder in (tmp_path, run):
+        for name in ("papers/__init__", "papers/figures", "alignments/bible_alignments"):
+            (folder / "experiments" / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / "experiments" / f"{name}.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')\n")
+    for folder, arguments in ((tmp_path, ("eval", "run=run")), (run, ("figures", "all")), (run, ("train", *typed))):
+        ended = installed(folder, *arguments)
+        assert ended.returncode == 2 and "of a clone of attnorm" in ended.stderr, ended.stderr
+        assert not (tmp_path / "mark").exists()
+    assert installed(tmp_path, "train", *typed).returncode and (tmp_path / "mark").exists()  # the user's own folder
 
 
 def test_a_figure_becomes_three_files_and_two_sentences(tmp_path, monkeypatch, capsys):
