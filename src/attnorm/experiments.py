@@ -14,7 +14,7 @@ class NoClone(ConfigError, ImportError):
     """The code is in a clone of the repository, which is somewhere else."""
 
 
-_folders = [Path(folder, "experiments") for folder in (Path(__file__).parents[2], *own_folders)]
+_folders = [Path(__file__).parents[2] / "experiments", *(Path(folder, "experiments") for folder in own_folders)]
 __path__ = [str(folder) for folder in _folders if (folder / "papers").is_dir()][:1]
 if not __path__:
     message = (
