@@ -341,7 +341,8 @@ def test_all_problems_are_reported_together_and_before_data_is_read(monkeypatch)
 
 
 def test_the_arguments_of_the_trainer_are_those_of_lightning():
-    assert check_trainer.arguments_of_trainer() == inspect.signature(pl.Trainer).parameters.keys()
+    assert check_trainer.ARGUMENTS | check_trainer.OWN_KEYS.keys() == inspect.signature(pl.Trainer).parameters.keys()
+    assert check_trainer.ARGUMENTS.isdisjoint(check_trainer.OWN_KEYS)
 
 
 @pytest.mark.parametrize(("typed", "near"), [("optimizer.lrr=1", "lr"), ("trainer.max_stepz=1", "max_steps")])

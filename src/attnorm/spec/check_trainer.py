@@ -1,12 +1,8 @@
 """The group `trainer`: its keys reach pytorch_lightning.Trainer unchanged, except those that a run itself decides."""
 
-import ast
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,6 +27,14 @@ OWN_KEYS = {  # what a run decides itself, and what to use instead
     "reload_dataloaders_every_n_epochs": "the order of examples changes every epoch already",
     "barebones": "it leaves out checkpoints and logs, which every run keeps",
 }
+ARGUMENTS = {  # of pytorch_lightning.Trainer, whose import takes seconds, without those above
+    *("accelerator", "strategy", "devices", "num_nodes", "precision", "fast_dev_run", "max_epochs", "min_epochs"),
+    *("max_steps", "min_steps", "max_time", "limit_train_batches", "limit_val_batches", "limit_test_batches"),
+    *("limit_predict_batches", "val_check_interval", "num_sanity_val_steps", "log_every_n_steps"),
+    *("accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm", "deterministic", "benchmark"),
+    *("inference_mode", "profiler", "detect_anomaly", "sync_batchnorm", "model_registry"),
+    "enable_autolog_hparams",
+}
 LIMITS = ("max_steps", "max_epochs")  # null and -1: no such limit
 PER_CORE = 4  # processes on the CPU: a small test may have more of them than there are cores
 
@@ -40,8 +44,8 @@ def read_trainer(settings: Mapping[str, Any], problems: Problems) -> TrainerConf
     for key in settings:
         if key in OWN_KEYS:
             problems.append(Problem(f"trainer.{key}", f"cannot be set; {OWN_KEYS[key]}"))
-        elif key not in arguments_of_trainer():
-            near = nearest(key, arguments_of_trainer() - OWN_KEYS.keys())
+        elif key not in ARGUMENTS:
+            near = nearest(key, ARGUMENTS)
             problems.append(Problem(f"trainer.{key}", f"pytorch_lightning.Trainer has no such argument.{near}"))
     ours = {key: value for key, value in settings.items() if key in names_of(TrainerConfig) and key != "arguments"}
     for key in LIMITS:
@@ -52,16 +56,6 @@ def read_trainer(settings: Mapping[str, Any], problems: Problems) -> TrainerConf
         problems += problems_of_machine(trainer)
         problems += problems_of_intervals(trainer)
     return trainer
-
-
-@cache
-def arguments_of_trainer() -> frozenset[str]:
-    """The names of the arguments of pytorch_lightning.Trainer, from its source: importing it takes seconds."""
-    package = find_spec("pytorch_lightning")
-    assert package is not None and package.origin is not None, "the extra `train` installs pytorch-lightning"
-    tree = ast.parse((Path(package.origin).parent / "trainer" / "trainer.py").read_text())
-    [init] = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "__init__")
-    return frozenset(argument.arg for argument in init.args.kwonlyargs)
 
 
 def problems_of_machine(trainer: TrainerConfig) -> Iterator[Problem]:
