@@ -242,6 +242,7 @@ BEST, NEAR, FAR = (np.array([0.8, 0.82, 0.81]) - lower for lower in (0, 0.01, 0.
         (0.85, "shown at these rates only"),
         (None, "shown at these rates only"),
         (nan, "shown at these"),
+        ("diverged", "shown"),
     ],
 )
 @pytest.mark.parametrize("worse", ["softmax", "dnas"])
@@ -253,12 +254,14 @@ def test_a_difference_is_shown_only_if_it_holds_at_every_rate_that_may_be_the_be
     arms = ARMS[:2]
     assert further_rates(found, arms) == {worse: [3e-3], ({"softmax", "dnas"} - {worse}).pop(): [3e-3]}
     if near is not None:
-        table = result((near, near), seed=7)
+        table = result((near, near), seed=7) if near != "diverged" else result((0.9, 0.9), diverged=SEEDS)
         found.further = {arm: {3e-3: table} for arm in tests}
     row = row_of(results_of_cell(found, arms), "dnas")
     assert row.verdict.startswith(word) and row.p_value + DISMISSAL <= row.adjusted < 0.05
     at_rates = row_of(results_of_cell(made_up(found.tests), arms), "dnas")
-    if word == "shown":
+    if near == "diverged":
+        assert row.over_rates == row.p_value and (row.low, row.high) == (at_rates.low, at_rates.high)
+    elif word == "shown":
         assert row.over_rates >= row.p_value and (row.low, row.high) != (at_rates.low, at_rates.high)
         assert row.low * row.high > 0 and row.high - row.low > at_rates.high - at_rates.low
     else:

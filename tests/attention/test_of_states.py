@@ -139,6 +139,14 @@ def test_weights_and_gradients_equal_the_loops(name):
     assert difference(name, make(name)) < 1e-9
 
 
+def test_a_mix_uses_features_that_another_instance_has_made():
+    options = {"members": ["forgetting", "forgetting", "softmax"], "per": "head"}
+    states = randn(1, LENGTH, WIDTH, seed=2)
+    scores, (first, second) = randn(1, HEADS, LENGTH, LENGTH, seed=1), (make("mix", options) for _ in range(2))
+    weights = [module(scores, Mask(causal=True), features=first.features_of(states)) for module in (second, first)]
+    assert_close(*weights, rtol=0, atol=0)
+
+
 class GatesOfTheKeyItself(Forgetting):
     """Each gate stands at the position after its own."""
 

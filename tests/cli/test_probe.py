@@ -3,6 +3,7 @@
 import csv
 import re
 import sys
+from dataclasses import replace
 
 import pytest
 import runs
@@ -257,6 +258,25 @@ def test_a_normalizer_that_fails_is_named_and_the_others_are_shown(monkeypatch, 
     assert f"failed: probe_parts.Broken at Tiny: {reason}" in " ".join((printed + errors).split())
     with open(tmp_path / "here/probe.csv", newline="") as file:
         assert {row["arm"] for row in csv.DictReader(file)} == {"softmax", "dnas", "uniform"}
+
+
+@pytest.mark.parametrize(("diverged", "code"), [(3, 1), (1, 0)])
+def test_models_that_diverge_are_said_and_an_arm_without_others_has_no_verdict(monkeypatch, run, diverged, code):
+    real = experiment.run
+
+    def diverging(job):
+        return replace(real(job), diverged=diverged if job.arm == "dnas" and not job.tune else 0)
+
+    monkeypatch.setattr(experiment, "run", diverging)
+    typed = ["normalizers=softmax,dnas", "probes=probe_parts.Tiny", "seeds=3", "rates=0.01", "out=here"]
+    for _ in range(2):  # trained, and read from the folder
+        ended, printed, errors = run(*typed)
+        said = " ".join((printed + errors).split())
+        assert ended == code and bool(re.search(r"Tiny .* failed", printed)) == (diverged == 3)
+        if diverged == 3:
+            assert "failed: dnas at Tiny: the outputs of all 3 seeds are not finite" in said
+        else:
+            assert "Tiny: dnas: the outputs of 1 seed are not finite, and score as zeros" in said
 
 
 @pytest.mark.parametrize("name", ["Unsolved", "UnsolvedInTraining"])

@@ -13,6 +13,7 @@ from attnorm.run.scalars import read_csv
 from attnorm.spec.read import resolve_recorded
 from attnorm.tasks.task import task_of
 from attnorm.training.callbacks.attention_measures import MEASURE_FILES
+from attnorm.training.callbacks.attention_stats import in_evaluation
 from attnorm.training.run_folder import load_weights
 
 EVERY_2 = ("callbacks=measures", "callbacks.attention_measures.every_n_steps=2")
@@ -82,3 +83,10 @@ def test_a_resumed_run_continues_the_tables_and_training_is_not_touched(tmp_path
         assert [int(row["step"]) for row in read_csv(tmp_path / "second" / name)] == [0, 0, 2, 2, 4, 4]
         assert not (tmp_path / "plain" / name).exists()  # off by default
     assert runs.different_ends(tmp_path / "second", tmp_path / "plain") == []
+
+
+def test_a_model_trains_on_after_an_error_in_evaluation():
+    model = torch.nn.Dropout()
+    with pytest.raises(RuntimeError), in_evaluation(model):
+        raise RuntimeError
+    assert model.training

@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+import pytorch_lightning as pl
 import runs
 import torch
 from marks import slow
@@ -19,7 +21,7 @@ from attnorm.errors import SIGNALS
 from attnorm.tasks.task import Task
 from attnorm.training.callbacks import resuming
 from attnorm.training.callbacks import throughput as callbacks
-from attnorm.training.callbacks.graceful_stop import EarlyStopping, TimeLimit
+from attnorm.training.callbacks.graceful_stop import EarlyStopping, GracefulStop, TimeLimit
 
 BUSY = ("attention=hnas", "data.train_size=60", "task.max_steps=8", "task.validations=2")
 
@@ -125,6 +127,46 @@ def test_a_run_that_continues_stops_early_with_the_patience_that_is_set_now():
     before.wait_count, before.best_score = 1, torch.tensor(2.0)
     now.load_state_dict(before.state_dict())
     assert (now.patience, now.wait_count, now.best_score) == (5, 1, 2.0)
+
+
+class Scripted(pl.LightningModule):
+    """One update and one validation per epoch, whose losses are given."""
+
+    def __init__(self, losses):
+        super().__init__()
+        self.losses, self.weight = losses, torch.nn.Parameter(torch.zeros(()))
+
+    def training_step(self, batch):
+        return self.weight
+
+    def validation_step(self, batch):
+        self.log("val/loss", self.losses[self.current_epoch])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1.0)
+
+    def train_dataloader(self):
+        return torch.utils.data.DataLoader([0])
+
+    val_dataloader = train_dataloader
+
+
+@pytest.mark.parametrize("cls", [EarlyStopping, pl.callbacks.EarlyStopping])
+@pytest.mark.parametrize(
+    ("losses", "least", "epochs"),
+    [
+        ((5.0, 6.0, 4.0, 3.0, 2.0, 1.0), 4, 6),  # it improves after it has been stopped for
+        ((5.0, 6.0, 6.0, 6.0, 6.0, 6.0), 4, 4),
+        ((5.0, 6.0, 4.0, 3.0, 2.0, 1.0), None, 2),
+    ],
+)
+def test_early_stopping_before_the_smallest_number_of_epochs_is_decided_anew(tmp_path, cls, losses, least, epochs):
+    stopping: Any = cls("val/loss", mode="min", patience=1)
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    length: Any = {"min_epochs": least, "max_epochs": len(losses), "val_check_interval": 1}
+    trainer = pl.Trainer(accelerator="cpu", callbacks=[stopping, GracefulStop(tmp_path)], **length, **quiet)
+    trainer.fit(Scripted(losses))
+    assert trainer.current_epoch == epochs
 
 
 @pytest.mark.slow

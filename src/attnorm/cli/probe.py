@@ -28,12 +28,11 @@ from attnorm.attention.testing.before_training import failure_of, is_of_attnorm
 from attnorm.attention.testing.cases import WIDTH
 from attnorm.errors import ConfigError, Problem
 from attnorm.files import why_not_writable
-from attnorm.imports import PATH
 from attnorm.probes import PROBES
 from attnorm.probes.arm import ALIASES, NULLS, Arm
 from attnorm.probes.ensemble import stack
 from attnorm.probes.experiment import Failure, Plan, compare
-from attnorm.probes.jobs import Cell, Job, Result, cells_of
+from attnorm.probes.jobs import Cell, Job, Result, cells_named
 from attnorm.probes.presets import PRESETS, comparison_seeds, tuning_seeds
 from attnorm.schema import Count, Positive, Text
 from attnorm.spec.command import read
@@ -62,8 +61,8 @@ class ProbeSettings:
 
 
 def run_probe(arguments: list[str]) -> int:
-    """Runs the probes, and writes the page, the table and the CSV file. Returns the exit code: 1 if a job has failed,
-    whose normalizer is left out of a cell."""
+    """Runs the probes, and writes the page, the table and the CSV file. Returns the exit code: 1 if a job has failed or
+    all its models have diverged, so that its normalizer is left out of a cell."""
     settings = read_probe(arguments)
     plan = plan_of(settings)
     arms = [plan.arm(label) for label in plan.arms]
@@ -83,7 +82,13 @@ def run_probe(arguments: list[str]) -> int:
     took = f"{time.monotonic() - begin:,.0f} s, {time.process_time() - cpu:,.0f} s of it CPU time of this process"
     progress.console.print(f"written to {page} and {folder / 'probe.csv'} ({took})", markup=False)
     failed = grouped({it.cell.title: it.failed for it in found})
-    show_warnings([f"failed: {text}" for text in failed])
+    diverged = [
+        f"{it.cell.title}: {arm}: the outputs of {counted(result.diverged, 'seed')} are not finite, and score as zeros"
+        for it in found
+        for arm, result in it.tests.items()
+        if result.diverged
+    ]
+    show_warnings([*(f"failed: {text}" for text in failed), *diverged])
     return int(bool(failed))
 
 
@@ -225,23 +230,6 @@ def cells_of_settings(settings: ProbeSettings) -> list[Cell]:
         return PRESETS[settings.preset].chosen()
     names = [it for name in texts(settings.probes) for it in (PROBES if name == ALL else [name])]
     return list(dict.fromkeys(cell for name in names for cell in cells_named(name)))
-
-
-def cells_named(name: str) -> list[Cell]:
-    """The cells of "demand", "demand:4", "package.module.Class" or "package.module.Class:4"."""
-    path, colon, dose = name.rpartition(":")
-    if not colon:
-        return cells_of(name)
-    try:
-        doses = {cell.dose: cell for cell in cells_of(path)}
-    except ValueError:
-        if PATH.fullmatch(name):  # "package.module:Class"
-            return cells_of(name)
-        raise
-    if dose not in doses:
-        allowed = f"allowed: {', '.join(doses)}" if any(doses) else "it has none"
-        raise ValueError(f"{name}: {path} has no dose {dose!r}; {allowed}")
-    return [doses[dose]]
 
 
 def texts(value: str | tuple[str, ...]) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ import torch
 from attnorm.imports import starting_processes
 from attnorm.probes.arm import NULLS, Arm
 from attnorm.probes.jobs import Cell, Job, Result, load, run, save
+from attnorm.wording import counted
 
 TUNING_SEEDS, SEEDS = 100, 110  # the first of each; they never overlap
 FACTOR = 3.0  # between learning rates
@@ -148,11 +149,13 @@ def compare(
         if arm not in it.failed
     ]
     for it, job, result in results_of(tests, folder, workers, report):
-        if isinstance(result, Result):
+        if isinstance(result, Failure):
+            it.failed[job.arm] = result.reason
+        elif result.all_diverged:
+            it.failed[job.arm] = f"the outputs of all {counted(result.diverged, 'seed')} are not finite"
+        else:
             it.tests[job.arm] = result
             it.seconds += result.seconds
-        else:
-            it.failed[job.arm] = result.reason
     others = [(it, plan.test(it.cell, arm, rate)) for it in found for arm, of in further(it).items() for rate in of]
     for it, job, result in results_of(others, folder, workers, report):
         if isinstance(result, Result):

@@ -15,7 +15,7 @@ import torch
 
 from attnorm.attention.measures import column_mass, normalized_entropy
 from attnorm.files import replacing
-from attnorm.imports import find
+from attnorm.imports import PATH, find
 from attnorm.probes import PROBES
 from attnorm.probes.arm import Arm
 from attnorm.probes.base import SITES, Probe
@@ -61,6 +61,23 @@ def cells_of(name: str) -> list[Cell]:
 
 
 EXAMPLE = "{'4': {'queries': 4}}"
+
+
+def cells_named(name: str) -> list[Cell]:
+    """The cells of "demand", "demand:4", "package.module.Class" or "package.module.Class:4"."""
+    path, colon, dose = name.rpartition(":")
+    if not colon:
+        return cells_of(name)
+    try:
+        doses = {cell.dose: cell for cell in cells_of(path)}
+    except ValueError:
+        if PATH.fullmatch(name):  # "package.module:Class"
+            return cells_of(name)
+        raise
+    if dose not in doses:
+        allowed = f"allowed: {', '.join(doses)}" if any(doses) else "it has none"
+        raise ValueError(f"{name}: {path} has no dose {dose!r}; {allowed}")
+    return [doses[dose]]
 
 
 @dataclass(frozen=True)
@@ -134,6 +151,11 @@ class Result:
     def selection(self) -> np.ndarray:
         """The score on the selection data after training (E,)."""
         return self.curve[:, -1]
+
+    @property
+    def all_diverged(self) -> bool:
+        """Whether the scores are only those of outputs that were not finite, which count as 0."""
+        return self.diverged == len(self.curve)
 
 
 def run(job: Job) -> Result:

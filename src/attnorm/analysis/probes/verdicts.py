@@ -208,6 +208,8 @@ def over_rates(row: Row, found: Found, arm: str, baseline: str) -> Row:
     p_values, low, high = [row.p_value], row.low, row.high
     for rate in other_rates(found)[worse]:
         result = found.further.get(worse, {}).get(rate)
+        if result is not None and result.all_diverged:  # so it is not the best rate
+            continue
         theirs = None if result is None else result.scores[row.size].astype(float)
         ours = found.tests[better].scores[row.size]
         its = None

@@ -47,6 +47,7 @@ class Mix(FastNormalizer):
 
     each: list[Normalizer]
     state_rows: list[int]
+    feature_sizes: list[int] | None = None  # of the members that need features
 
     def __init__(
         self,
@@ -70,6 +71,7 @@ class Mix(FastNormalizer):
         if per == "head" and heads is None:
             raise ValueError("per='head': needs heads=<number of heads>")
         facts = {"heads": heads, "width": width, "state_width": state_width, "place": place}
+        self.state_width = state_width
         self.members = nn.ModuleDict(build_members(members, builder, **facts))
         self.promise(list(self.members.values()))  # type: ignore[arg-type]  # all of them are normalizers
         if any(member.remainder_value() is not None for member in self.each):
@@ -155,6 +157,8 @@ class Mix(FastNormalizer):
 
     def split(self, features: Tensor | None) -> list[dict[str, Tensor]]:
         """The argument `features` of each member; nothing for a member that needs none."""
+        if features is not None and self.feature_sizes is None:  # another instance has made them
+            self.features(features.new_zeros(1, 1, self.state_width or 1))
         parts = iter(() if features is None else features.split(self.feature_sizes, -1))
         return [{} if member.needs_states == "none" else {"features": next(parts)} for member in self.each]
 

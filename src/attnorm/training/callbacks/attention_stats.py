@@ -136,8 +136,10 @@ def in_evaluation(model: nn.Module) -> Iterator[None]:
     """Puts the model in evaluation mode inside this context."""
     was_training = model.training
     model.eval()
-    yield
-    model.train(was_training)
+    try:
+        yield
+    finally:
+        model.train(was_training)
 
 
 def log_now(trainer: pl.Trainer, metrics: dict[str, float]) -> None:
