@@ -634,6 +634,28 @@ def test_a_folder_that_is_itself_a_link_and_the_links_of_wandb_are_fine(tmp_path
     assert read_config(tmp_path / "link")["seed"] == 1
 
 
+@pytest.mark.parametrize("typed", [(), ("run.follow_links=true",)], ids=["not typed", "typed"])
+@pytest.mark.parametrize("reader", ["eval", "generate", "resume"])
+def test_checkpoints_may_be_a_link_only_if_that_was_typed(monkeypatch, tmp_path, capfd, reader, typed):
+    """The link leads to another run of the same user. The settings of the folder cannot allow it."""
+    run, other = runs.copied_run(tmp_path), runs.copied_run(tmp_path / "other")
+    shutil.rmtree(run / "checkpoints")
+    (run / "checkpoints").symlink_to(other / "checkpoints")
+    (run / "notes").symlink_to(tmp_path)  # which attnorm never opens
+    edit(run, "run.follow_links", True)
+    (tmp_path / "input").write_text("news\n")
+    verb, *arguments = READERS[reader]
+    arguments = [it.format(run=run).replace("=-", f"={tmp_path}/input") for it in arguments]
+    if typed:
+        edit(run, "run", {"keep_best": 1})
+        assert runs.call(monkeypatch, verb, *arguments, *typed) == 0
+    else:
+        before = runs.contents(tmp_path)
+        said = refusal(monkeypatch, capfd, verb, *arguments)
+        assert f"{run}/checkpoints: is a link to" in said and "type run.follow_links=true" in said
+        assert runs.contents(tmp_path) == before
+
+
 @pytest.mark.slow
 def test_a_sweep_folder_is_opened_like_a_run(monkeypatch, tmp_path, capfd):
     (tmp_path / "sweep").mkdir()

@@ -117,8 +117,10 @@ def start(verb: str, arguments: list[str]) -> int:
         from attnorm.cli.doctor import run_doctor
 
         return run_doctor(arguments)
+    from attnorm.run.opened_folder import take_follow_links
     from attnorm.run.trust import find_own_parts
 
+    arguments = take_follow_links(arguments)
     gc.set_threshold(COLLECT_EVERY)
     find_own_parts(verb, arguments)
     if verb == "train":

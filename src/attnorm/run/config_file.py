@@ -7,10 +7,13 @@ from typing import Any
 import yaml
 
 from attnorm.errors import RunError
+from attnorm.moved import MOVED
+from attnorm.parts import TARGET
+from attnorm.run.opened_folder import EVENTS as EVENTS
 from attnorm.run.opened_folder import is_name, opened
 
 FILE = "config.yaml"
-EVENTS, SWEEP_FILE = "jobs.jsonl", "sweep.json"  # of a sweep folder
+SWEEP_FILE = "sweep.json"  # of a sweep folder
 COST_FILE = "cost.json"  # of a run that measures the cost of an update
 TUNE, COST = "tune", "cost"  # folders in a sweep folder, whose runs tune or measure: they are no runs of arms
 FURTHER = "further"  # the purpose of runs in the folder TUNE with the comparison seeds at other values
@@ -51,11 +54,21 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise RunError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
     if not isinstance(config, dict) or not config:
         raise RunError(f"{path}: expected the settings of a run, a YAML mapping")
+    translate_targets(config)
     for problem in (*unlike_settings("", config), *unlike_groups(config), *unlike_run(config)):
         raise RunError(f"{path}: {problem}")
     for option, value in BEFORE.get(str(config.get("data", {}).get("_target_")), {}).items():
         config["data"].setdefault(option, value)
     return config
+
+
+def translate_targets(value: Any) -> None:
+    """Gives the classes that are named inside a value by the modules of earlier versions their present names."""
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        translate_targets(inner)
+    if isinstance(value, dict) and isinstance(path := value.get(TARGET), str):
+        module, dot, name = path.rpartition(".")
+        value[TARGET] = f"{MOVED.get(module, module)}{dot}{name}"
 
 
 def check_events(text: str, path: Path) -> None:

@@ -6,6 +6,7 @@ weights that its config.yaml names is read outside it, and no code runs that was
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from attnorm.errors import RunError
@@ -16,16 +17,21 @@ FILES = (
     *(".svg", ".txt", ".yaml"),
 )
 LINKING = "wandb"  # writes links of its own into a folder of this name, which attnorm neither reads nor writes
+LINKED = (*FOLDERS, LINKING, "tensorboard", "stacks")  # folders that may be links if that was typed
+EVENTS = "jobs.jsonl"  # a folder with this file is that of a sweep, where every folder may be that of a run
+FOLLOW = "run.follow_links"
+_typed: set[str] = set()  # holds FOLLOW if it was typed as true; no run folder can set it
 
 
 def opened(folder: Path) -> Path:
     """The folder itself, in which every path is what its name says and leads nowhere else.
 
     `folder` may be a link. The folder is also removed from the search path of Python, since its files could take the
-    place of libraries.
+    place of libraries. Links that attnorm never opens are left alone. With `run.follow_links=true` typed, its folders,
+    such as `checkpoints`, may be links to other folders.
 
-    Raises RunError for a link inside the folder, for a pipe, a socket or a device, for a folder with the name of a
-    file, and for a file with the name of a folder.
+    Raises RunError for another link inside the folder, for a pipe, a socket or a device, for a folder with the name of
+    a file, and for a file with the name of a folder.
     """
     leave_out(folder)
     left = [folder]
@@ -46,10 +52,14 @@ def is_folder(entry: os.DirEntry[str], folder: Path) -> bool:
     """Whether an entry of a folder is a folder. Raises RunError if it is not what its name says, see `opened`."""
     path = Path(entry.path)
     if entry.is_symlink():
-        if LINKING not in path.relative_to(folder).parts[:-1]:
+        parts, may_follow = path.relative_to(folder).parts, entry.name in LINKED and path.is_dir()
+        ours = {*path.suffixes, *parts} & {*FILES, *LINKED}
+        is_opened = bool(ours) or (folder / EVENTS).exists()
+        if is_opened and LINKING not in parts[:-1] and not (may_follow and _typed):
+            instead = f"type {FOLLOW}=true if you trust it" if may_follow else "replace the link by what it leads to"
             raise RunError(
                 f"{path}: is a link to {os.readlink(path)}. The folder of a run may come from anyone, so links in it "
-                "are not followed; replace the link by what it leads to"
+                f"are not followed; {instead}"
             )
         return False
     if entry.is_dir(follow_symlinks=False):
@@ -61,6 +71,20 @@ def is_folder(entry: os.DirEntry[str], folder: Path) -> bool:
     if entry.name in FOLDERS:
         raise RunError(f"{path}: is a file; expected a folder")
     return False
+
+
+def take_follow_links(arguments: Sequence[str]) -> list[str]:
+    """The arguments of a command without `run.follow_links=true` and `=false`, of which the last one is obeyed."""
+    typed = [argument for argument in arguments if argument in (f"{FOLLOW}=true", f"{FOLLOW}=false")]
+    _typed.clear()
+    if typed and typed[-1].endswith("true"):
+        _typed.add(FOLLOW)
+    return [argument for argument in arguments if argument not in typed]
+
+
+def typed_follow_links() -> list[str]:
+    """The argument that lets another command follow links, if it was typed for this one."""
+    return [f"{FOLLOW}=true"] if _typed else []
 
 
 def is_name(value: object) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from attnorm.errors import RunError
 from attnorm.run.config_file import COST, FILE, TUNE, read_settings
+from attnorm.run.opened_folder import typed_follow_links
 from attnorm.run.state import FolderLock, RunState, state_of
 from attnorm.run.trust import in_need_of_trust
 from attnorm.spec.compose import quoted
@@ -35,8 +36,8 @@ def command_of(job: Job, program: Sequence[str] = TRAIN) -> list[str]:
     """The command that runs a job: from the start, or from where it was stopped if the run has been started before."""
     if state_of(job.folder).is_unfinished:
         trusted = ["trust_code=true"] if is_as_typed(job) else []
-        return [*program, f"resume={_text(job.folder)}", *trusted]
-    return [*program, *job.overrides, f"hydra.run.dir={_text(job.folder)}"]
+        return [*program, f"resume={_text(job.folder)}", *trusted, *typed_follow_links()]
+    return [*program, *job.overrides, f"hydra.run.dir={_text(job.folder)}", *typed_follow_links()]
 
 
 def is_as_typed(job: Job) -> bool:
