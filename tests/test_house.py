@@ -247,10 +247,12 @@ def targets(settings):
 
 def test_every_class_that_a_yaml_file_names_can_be_imported():
     from attnorm.imports import locate
+    from attnorm.moved import MOVED
 
     named = {path for file in (ROOT / "conf").rglob("*.yaml") for path in targets(yaml.safe_load(file.read_text()))}
     for path in named:
         assert callable(locate(path)), path
+        assert path.rpartition(".")[0] not in MOVED, path  # a run that records it would be opened with another name
     for group in ("tasks", "models", "data", "training", "optim"):  # so that none of them is overlooked
         assert any(path.startswith(f"attnorm.{group}.") for path in named), group
 

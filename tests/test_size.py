@@ -22,7 +22,7 @@ from attnorm.data.sampler import TokenBatches
 from attnorm.tasks.task import task_of
 
 RECORDED = {
-    "lines of src": 52_480,
+    "lines of src": 52_483,
     "files of src": 477,
     "functions of src": 3731,
     "public names that several modules define": 140,
