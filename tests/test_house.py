@@ -25,6 +25,7 @@ BASE = {  # single files that every floor may import, and which others of them e
     "schema": {"errors", "imports"},
     "parts": {"errors", "imports", "schema"},
     "settings": {"parts", "schema"},
+    "source_code": {"imports"},
     "wording": set(),
 }
 BELOW = {  # what of ours a floor may import besides BASE and itself

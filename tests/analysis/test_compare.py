@@ -20,6 +20,7 @@ from attnorm.analysis import compare
 from attnorm.analysis.arms import arms_of, find_runs, varying
 from attnorm.analysis.cautions import unbeaten
 from attnorm.analysis.comparison import baseline_of
+from attnorm.analysis.report.content import collect
 from attnorm.analysis.statistics.crossed import paired_difference
 from attnorm.analysis.statistics.power import plan
 from attnorm.analysis.statistics.variances import Variances
@@ -65,6 +66,41 @@ def test_of_two_runs_with_one_seed_the_finished_one_counts(tmp_path):
     make_run(tmp_path / "c", seed=1, state=None)
     [arm] = arms_of(find_runs([tmp_path]))
     assert [run.folder for run in arm.runs] == [finished]
+
+
+OWN = {"attention.encoder": "lab.norms.Mine"}
+ONE, TWO = "0" * 16, "1" * 16
+
+
+@pytest.mark.parametrize(
+    ("modules", "refused"),
+    [
+        (({"lab.base": [ONE]}, {"lab.base": [ONE]}, {}), False),
+        (({"lab.base": [ONE]}, {"lab.other": [TWO]}, {}), False),
+        (({"lab.base": [ONE]}, {"lab.base": [TWO]}, {}), True),
+        (({"lab.base": [ONE, TWO]}, {}, {}), True),  # a run that was resumed after an edit
+        (({"lab.base": [ONE]}, {}, {"lab.base": [TWO]}), True),  # of another arm
+        (({"lab.base": [ONE]}, None, {}), False),
+        ((["lab"], {"lab.base": TWO}, {"lab.base": [3]}), False),  # anyone may have written it
+    ],
+)
+def test_runs_with_different_versions_of_an_own_module_are_not_mixed(tmp_path, modules, refused):
+    folders = [make_run(tmp_path / f"own{seed}", "Mine", seed, settings=OWN, gain=1.0) for seed in (1, 2)]
+    folders += [make_run(tmp_path / f"{seed}", seed=seed) for seed in (1, 2)]
+    for folder, its in zip(folders, modules, strict=False):
+        record = {} if its is None else {"modules": its}
+        (folder / "environment.json").write_text(json.dumps({"gpus": []} | record))
+    for verb in (lambda: compare("softmax", tmp_path), lambda: collect([tmp_path])):
+        if refused:
+            with pytest.raises(
+                RunError, match=rf"lab.base was edited .*{ONE}.*{TWO}|lab.base was edited .*{TWO}.*{ONE}"
+            ):
+                verb()
+        else:
+            verb()
+    if None in modules:
+        [said] = [it for it in compare("softmax", tmp_path).doubts if "own modules" in it]
+        assert "Mine, seed 2 was trained by an older version" in said
 
 
 def test_runs_are_found_in_folders_below_folders_and_by_patterns(tmp_path):

@@ -191,6 +191,9 @@ def test_different_code_is_noted(tmp_path, uncharted):
     (second / "environment.json").write_text(json.dumps({"git": {"commit": "f" * 40, "changed": True}}))
     notes = " ".join(collect([first, second]).tasks[0].doubts)
     assert "the commit of the code" in notes and "ffffffffff with uncommitted changes" in notes
+    (second / "environment.json").write_text(json.dumps({"git": None, "code": "0123456789abcdef"}))
+    notes = " ".join(collect([first, second]).tasks[0].doubts)
+    assert "the commit of the code" in notes and "an installed package, version 0123456789abcdef" in notes
 
 
 @pytest.mark.slow

@@ -4,13 +4,16 @@ import importlib
 import itertools
 import subprocess
 import sys
+import textwrap
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import probe_parts
 import pytest
 import torch
 
+from attnorm import source_code
 from attnorm.probes import PROBES, ensemble, experiment, jobs
 from attnorm.probes.experiment import Plan, compare, in_processes
 from attnorm.probes.jobs import Cell, Job, Result, load, save
@@ -31,7 +34,7 @@ def result_with(job, selection, scores=0.5):
     members = len(job.seeds) * len(job.rates)
     selection = np.broadcast_to(np.asarray(selection, dtype=float), members)
     tables = {size: np.full((members, 20), scores) for size in job.cell.probe().test_sizes}
-    return Result(selection[:, None], {} if job.tune else tables, {}, {}, 0, 1.0)
+    return Result(selection[:, None], {} if job.tune else tables, {}, {}, 0, 1.0, job.code())
 
 
 @pytest.fixture
@@ -248,21 +251,69 @@ def test_a_change_runs_what_depends_on_it(monkeypatch, tmp_path, change, tune, t
     assert {job.arm for job in seen if job.tune} == tune and {job.arm for job in seen if not job.tune} == test
 
 
-def test_a_change_of_an_own_class_runs_its_jobs(monkeypatch, tmp_path):
-    source = "from attnorm.attention.normalizers.softmax import Softmax\n\n\nclass Mine(Softmax):\n    pass\n"
-    (tmp_path / "changing_parts.py").write_text(source)
-    monkeypatch.syspath_prepend(tmp_path)
+OWN = {  # the normalizer, its base class, and helpers: a constant, one that a function imports, and one by its name
+    "edited_parts": """
+        import importlib
+        from edited_base import Base
+        from edited_helper import SCALE
+        named = importlib.import_module("edited_named")
+        class Mine(Base):
+            def weights(self, s, given):
+                from edited_late import late
+                return super().weights(named.same(late(s * SCALE)), given)
+        """,
+    "edited_base": "from attnorm.attention.normalizers.softmax import Softmax\nclass Base(Softmax):\n    pass",
+    "edited_helper": "SCALE = 1.0",
+    "edited_late": "def late(s):\n    return s",
+    "edited_named": "def same(s):\n    return s",
+    "edited_other": "from attnorm.attention.normalizers.relu import ReLU\nclass Other(ReLU):\n    pass",
+}
+
+
+@pytest.mark.parametrize("edited", [*OWN, "attnorm.attention.normalizers.softmax", "attnorm.probes.ensemble", ""])
+def test_an_edit_runs_the_jobs_that_depend_on_it(monkeypatch, tmp_path, edited):
+    versions = itertools.count()
+
+    def write(name):
+        (tmp_path / f"{name}.py").write_text(f"{textwrap.dedent(OWN[name])}\n# {next(versions)}\n")
+
+    def start_again():
+        for name in OWN:
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        importlib.invalidate_caches()
+        return compare(plan, tmp_path / "out")
+
     seen = made_up(monkeypatch, lambda arm, rate, seed: rate)
-    plan = replace(PLAN, arms=["softmax", "changing_parts.Mine"])
-    compare(plan, tmp_path / "out")
+    monkeypatch.syspath_prepend(tmp_path)
+    plan = replace(PLAN, arms=["softmax", "edited_parts.Mine", "edited_other.Other"])
+    for name in OWN:
+        write(name)
+    start_again()
     seen.clear()
-    compare(plan, tmp_path / "out")
-    assert seen == []
-    (tmp_path / "changing_parts.py").write_text(source.replace("pass", "total = 1.0"))
-    importlib.invalidate_caches()
-    del sys.modules["changing_parts"]
-    compare(plan, tmp_path / "out")
-    assert [job.arm for job in seen] == ["changing_parts.Mine"] * 2
+    [found] = start_again()
+    assert seen == [] and not found.edited and not found.unrecorded
+    if edited in OWN:
+        write(edited)
+    elif edited:
+        module, copy = sys.modules[edited], tmp_path / "copy.py"
+        copy.write_bytes(Path(module.__file__).read_bytes() + b"\n# edited")
+        monkeypatch.setattr(module, "__file__", str(copy))
+        monkeypatch.delitem(source_code._read, edited)
+    [found] = start_again()
+    depending = {"edited_other": ["edited_other.Other"], "": [], "attnorm.probes.ensemble": plan.arms}
+    depending["attnorm.attention.normalizers.softmax"] = ["softmax", "edited_parts.Mine"]
+    assert [job.arm for job in seen if job.tune] == depending.get(edited, ["edited_parts.Mine"])
+    assert len(seen) == 2 * len({job.arm for job in seen})
+    assert found.edited <= {edited}, "a class that was edited has other files"
+
+
+def test_results_of_an_earlier_version_are_kept(monkeypatch, tmp_path):
+    seen = made_up(monkeypatch, lambda arm, rate, seed: rate)
+    with monkeypatch.context() as patch:
+        patch.setattr(experiment, "run", lambda job: replace(result_with(job, 0.5), code=None))
+        compare(PLAN, tmp_path)
+    [found] = compare(PLAN, tmp_path)
+    assert seen == [] and found.unrecorded == 8
 
 
 def test_a_result_comes_back_as_it_was(tmp_path):

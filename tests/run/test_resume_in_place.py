@@ -1,6 +1,7 @@
 """`resume=`: a run continues in its own folder, from its newest good checkpoint, as if it had never stopped."""
 
 import functools
+import hashlib
 import itertools
 import json
 import multiprocessing
@@ -12,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import probe_parts
 import pytest
 import runs
 import sentencepiece
@@ -117,6 +119,21 @@ def test_a_run_continues_with_the_tokenizer_that_it_has_trained(monkeypatch, tmp
     model = (run / "sentencepiece.model").read_bytes()
     assert resume(run)["state"] == "finished" and model == (run / "sentencepiece.model").read_bytes()
     assert runs.same_run(tmp_path / "straight", run)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_resumed_after_an_edit_has_both_versions(monkeypatch, tmp_path, caplog):
+    monkeypatch.setenv("ATTNORM_TRUST", "probe_parts")
+    run = runs.stopped(monkeypatch, tmp_path / "run", 5, *SHORT[1:], "attention.encoder=probe_parts.Slopes")
+    record = run / "environment.json"
+    environment = json.loads(record.read_text())
+    file = Path(probe_parts.__file__)
+    assert environment["modules"] == {"probe_parts": [hashlib.sha256(file.read_bytes()).hexdigest()[:16]]}
+    versions = ["0" * 16, *environment["modules"]["probe_parts"]]
+    record.write_text(json.dumps(environment | {"modules": {"probe_parts": versions[:1]}}))
+    resume(run)
+    assert json.loads(record.read_text())["modules"] == {"probe_parts": versions}
+    assert "probe_parts was edited" in caplog.text
 
 
 @pytest.mark.slow

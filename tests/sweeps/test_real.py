@@ -1,5 +1,6 @@
 """Sweeps of real, tiny runs: checking before the first one starts, and being killed and continued."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -11,10 +12,13 @@ import runs
 from sweeping import events, report, wait_for
 from sweeping import kill as kill_sweep
 
-from attnorm.cli.check_jobs import Checker
+from attnorm.cli.check_jobs import Checked, Checker
+from attnorm.cli.sweep_jobs import refuse_other_code
+from attnorm.errors import RunError
 from attnorm.run.config_file import read_config
 from attnorm.run.key import run_key
 from attnorm.spec.compose import readable
+from attnorm.sweeps.state import Journal
 
 pytestmark = [pytest.mark.training, pytest.mark.slow]  # it starts processes
 
@@ -126,6 +130,44 @@ def test_a_sweep_is_continued_elsewhere_without_the_checkpoints_of_finished_runs
     assert [it["state"] for it in report(there / "s")["jobs"]] == ["finished"] * 3
     compared = runs.command("-m", "attnorm", "compare", "against=s", cwd=there, env=source())
     assert compared.returncode == 0 and "uniform" in compared.stdout, compared.stdout + compared.stderr
+
+
+OWN = {
+    "own_norm": "import own_base\nfrom own_helper import SCALE\nclass Mine(own_base.Base):\n    scale = SCALE\n",
+    "own_base": "from attnorm.attention.normalizers.softmax import Softmax\nclass Base(Softmax):\n    pass\n",
+    "own_helper": "SCALE = 1.0\n",
+}
+
+
+def test_a_sweep_does_not_mix_two_versions_of_an_own_module(tmp_path):
+    def start_again():
+        return attnorm(tmp_path, "attention=own_norm.Mine", "dir=s")
+
+    def content():
+        files = sorted(path for path in (tmp_path / "s").rglob("*") if path.is_file())
+        return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+    for name, text in OWN.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    started = start_again()
+    assert started.returncode == 0, started.stdout + started.stderr
+    [record] = (tmp_path / "s").glob("*/environment.json")
+    digests = {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in OWN.items()}
+    environment = json.loads(record.read_text())
+    assert environment["modules"] == {name: [digest] for name, digest in digests.items()}
+    before = content()
+    (tmp_path / "own_helper.py").write_text("SCALE = 2.0\n")
+    ended, now = start_again(), hashlib.sha256(b"SCALE = 2.0\n").hexdigest()[:16]
+    assert ended.returncode == 2 and content() == before, ended.stdout + ended.stderr
+    said = " ".join(ended.stderr.split())
+    assert "own_helper was edited" in said and digests["own_helper"] in said and now in said
+    refuse_other_code(Journal(tmp_path / "s"), [Checked(modules=digests)])
+    for name in OWN:
+        with pytest.raises(RunError, match=f"{name} was edited"):
+            refuse_other_code(Journal(tmp_path / "s"), [Checked(), Checked(modules=digests | {name: now})])
+    del environment["modules"]  # of an earlier version
+    record.write_text(json.dumps(environment))
+    refuse_other_code(Journal(tmp_path / "s"), [Checked(modules=dict.fromkeys(OWN, now))])
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import functools
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -18,6 +19,7 @@ from marks import slow
 from tolerance import rounding
 from torch.testing import assert_close
 
+from attnorm import source_code
 from attnorm.cli import errors
 from attnorm.data.sampler import TokenBatches
 from attnorm.errors import ConfigError, Interrupted
@@ -144,7 +146,7 @@ def test_the_record_says_what_was_set_and_where():
     assert cfg["seed"] == 1 and cfg["model"]["d_model"] == 16
     environment = json.loads((run / "environment.json").read_text())
     assert environment["packages"]["torch"] == torch.__version__
-    assert {"command", "git", "python", "gpus"} <= set(environment)
+    assert {"command", "git", "code", "python", "gpus"} <= set(environment) and environment["modules"] == {}
 
 
 def test_only_tracked_files_count_as_changes_to_the_code(tmp_path):
@@ -161,6 +163,20 @@ def test_only_tracked_files_count_as_changes_to_the_code(tmp_path):
     assert git_state(tmp_path)["changed"] is True
     git("add", "code.py")
     assert git_state(tmp_path)["changed"] is True
+    (tmp_path / "site-packages").mkdir()
+    assert git_state(tmp_path / "site-packages") is None, "a package that is installed inside the repository"
+
+
+def test_an_edit_of_attnorm_changes_its_digest(tmp_path, monkeypatch):
+    recorded, digest = source_code.digest_of_attnorm(), source_code.digest_of_attnorm.__wrapped__
+    copy = shutil.copytree(Path(source_code.__file__).parent, tmp_path / "attnorm", symlinks=True)
+    monkeypatch.setattr(source_code, "__file__", str(copy / "source_code.py"))
+    digests = [digest()]
+    with open(copy / "attention" / "normalizers" / "softmax.py", "a") as file:
+        file.write("\n")
+    digests.append(digest())
+    (copy / "optim.py").rename(copy / "renamed.py")
+    assert digests[0] == recorded and len({*digests, digest()}) == 3
 
 
 def test_final_headlines_and_samples_are_one_line_each():

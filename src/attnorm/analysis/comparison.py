@@ -10,7 +10,7 @@ import numpy as np
 from attnorm.analysis.arms import Arm, arms_of, find_runs, is_of_normalizer, varying
 from attnorm.analysis.cautions import cautions_of, failures, numbers_of, simple_methods, unbeaten, undefined
 from attnorm.analysis.grids import Grid, grids_of, other_values
-from attnorm.analysis.provenance import check_inputs, doubts_of
+from attnorm.analysis.provenance import check_code, check_inputs, doubts_of
 from attnorm.analysis.scores import (
     ExampleTable,
     Source,
@@ -151,6 +151,7 @@ def compare_arms(
     if len({arm.task for arm in arms}) > 1:
         names = ", ".join(dict.fromkeys(arm.task for arm in arms))
         raise RunError(f"runs of different tasks cannot be compared: {names}")
+    check_code(arms)
     finished = [run for arm in arms for run in arm.finished.values()]
     check_current(finished, split)
     chosen_split = common_split(finished, split)

@@ -7,14 +7,53 @@ from typing import Any
 from attnorm.analysis.arms import Arm
 from attnorm.analysis.scores import ExampleTable
 from attnorm.errors import RunError
+from attnorm.imports import package_of
+from attnorm.run.trust import dotted_paths
+from attnorm.source_code import recorded
 
+LIBRARIES = ("attnorm", "torch", "pytorch_lightning")  # packages of parts that are not own ones
 LISTED = 3  # runs or values that a sentence names
 DATA_KEYS = ("data.", "tokenizer.", "task.", "model.")  # settings on which the fingerprints of training data depend
 
 
 def doubts_of(arms: Sequence[Arm]) -> list[str]:
     """What makes a comparison of these arms doubtful, as sentences."""
-    return [*environment_notes(arms), *training_data_notes(arms), *superseded_notes(arms)]
+    return [*environment_notes(arms), *unrecorded_code(arms), *training_data_notes(arms), *superseded_notes(arms)]
+
+
+def check_code(arms: Sequence[Arm]) -> None:
+    """Raises RunError if finished runs were trained with different versions of an own module."""
+    versions: dict[str, dict[str, str]] = defaultdict(dict)  # module -> digest -> a run that has it
+    for arm in arms:
+        for run in arm.finished.values():
+            for module, digests in recorded(run.environment.get("modules")).items():
+                for digest in digests:
+                    versions[module].setdefault(digest, f"{arm.label}, seed {run.seed} ({run.folder})")
+    for module, runs in versions.items():
+        if len(runs) > 1:
+            (one, first), (other, second), *_ = runs.items()
+            raise RunError(
+                f"{module} was edited between these runs, so their results are not mixed: {first} was trained with the "
+                f"version {one}, and {second} with {other} (SHA-256 of the file). Compare runs of one version, or "
+                "train the others again"
+            )
+
+
+def unrecorded_code(arms: Sequence[Arm]) -> list[str]:
+    """A sentence if runs have parts of one's own whose code is not recorded."""
+    names = [
+        f"{arm.label}, seed {run.seed}"
+        for arm in arms
+        for run in arm.finished.values()
+        if "modules" not in run.environment
+        and any(package_of(path) not in LIBRARIES for _, path in dotted_paths(dict(run.config), training=True))
+    ]
+    if not names:
+        return []
+    return [
+        "It cannot be checked whether own modules were edited between the runs: "
+        f"{some(names)} {'was' if len(names) == 1 else 'were'} trained by an older version of attnorm."
+    ]
 
 
 def environment_notes(arms: Sequence[Arm]) -> list[str]:
@@ -37,10 +76,13 @@ def environment_notes(arms: Sequence[Arm]) -> list[str]:
 def facts_of(environment: Mapping[str, Any]) -> dict[str, str]:
     """What a reader wants to be equal between runs, in words."""
     facts = {}
-    git, packages, gpus = (environment.get(name) for name in ("git", "packages", "gpus"))
+    git, code, packages, gpus = (environment.get(name) for name in ("git", "code", "packages", "gpus"))
+    version = f", version {code}" if isinstance(code, str) else ""
     if isinstance(git, dict) and git.get("commit"):
-        changed = " with uncommitted changes" if git.get("changed") else ""
+        changed = f" with uncommitted changes{version}" if git.get("changed") else ""
         facts["the commit of the code"] = f"{str(git['commit'])[:10]}{changed}"
+    elif code:
+        facts["the commit of the code"] = f"an installed package{version}"
     if isinstance(packages, dict):
         for name in ("torch", "attnorm"):
             if name in packages:

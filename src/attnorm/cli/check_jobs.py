@@ -36,6 +36,7 @@ class Checked:
     devices:  `trainer.devices` as it is set.
     named:    what `run.trust.in_need_of_trust` finds in it.
     gpus:     the GPUs of this machine that PyTorch sees if the job uses GPUs; [] if it runs on the CPU.
+    modules:  the digests of the own modules on which it depends, by name.
     """
 
     problems: list[tuple[str, str]] = field(default_factory=list)
@@ -51,6 +52,7 @@ class Checked:
     uses_gpu: bool = False
     gpus: list[str] = field(default_factory=list)
     named: list[tuple[str, str]] = field(default_factory=list)
+    modules: dict[str, str] = field(default_factory=dict)
 
 
 class Checker:
@@ -185,7 +187,7 @@ def facts(config: ResolvedConfig) -> Checked:
     """What a sweep has to know of a checked configuration."""
     import torch
 
-    from attnorm.run.key import run_key
+    from attnorm.run.key import code_of, run_key
     from attnorm.run.trust import in_need_of_trust
 
     accelerator = config.trainer.accelerator
@@ -206,6 +208,7 @@ def facts(config: ResolvedConfig) -> Checked:
         uses_gpu=uses_gpu,
         gpus=named if uses_gpu else [],
         named=sorted(in_need_of_trust(config.settings)),
+        modules=code_of(config.settings),
     )
 
 

@@ -37,7 +37,7 @@ from attnorm.probes.presets import PRESETS, comparison_seeds, tuning_seeds
 from attnorm.schema import Count, Positive, Text
 from attnorm.spec.command import read
 from attnorm.training.console import print_table, show_warnings
-from attnorm.wording import counted
+from attnorm.wording import counted, listed
 
 ALL = "all"
 PREVIEW = (
@@ -81,6 +81,11 @@ def run_probe(arguments: list[str]) -> int:
         progress.console.print(note, markup=False)
     took = f"{time.monotonic() - begin:,.0f} s, {time.process_time() - cpu:,.0f} s of it CPU time of this process"
     progress.console.print(f"written to {page} and {folder / 'probe.csv'} ({took})", markup=False)
+    if edited := sorted({name for it in found for name in it.edited}):
+        progress.console.print(f"trained again, because the code has changed: {listed(edited)}", markup=False)
+    if unrecorded := sum(it.unrecorded for it in found):
+        kept = f"{counted(unrecorded, 'result')} of an earlier version, which did not record the code: kept"
+        progress.console.print(f"{kept}. To train again, choose another folder: out=<folder>", markup=False)
     failed = grouped({it.cell.title: it.failed for it in found})
     diverged = [
         f"{it.cell.title}: {arm}: the outputs of {counted(result.diverged, 'seed')} are not finite, and score as zeros"

@@ -27,6 +27,7 @@ from attnorm.cli.sweep_jobs import (
     metric_of,
     problems_of,
     refuse_other_budget,
+    refuse_other_code,
     sample_jobs,
     tuned,
     values_to_try,
@@ -72,7 +73,7 @@ def sweep(command: SweepCommand) -> int:
             raise ConfigError(problems)
         seconds, folder = time.monotonic() - started, sweep_folder(command, facts)
         if folder.exists():
-            opened(folder)
+            refuse_other_code(Journal(opened(folder)), facts)
         lock = FolderLock(folder, SWEEP_LOCK)
         console.print(f"sweep folder: {folder}", markup=False)
         take_over(folder, lock)

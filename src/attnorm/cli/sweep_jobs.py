@@ -5,9 +5,11 @@ from pathlib import Path
 
 from attnorm.cli.check_jobs import Checked
 from attnorm.cli.read_sweep import SweepCommand
-from attnorm.errors import ConfigError, Problem, UserError
+from attnorm.errors import ConfigError, Problem, RunError, UserError
 from attnorm.progress import console
 from attnorm.run.key import NOT_PART
+from attnorm.run.state import PROGRESS, RunState, read_json, state_of
+from attnorm.source_code import recorded
 from attnorm.sweeps.jobs import Job, expand, job_folder, label_of, name_of, override_key
 from attnorm.sweeps.record import SweepRecord
 from attnorm.sweeps.state import Journal
@@ -66,6 +68,22 @@ def refuse_other_budget(folder: Path, journal: Journal, jobs: Iterable[Overrides
             now = f"{planned[plain]} now, and {job.name} has {updates or 'another number of updates'}"
             raise ConfigError([Problem("dir", f"cost pays for {now}; choose another dir, or remove the runs", folder)])
         journal.add("aside", job.name)
+
+
+def refuse_other_code(journal: Journal, facts: Iterable[Checked]) -> None:
+    """Raises RunError if a run of the sweep was trained with another version of an own module than jobs import now."""
+    now = {name: digest for checked in facts for name, digest in checked.modules.items()}
+    for job in journal.jobs():
+        if state_of(job.folder) is not RunState.FINISHED and not read_json(job.folder / PROGRESS).get("step"):
+            continue
+        for name, digests in recorded(read_json(job.folder / "environment.json").get("modules")).items():
+            for digest in digests:
+                if name in now and digest != now[name]:
+                    raise RunError(
+                        f"{name} was edited, and results of different versions are not mixed: {job.folder} was trained "
+                        f"with the version {digest}, and the file is {now[name]} now (SHA-256). To continue, put the "
+                        "earlier version back; to train all runs with the new one, type dir=<another folder>"
+                    )
 
 
 def arm_of(command: SweepCommand, overrides: Overrides) -> Overrides:

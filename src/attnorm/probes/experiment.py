@@ -75,7 +75,8 @@ class Plan:
 class Found:
     """The results of a cell. tuning: for each arm and rate, the scores of the tuning seeds. rate: the best one of each
     arm. tests: the results of the comparison. further: those of arms at other rates. failed: why a job of an arm
-    failed."""
+    failed. unrecorded: the number of results whose code is not recorded. edited: modules of results that do not count.
+    """
 
     cell: Cell
     tuning: dict[str, dict[float, np.ndarray]] = field(default_factory=dict)
@@ -84,6 +85,8 @@ class Found:
     failed: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     further: dict[str, dict[float, Result]] = field(default_factory=dict)
+    unrecorded: int = 0
+    edited: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -185,13 +188,21 @@ def further_rates(plan: Plan, found: Found) -> list[float]:
 def results_of(
     jobs: Iterable[tuple[Found, Job]], folder: Path, workers: int, report: Report
 ) -> Iterator[tuple[Found, Job, Result | Failure]]:
-    """The result of each job, from the folder or by running it. A job that fails does not stop the others."""
+    """The result of each job, from the folder or by running it. A job that fails does not stop the others.
+
+    A result of other code is not used, and is replaced.
+    """
     missing = []
     for found, job in jobs:
-        if (known := load(job, folder)) is not None:
-            yield found, job, known
-        else:
+        known = load(job, folder)
+        then, now = (known and known.code) or {}, job.code()
+        edited = {name for name in then.keys() & now.keys() if then[name] != now[name]}
+        found.edited |= edited
+        if known is None or edited:
             missing.append((found, job))
+        else:
+            found.unrecorded += known.code is None
+            yield found, job, known
     if not missing or workers == 0:
         return
     if workers == 1:

@@ -20,6 +20,7 @@ from attnorm.probes import PROBES
 from attnorm.probes.arm import Arm
 from attnorm.probes.base import SITES, Probe
 from attnorm.probes.ensemble import Trained, batches, evaluate, train
+from attnorm.source_code import digests_of
 
 MEASURED = 100  # examples at the size of training on which the attention weights are measured
 
@@ -105,13 +106,24 @@ class Job:
 
     def identity(self) -> dict[str, Any]:
         """What the result depends on. Own classes, and those that they inherit from, are known by their source."""
-        cls = find("probe", self.cell.name, PROBES, Probe)
-        parts = {type(it) for it in Arm(self.arm, self.options).normalizer(1, 1).modules()}  # such as members of mix
-        classes = [base for it in (cls, *parts) for base in it.__mro__]
-        own = [it for it in classes if it.__module__.split(".")[0] not in LIBRARIES]
+        own = [it for it in self.classes() if it.__module__.split(".")[0] not in LIBRARIES]
         sources = dict(sorted((f"{it.__module__}.{it.__qualname__}", digest(source_of(it), 16)) for it in own))
         fields = json.loads(json.dumps(asdict(self)))
         return {**fields, "sources": sources, "attnorm": version("attnorm")}
+
+    def code(self) -> dict[str, str]:
+        """The digests of all modules on which the result depends, by name: own ones, and those of attnorm.
+
+        They stand beside the identity, not in it: results without them can still be used.
+        """
+        names = [__name__, *(it.__module__ for it in self.classes())]
+        return digests_of(names, ("attnorm.attention", "attnorm.probes"))
+
+    def classes(self) -> list[type]:
+        """The classes of the probe and of the parts of the normalizer, such as members of mix, with their bases."""
+        cls = find("probe", self.cell.name, PROBES, Probe)
+        parts = {type(it) for it in Arm(self.arm, self.options).normalizer(1, 1).modules()}
+        return [base for it in (cls, *parts) for base in it.__mro__]
 
 
 LIBRARIES = ("attnorm", "torch", "builtins", "abc", "typing")  # packages whose classes are not own ones
@@ -138,6 +150,7 @@ class Result:
     scores:    for each size, the score of every test example, (E, examples).
     scalars:   the learned scalars, (E,) each. measures: of the attention weights, (E,) each.
     diverged:  the number of members whose outputs were not finite. seconds: CPU time of the training, of all members.
+    code:      see `Job.code`; None if it was not recorded.
     """
 
     curve: np.ndarray
@@ -146,6 +159,7 @@ class Result:
     measures: dict[str, np.ndarray]
     diverged: int
     seconds: float
+    code: dict[str, str] | None = None
 
     @property
     def selection(self) -> np.ndarray:
@@ -183,6 +197,7 @@ def scored(job: Job, probe: Probe, trained: Trained) -> Result:
         measures={} if job.tune else measure(probe, trained, members),
         diverged=int(diverged.sum()),
         seconds=trained.seconds,
+        code=job.code(),
     )
 
 
@@ -213,7 +228,8 @@ def measure(probe: Probe, trained: Trained, members: int) -> dict[str, np.ndarra
 def save(job: Job, result: Result, folder: Path) -> None:
     """Writes a result, atomically: <stem>.npz."""
     path = folder / f"{job.stem}.npz"
-    about = {"job": job.identity(), "diverged": result.diverged, "seconds": result.seconds}
+    numbers = {"diverged": result.diverged, "seconds": result.seconds}
+    about = {"job": job.identity(), "code": result.code, **numbers}
     arrays: dict[str, Any] = {"curve": result.curve.astype(np.float32)}
     arrays |= {f"scores/{size}": scores.astype(np.float32) for size, scores in result.scores.items()}
     arrays |= {f"scalars/{name}": value for name, value in result.scalars.items()}
@@ -233,6 +249,7 @@ def load(job: Job, folder: Path) -> Result | None:
                 group, _, key = name.partition("/")
                 if key:
                     groups[group][int(key) if group == "scores" else key] = file[name]
-            return Result(file["curve"], **groups, diverged=about["diverged"], seconds=about["seconds"])
+            numbers = {name: about[name] for name in ("diverged", "seconds")}
+            return Result(file["curve"], **groups, **numbers, code=about.get("code"))
     except (OSError, EOFError, KeyError, ValueError, BadZipFile):
         return None

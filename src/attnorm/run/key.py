@@ -5,6 +5,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from attnorm.source_code import own_modules
+
 LATER = {  # keys of `task` that runs of older versions have not recorded, with the values that they then have
     "rouge_words": (None, "ascii"),
     "rouge_lsum": (False,),
@@ -19,7 +21,7 @@ def run_key(cfg: Mapping[str, Any]) -> str:
     Keys that do not change what is trained are left out: `paths`, `logger`, `tags`, `run` and `resume`. The
     configuration may also be one that was read from config.yaml.
     """
-    kept = without_later({key: value for key, value in cfg.items() if key not in NOT_PART})
+    kept = without_later(trained_settings(cfg))
     return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -29,3 +31,16 @@ def without_later(cfg: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(task, Mapping):
         return dict(cfg)
     return {**cfg, "task": {key: value for key, value in task.items() if value not in LATER.get(key, ())}}
+
+
+def code_of(cfg: Mapping[str, Any]) -> dict[str, str]:
+    """The digests of the own modules on which a run depends, by name.
+
+    They stand beside the key, not in it: a run without them is still the same run.
+    """
+    return own_modules(trained_settings(cfg))
+
+
+def trained_settings(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """The groups and keys of a configuration that change what is trained."""
+    return {key: value for key, value in cfg.items() if key not in NOT_PART}

@@ -9,6 +9,8 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
+from attnorm.source_code import digest_of_attnorm
+
 PACKAGES = (
     "attnorm",
     "torch",
@@ -33,6 +35,7 @@ def describe_environment() -> dict:
         "platform": platform.platform(),
         "packages": {name: version(name) for name in PACKAGES},
         "git": git_state(),
+        "code": digest_of_attnorm(),
         "gpus": gpus,
         "cpu_cores": os.cpu_count(),
         "cpu_threads": torch.get_num_threads(),
@@ -47,7 +50,8 @@ def version(package: str) -> str | None:
 
 
 def git_state(folder: Path = Path(__file__).parent) -> dict | None:
-    """The commit of the code in a folder and whether tracked files differ from it; None outside a repository.
+    """The commit of the code in a folder and whether tracked files differ from it; None outside a repository, also for
+    a package that is installed inside the folder of another repository.
 
     Untracked files do not count: results, notebooks and data often lie beside the code.
     """
@@ -58,6 +62,7 @@ def git_state(folder: Path = Path(__file__).parent) -> dict | None:
         ).stdout.strip()
 
     try:
+        git("ls-files", "--error-unmatch", ".")
         changed = git("status", "--porcelain", "--untracked-files=no") != ""
         return {"commit": git("rev-parse", "HEAD"), "changed": changed}
     except (OSError, subprocess.CalledProcessError):

@@ -1,6 +1,7 @@
 """The run folder: claimed by one run alone, with a record of what was set, and the history that a run continues."""
 
 import itertools
+import logging
 import os
 import shutil
 from pathlib import Path
@@ -19,9 +20,11 @@ from attnorm.run.checkpoint import (
     sweep_unfinished,
 )
 from attnorm.run.integrity import COMPANIONS, check_fit, parameters_of
+from attnorm.run.key import code_of
 from attnorm.run.opened_folder import opened
 from attnorm.run.scalars import file_of
 from attnorm.run.state import PROGRESS, read_json
+from attnorm.source_code import recorded
 from attnorm.spec.settings import ResolvedConfig
 from attnorm.training.callbacks.attention_measures import MEASURE_FILES
 from attnorm.training.callbacks.attention_stats import ATTENTION_FILE
@@ -30,6 +33,7 @@ from attnorm.training.csv_table import complete_history, cut_history
 from attnorm.training.environment import describe_environment
 from attnorm.training.rendezvous import decided_by_first
 
+log = logging.getLogger(__name__)
 CONFIG, ENVIRONMENT = "config.yaml", "environment.json"
 CSV_FILES = ("metrics.csv", ATTENTION_FILE, *MEASURE_FILES)  # beside those of learned scalars
 COPIED = (*COMPANIONS, "*.csv", "*_id.txt", "*/events.out.tfevents.*")  # the last are those of wandb and TensorBoard
@@ -72,7 +76,8 @@ def start_record(cfg: ResolvedConfig, run: Path, overrides: list[str]) -> None:
     added to the list `resumed` of environment.json.
     """
     _claim(run)
-    environment, before = describe_environment() | {"attention": cfg.label, "overrides": overrides}, {}
+    modules = {"modules": modules_of(cfg)}
+    environment, before = describe_environment() | modules | {"attention": cfg.label, "overrides": overrides}, {}
     if cfg.continues:
         if cfg.checkpoint is None:
             forget(run)
@@ -81,11 +86,26 @@ def start_record(cfg: ResolvedConfig, run: Path, overrides: list[str]) -> None:
         copy_run(cfg.checkpoint, run)
     if before:
         changed = {key: value for key, value in environment.items() if before.get(key) != value}
-        environment = {**before, "resumed": [*before.get("resumed", []), changed]}
+        environment = {**before, **modules, "resumed": [*before.get("resumed", []), changed]}
     settings = {**cfg.settings, "resume": None}
     write_text(run / CONFIG, yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
     write_json(run / ENVIRONMENT, environment)
     sweep_unfinished(run / "checkpoints")
+
+
+def modules_of(cfg: ResolvedConfig) -> dict[str, list[str]]:
+    """The digests of the own modules of a run, by name: of those that trained its checkpoint, and of those now."""
+    before = read_json(cfg.checkpoint.parent.parent / ENVIRONMENT) if cfg.checkpoint else {}
+    modules = recorded(before.get("modules"))
+    if modules and cfg.checkpoint and read_checkpoint(cfg.checkpoint)["global_step"] == 0:  # nothing has been trained
+        modules = {}
+    for name, digest in code_of(cfg.settings).items():
+        digests = modules.setdefault(name, [])
+        if digest not in digests:
+            digests.append(digest)
+        if len(digests) > 1:
+            log.warning("%s was edited since training started: the run mixes %s", name, " and ".join(digests))
+    return modules
 
 
 def copy_run(checkpoint: Path, run: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from attnorm.analysis.arms import Arm, arms_of
 from attnorm.analysis.cautions import withheld_lines
 from attnorm.analysis.comparison import Comparison, baseline_of
-from attnorm.analysis.provenance import doubts_of
+from attnorm.analysis.provenance import check_code, doubts_of
 from attnorm.analysis.report import charts
 from attnorm.analysis.report.drawings import Drawings, drawings_of
 from attnorm.analysis.report.examples import Contrast, Example, contrasts_of, samples_of
@@ -117,7 +117,8 @@ def collect(
     metric of the verdicts; None: the primary one of each task. split, level: see `compare`. refresh: see `Report`.
     ended: no sweep is at work there, even if the lock of one is held; for that sweep itself.
 
-    Raises RunError for a place without runs, and ConfigError for a baseline or a metric that no task has.
+    Raises RunError for a place without runs and for runs with different versions of an own module, and ConfigError for
+    a baseline or a metric that no task has.
     """
     runs, unreadable = readable_runs(places)
     waiting, at_work = waiting_jobs(places), not ended and sweep_at_work(places)
@@ -125,6 +126,8 @@ def collect(
     by_task: dict[str, list[Arm]] = {}
     for arm in arms_of(compared):
         by_task.setdefault(arm.task, []).append(arm)
+    for arms in by_task.values():
+        check_code(arms)
     baselines = baselines_of(by_task, baseline)
     pending = [*waiting, *(unfinished(by_task) if at_work else ())]
     results = {task: results_of(arms, baselines[task], metric, split, level, pending) for task, arms in by_task.items()}
