@@ -1,5 +1,6 @@
 """Whole runs, tiny ones: what they leave behind, that they repeat, go on, stop and divide their batches exactly."""
 
+import errno
 import functools
 import json
 import math
@@ -21,9 +22,12 @@ from torch.testing import assert_close
 
 from attnorm import source_code
 from attnorm.cli import errors
+from attnorm.cli.evaluate import evaluate
 from attnorm.data.sampler import TokenBatches
 from attnorm.errors import ConfigError, Interrupted
 from attnorm.run.scalars import read_csv
+from attnorm.tasks import leaks
+from attnorm.tasks.classification.task import ClassificationTask
 from attnorm.tasks.seq2seq import base as gigaword
 from attnorm.tasks.task import task_of
 from attnorm.training.callbacks import throughput as callbacks
@@ -676,3 +680,37 @@ def test_dropout_differs_between_updates_and_follows_the_seed(tmp_path):
     """Or 'bit for bit with dropout' above would prove little."""
     runs.tiny_run(tmp_path, "attention=hnas", "model.dropout=0.0")
     assert runs.unequal(runs.parameters(runs.finished_run()), runs.parameters(tmp_path)) != []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("repeated", "said"), [(0, ""), (3, "3 of 8 {} occur in train, too"), (8, "all 8 {} occur in train")]
+)
+def test_rows_that_occur_in_an_earlier_split_are_counted(tmp_path, capsys, repeated, said):
+    def write(name, first, count):
+        every = [" ".join(words) for words in runs.sentences(first, count)]
+        rows = [json.dumps({"text": text, "label": ("no", "yes")[text.startswith("red")]}) for text in every]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
+        return f"data.{name}={tmp_path}/{name}.jsonl"
+
+    files = [write("train", 0, 60), write("validation", 60 - repeated, 8), write("test", 68, 8)]
+    runs.tiny_run(tmp_path / "run", *files, f"paths.cache_dir={tmp_path}/cache", task="classify")
+    printed, said = " ".join(capsys.readouterr().out.split()), said.format(ClassificationTask.unit)
+    assert ("occur in" in printed) == bool(said) and (f"validation: {said}" if said else "") in printed
+    (tmp_path / "test.jsonl").write_bytes((tmp_path / "validation.jsonl").read_bytes())
+    evaluate([f"run={tmp_path}/run", "split=test"])
+    printed = " ".join("".join(capsys.readouterr()).split())
+    assert (
+        f"test: all 8 {ClassificationTask.unit} occur in validation, too; do both splits have the same file?" in printed
+    )
+    assert (f"test: {said}" if said else "") in printed and (" train, too" in printed) == bool(said)
+
+
+@pytest.mark.slow
+def test_a_cache_that_takes_no_hashes_ends_no_run(monkeypatch, tmp_path, capsys):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(leaks, "write_hashes", full)
+    runs.tiny_run(tmp_path / "run", f"paths.cache_dir={tmp_path}/cache", task="classify")
+    assert "are not counted: [Errno 28] No space left" in " ".join(capsys.readouterr().out.split())

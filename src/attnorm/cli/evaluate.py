@@ -13,11 +13,13 @@ from attnorm.files import write_json
 from attnorm.parts import TARGET, names_of
 from attnorm.run.integrity import recorded_digest
 from attnorm.run.opening import open_run, read_run
+from attnorm.run.state import SUMMARY, read_json
 from attnorm.schema import Text
 from attnorm.spec.command import Command, read
 from attnorm.spec.overrides import OVERRIDABLE, changed
 from attnorm.spec.read import resolve_recorded
 from attnorm.spec.settings import ResolvedConfig
+from attnorm.tasks.leaks import describe_leaks
 from attnorm.tasks.task import task_of
 from attnorm.training import console
 from attnorm.training.baselines import unbeaten, undefined
@@ -71,7 +73,8 @@ def evaluate(arguments: list[str]) -> None:
     }
     write_json(run / f"{name}.json", record)
     console.show_scores(scores, cfg.label)
-    console.show_warnings([*undefined(scores), *unbeaten(scores)])
+    leaks = describe_leaks(task, {split: data}, read_json(run / SUMMARY).get("data_fingerprints"))
+    console.show_warnings([*undefined(scores), *unbeaten(scores), *leaks])
     progress.console.print(f"written to {', '.join([f'{run / name}.json', *written])}")
 
 

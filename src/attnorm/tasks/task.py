@@ -174,6 +174,16 @@ class Task(ABC):
         """
         return [hash_of(row) for row in split.texts.select_columns(list(self.schema.columns))]
 
+    def row_hashes(self, split: Split) -> list[str]:
+        """A hash of each row, by which the same row is recognized in another split, under any id; [] if not known."""
+        columns = [name for name in self.schema.columns if name not in ("id", "group")]
+        batches = split.texts.select_columns(columns).iter(1000)  # three times as fast as row by row
+        return [
+            hash_of(dict(zip(columns, row, strict=True)))
+            for its in batches
+            for row in zip(*map(its.get, columns), strict=True)
+        ]
+
     def row_groups(self, split: Split) -> Sequence[object]:
         """The group of each row, such as its image, as in the column `group` of predictions; by default its number.
 

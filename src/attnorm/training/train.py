@@ -28,6 +28,7 @@ from attnorm.run.resume import deciding
 from attnorm.run.scalars import recorded_scalars
 from attnorm.run.state import locked
 from attnorm.spec.settings import ResolvedConfig
+from attnorm.tasks.leaks import describe_leaks
 from attnorm.tasks.ranks import is_sharded
 from attnorm.tasks.task import Task, task_of
 from attnorm.training import console
@@ -113,7 +114,7 @@ def train(
         finite = NonFiniteUpdates(run_folder, config.run.skip_updates, summary)
         splits = task.splits(own_tokenizer(config))
         if is_first:
-            console.show_lines(describe(splits, task.featurizer()), task.notes())
+            console.show_lines(describe(splits, task.featurizer()), task.notes(), *describe_leaks(task, splits))
         model = build_model(task, splits["train"].tokenizer, show=is_first)
         task_module = task.module(model, splits["train"].tokenizer, splits["validation"])
         module = TrainingModule(task_module, config.optimization)

@@ -112,6 +112,10 @@ class CaptioningTask(Task):
         images = self.images(split.name)
         return [f"{hash_of(row)}-{hash_of_image(*images.read([row['id']]).values())}" for row in split.texts]
 
+    def row_hashes(self, split: Split) -> list[str]:
+        """Hashes of the images."""
+        return [hashed.rpartition("-")[2] for hashed in self.input_hashes(split)]
+
     def row_groups(self, split: Split) -> list[object]:
         return list(split.texts["id"])
 

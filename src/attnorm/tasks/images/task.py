@@ -153,6 +153,10 @@ class ImageTask(LabelTask):
             for row, image in zip(split.texts, pixels, strict=False)
         ]
 
+    def row_hashes(self, split: Split) -> list[str]:
+        """Hashes of the images."""
+        return [hashed.rpartition("-")[2] for hashed in self.input_hashes(split)]
+
     def attended_example(self, model: Any, split: Split, row: int) -> tuple[tuple, Tokens]:
         """The model reads an image. Patches are named by row and column, learned queries by their number."""
         batch = self.collator(split)[MicroBatch([row], 1)]
