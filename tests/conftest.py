@@ -7,6 +7,7 @@ A test that trains without it (through a function or a fixture of its own) fails
 
 import gc
 import os
+import signal
 import sys
 
 import pytest
@@ -22,6 +23,9 @@ if capability in RUNS:
 # Triton decides at its import whether to interpret kernels. Without a GPU of NVIDIA or AMD, it cannot do anything else.
 if not (os.path.exists("/dev/nvidiactl") or os.path.exists("/dev/kfd")):
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# If `nohup` started the tests, they would ignore a hang-up, and so would the runs that they start.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 WHOLE_RUNS = {"cli", "config", "faults", "losses", "run", "training"}  # folders in tests/
 STARTERS = {"tiny_run", "finished_run", "copied_run", "stopped", "command", "subprocess"}  # of tests/runs.py, or Python

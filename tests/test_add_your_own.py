@@ -94,7 +94,7 @@ def test_it_trains_from_the_command_line_and_is_evaluated_from_its_folder(folder
 def test_the_page_lists_every_attribute_that_a_normalizer_may_declare():
     rows = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", PAGE, re.M))
     methods = {"weights", "forward", "attend", "takes_bank", "refuse_leak", "step", "forward_with_bank"} | {
-        *("features_of", "declared", "remainder_value", "leak_message"),
+        *("features_of", "declared", "remainder_value", "leak_message", "weights_of", "finite_weights"),
     }
     attributes = {name for name in vars(Normalizer) if not name.startswith("_")} - methods
     assert rows.keys() == attributes

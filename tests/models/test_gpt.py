@@ -13,7 +13,8 @@ from torch.testing import assert_close
 from attnorm.attention import masking
 from attnorm.attention.multihead import attention_layers
 from attnorm.attention.names import NORMALIZERS, PRIORS, build
-from attnorm.attention.normalizers.base import AT_MOST_ONE, Normalizer, add_log_prior, softmax_over_keys
+from attnorm.attention.normalizers import sink
+from attnorm.attention.normalizers.base import AT_MOST_ONE, Normalizer, add_log_prior
 from attnorm.attention.rotary import Rotary, rotate
 from attnorm.choices import choices
 from attnorm.errors import DataError
@@ -342,11 +343,13 @@ def test_scores_and_losses_in_bfloat16_are_close_to_those_in_float32(monkeypatch
     def loss(scores):
         return torch.nn.functional.cross_entropy(scores.float().flatten(0, 1), lines[:, 1:].flatten())
 
-    def weights(scores):  # those of the keys and of the sink
-        dtypes.append(scores.dtype)
-        return softmax_over_keys(scores)
+    formula = sink.Sink.weights
 
-    monkeypatch.setattr("attnorm.attention.normalizers.sink.softmax_over_keys", weights)
+    def weights(self, scores, given):
+        dtypes.append(scores.dtype)
+        return formula(self, scores, given)
+
+    monkeypatch.setattr(sink.Sink, "weights", weights)
     with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
         found = (model if mixed else model.bfloat16())(lines[:, :-1])
     assert found.dtype == torch.bfloat16

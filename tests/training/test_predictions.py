@@ -325,8 +325,8 @@ def test_an_unfinished_table_leaves_an_earlier_one_in_place(monkeypatch, tmp_pat
     assert scored.write_predictions(tmp_path, "test") == ["predictions/test.parquet"]
     before = (tmp_path / "predictions/test.parquet").read_bytes()
 
-    def fail(table, path):
-        path.write_bytes(b"half")
+    def fail(table, file):
+        file.write(b"half")
         raise OSError("no space left on device")
 
     monkeypatch.setattr(parquet, "write_table", fail)
