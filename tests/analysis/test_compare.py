@@ -542,7 +542,7 @@ def test_a_seed_far_from_the_others_is_named_in_the_verdict(tmp_path):
     make_run(tmp_path / "dnas_4", "dnas", 4, gain=-25.0)
     [verdict] = compare("softmax", tmp_path).verdicts
     [caution] = verdict.cautions
-    assert "the difference of seed 4, -" in caution and verdict.sentence().endswith(caution)
+    assert "seed 4 is unusual: its difference is -" in caution and verdict.sentence().endswith(caution)
 
 
 def rewrite_losses(folder, losses):
