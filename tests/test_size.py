@@ -24,7 +24,7 @@ from attnorm.tasks.task import task_of
 RECORDED = {
     "lines of src": 52_858,
     "files of src": 479,
-    "functions of src": 3759,
+    "functions of src": 3760,
     "public names that several modules define": 140,
     "lines of tests per line of src": 1.07,
     "functions that an override passes": 176,

@@ -86,7 +86,12 @@ class Normalizer(TrainingHooks):
     step: Callable[..., tuple[Tensor, Tensor]]  # of a class with couples_queries = "past"; the others have none
     forward_with_bank: Callable[..., Tensor]  # of a class that gives weight to keys outside the input, such as `ot`
     features: Callable[[Tensor], Tensor]  # of a class with needs_states: see `features_of`
+    _has_plain_forward = True  # that of this class, in which scores are only masked
     _in_layer = False  # whether only a layer calls it, see `in_layer`
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._has_plain_forward = cls.forward is Normalizer.forward
 
     @property
     def takes_bank(self) -> bool:
@@ -210,24 +215,19 @@ class Normalizer(TrainingHooks):
         scale: float,
         features: Tensor | None = None,
     ) -> Tensor:
-        """The weights (B, H, N, M) for the scores `scale` q k', in float32 or wider. See `attend` for the arguments.
-
-        These scores are finite. Therefore, only the mask tells which pairs a formula with `finite_scores` leaves out.
-        """
+        """The weights (B, H, N, M) for the scores `scale` q k', which are finite, in float32 or wider; as `attend`."""
         s = dot_scores(q, k, scale)
-        if not (self.finite_scores and type(self).forward is Normalizer.forward and s.numel()):
+        if not (self.finite_scores and self._has_plain_forward and s.numel()):
             given = {"keys": k, "scale": scale, **self.declared(q, features)}
             return self._weigh(s, mask, log_prior=log_prior, **given)
         with without_autocast(s):
             return self.finite_weights(s, dense_mask(mask, s), Given(mask, log_prior, k, scale, q, features))
 
     def finite_weights(self, s: Tensor, allowed: Tensor | None, given: Given) -> Tensor:
-        """Calls `weights` with finite scores.
+        """Calls `weights` with finite scores s (B, H, N, M). Rows without an allowed key are set to 0 afterwards.
 
-        s:       finite scores (B, H, N, M) in float32 or wider.
         allowed: bool, broadcastable to s, or None if nothing is masked. LOWEST is added to the scores of masked pairs,
-                 and is their prior. The prior excludes a key that no query may see: after a step over the queries, the
-                 column of such a key is as uniform as any other. Rows without an allowed key are set to 0 afterwards.
+                 and is their prior. The prior excludes a key that no query may see, whose column is otherwise uniform.
         """
         log_prior = given.log_prior
         if allowed is None and log_prior is None:
