@@ -22,9 +22,9 @@ from attnorm.data.sampler import TokenBatches
 from attnorm.tasks.task import task_of
 
 RECORDED = {
-    "lines of src": 52_858,
+    "lines of src": 52_897,
     "files of src": 479,
-    "functions of src": 3760,
+    "functions of src": 3763,
     "public names that several modules define": 140,
     "lines of tests per line of src": 1.07,
     "functions that an override passes": 176,

@@ -215,6 +215,31 @@ def test_ranks_find_the_modules_beside_the_script_that_starts_them(tmp_path):
     assert ended.returncode == 0, ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("busy", "typed", "chosen"),
+    [
+        (False, {}, {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "1"}),
+        (True, {}, {"GOMP_SPINCOUNT": "100", "KMP_BLOCKTIME": "0"}),
+        (True, {"GOMP_SPINCOUNT": "7"}, {"GOMP_SPINCOUNT": "7"}),
+        (True, {"OMP_WAIT_POLICY": "ACTIVE"}, {"OMP_WAIT_POLICY": "ACTIVE"}),
+        (True, {"torch": "imported"}, {}),
+    ],
+)
+def test_threads_sleep_while_they_wait_unless_the_user_says_how(monkeypatch, busy, typed, chosen):
+    variables = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+    for name in variables:
+        monkeypatch.setenv(name, "1")  # what a test leaves in the environment is taken back
+        monkeypatch.delenv(name)
+        if name in typed:
+            monkeypatch.setenv(name, typed[name])
+    if "torch" not in typed:
+        monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setattr(main, "is_busy", lambda: busy)
+    monkeypatch.setattr(main, "start", lambda verb, arguments: 0)
+    main.run("train", [])
+    assert {name: os.environ[name] for name in variables if name in os.environ} == chosen
+
+
 def test_a_working_directory_that_has_been_removed_is_said(monkeypatch, tmp_path, capsys):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")

@@ -16,11 +16,14 @@ from omegaconf.errors import OmegaConfBaseException
 from attnorm.choices import CONF, own_folder
 from attnorm.cli.check_jobs import start_hydra
 from attnorm.cli.errors import explain_hydra_error
+from attnorm.cli.main import is_busy, threads_spin
 from attnorm.errors import ConfigError, in_yaml
 from attnorm.spec.compose import as_typed, readable, register_attention, run_to_resume, wrong_choices
 
 if TYPE_CHECKING:
     from attnorm.analysis.run import Run
+
+SLEEPING = "GOMP_SPINCOUNT=100 KMP_BLOCKTIME=0 python ..."
 
 
 def train(overrides: str | Sequence[str] = (), *, config_dir: str | Path | None = None, **settings: object) -> "Run":
@@ -39,6 +42,8 @@ def train(overrides: str | Sequence[str] = (), *, config_dir: str | Path | None 
     from attnorm.cli.resume import resume_in
     from attnorm.progress import quiet_libraries
 
+    if threads_spin() and is_busy():  # too late to change it: torch may have been imported
+        print("Other processes use this machine. Training beside them is faster if Python is started by", SLEEPING)
     with unchanged():
         quiet_libraries()
         arguments = readable([*([overrides] if isinstance(overrides, str) else overrides), *typed(settings)])

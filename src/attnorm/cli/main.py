@@ -5,8 +5,10 @@ import os
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 
 from attnorm.imports import laboratory_is_missing, nearest
 
@@ -24,6 +26,7 @@ VERBS = {
     "new": "write a folder with parts of your own, ready to train",
 }
 COLLECT_EVERY = 10_000  # new objects; Python's 700 makes importing torch and Lightning take a sixth longer
+SPINS = {False: "1000", True: "100"}  # turns of the loop in which a thread of OpenMP waits, on a busy machine or not
 MULTIRUN = {"-m", "--multirun"}  # what starts several runs in other Hydra programs
 
 
@@ -94,6 +97,7 @@ def dispatch(verb: str, arguments: list[str]) -> int:
             advice = "is not UTF-8; enter the folder with that name and give the path from there"
             print(f"error: {shown}: {advice}", file=sys.stderr)
             return 2
+    let_threads_sleep()
     try:
         return start(verb, arguments)
     except ModuleNotFoundError as error:
@@ -101,6 +105,36 @@ def dispatch(verb: str, arguments: list[str]) -> int:
             raise
         print(f"error: attnorm {verb} {message}", file=sys.stderr)
         return 2
+
+
+def is_busy() -> bool:
+    """Whether other processes want a quarter of the cores or more, measured for 50 ms; False without /proc."""
+    others = 0
+    for _ in range(10):
+        try:
+            text = Path("/proc/stat").read_text()
+        except OSError:  # not Linux
+            return False
+        others += int(text.partition("procs_running ")[2].split()[0]) - 1
+        time.sleep(0.005)
+    return others >= 10 * 0.25 * (os.cpu_count() or 1)
+
+
+def threads_spin() -> bool:
+    """Whether nothing says how the threads of OpenMP wait, so that they spin."""
+    return not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & os.environ.keys()
+
+
+def let_threads_sleep() -> None:
+    """Lets the threads of OpenMP spin only briefly while they wait, and then sleep.
+
+    By default they spin for milliseconds, and a barrier then waits for the thread whose core another process uses. The
+    libraries of GNU (GOMP_SPINCOUNT) and of LLVM and Intel (KMP_BLOCKTIME, in ms) read this as torch is imported. What
+    the user has set wins. `python benchmarks/busy_machine.py` measures it.
+    """
+    if "torch" not in sys.modules and threads_spin():
+        busy = is_busy()
+        os.environ |= {"GOMP_SPINCOUNT": SPINS[busy], "KMP_BLOCKTIME": str(int(not busy))}
 
 
 def start(verb: str, arguments: list[str]) -> int:
