@@ -17,6 +17,7 @@ from pathlib import Path
 import pandas
 import pytest
 import torch
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -443,6 +444,18 @@ def _finished(task: str) -> Path:
 def copied_run(folder: Path, task: str = "gigaword") -> Path:
     """A copy of `finished_run` in `folder`."""
     return Path(shutil.copytree(finished_run(task), folder / "run"))
+
+
+def edit(run: Path, key: str, value: object) -> None:
+    """Sets a key, such as "model.d_model", in the config.yaml of a run."""
+    path = run / "config.yaml"
+    config = yaml.safe_load(path.read_text())
+    *groups, name = key.split(".")
+    group = config
+    for part in groups:
+        group = group[part]
+    group[name] = value
+    path.write_text(yaml.safe_dump(config))
 
 
 def load(run: Path, checkpoint: str = "last") -> dict:

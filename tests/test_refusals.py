@@ -17,6 +17,7 @@ from made_up_runs import make_run
 
 from attnorm.cli import sweep as sweep_verb
 from attnorm.cli.train import check_composed
+from attnorm.errors import ConfigError
 from attnorm.run.integrity import seal
 from attnorm.run.state import locked
 from attnorm.spec.resume import DEVICES, recorded_settings
@@ -80,18 +81,7 @@ def swept(made):
 
 def edit(key, value):
     """A function that sets a key of the config.yaml of a run."""
-
-    def spoil(folder):
-        path = folder / "run/config.yaml"
-        config = yaml.safe_load(path.read_text())
-        *groups, name = key.split(".")
-        group = config
-        for part in groups:
-            group = group[part]
-        group[name] = value
-        path.write_text(yaml.safe_dump(config))
-
-    return spoil
+    return lambda folder: runs.edit(folder / "run", key, value)
 
 
 def unfinished(folder):
@@ -306,3 +296,12 @@ def test_another_trainer_changes_only_the_devices(tmp_path, caplog, typed, said)
     differing = {key for key in before["trainer"] if settings["trainer"][key] != before["trainer"][key]}
     assert differing <= set(DEVICES) and said in caplog.text
     assert {**settings, "trainer": before["trainer"], "resume": None} == before
+
+
+def test_a_further_rank_may_find_an_entry_removed_by_the_first_one(tmp_path):
+    run, typed = runs.copied_run(tmp_path), ["~callbacks.attention_stats"]
+    settings, changes = recorded_settings(run, typed)
+    (run / "config.yaml").write_text(yaml.safe_dump(settings))
+    assert recorded_settings(run, typed, is_first=False) == (settings, changes)
+    with pytest.raises(ConfigError, match="has no such entry to remove"):
+        recorded_settings(run, typed)

@@ -18,7 +18,7 @@ from scipy import stats
 
 from attnorm.analysis import compare
 from attnorm.analysis.arms import arms_of, find_runs, varying
-from attnorm.analysis.cautions import unbeaten
+from attnorm.analysis.cautions import cautions_of, unbeaten
 from attnorm.analysis.comparison import baseline_of
 from attnorm.analysis.report.content import collect
 from attnorm.analysis.statistics.crossed import paired_difference
@@ -543,6 +543,9 @@ def test_a_seed_far_from_the_others_is_named_in_the_verdict(tmp_path):
     [verdict] = compare("softmax", tmp_path).verdicts
     [caution] = verdict.cautions
     assert "seed 4 is unusual: its difference is -" in caution and verdict.sentence().endswith(caution)
+    means = np.array([-9.0, -9.1, -9.05, -9.02, 0.0])
+    [caution] = cautions_of(np.tile(means[:, None], 20), range(5), None, [])
+    assert "seed 4 is unusual: its difference is 0, where the median of all seeds is -9.02 (" in caution
 
 
 def rewrite_losses(folder, losses):

@@ -344,8 +344,8 @@ def searched(folder, **changes):
     return folder
 
 
-def test_a_search_is_shown_by_its_best_trial_and_not_as_a_comparison(tmp_path):
-    page = collect([searched(tmp_path)])
+def test_a_search_is_shown_by_its_best_trial_and_not_as_a_comparison(tmp_path, capsys):
+    page = collect([searched(tmp_path / "s")])
     [search] = page.searches
     assert not page.tasks and page.title == search.title == "Search of attention, optimizer.lr"
     assert "number 1 of 4 trials, 3 of which have finished. The validation loss" in search.headline
@@ -358,6 +358,12 @@ def test_a_search_is_shown_by_its_best_trial_and_not_as_a_comparison(tmp_path):
     text = html_of(page)
     assert "<code>attnorm train attention=hnas optimizer.lr=0.02</code>" in text and "no verdict" not in text
     assert 'data-chart="search-1-2"' in text
+    for others in (), ("softmax", "hnas"):
+        [make_run(tmp_path / "others" / arm, arm, 1, examples=20) for arm in others]
+        run_compare([f"against=[{','.join(f'{tmp_path}/{it}' for it in ('s', 'others') if others or it == 's')}]"])
+        said = " ".join(capsys.readouterr().out.split())
+        assert search.headline in said and search.command in said and "All trials, the best one first" in said
+        assert ("hnas minus softmax" in said) == bool(others) and "0.004" in said and "Caution" not in said
 
 
 @pytest.mark.parametrize("broken", [{"trials": 3}, {"trials": [{}]}, {"monitor": "val/loss", "logarithmic": None}])

@@ -835,10 +835,11 @@ def test_a_callback_is_removed(tmp_path, capsys, removed):
 
 
 AVERAGED = "++callbacks.ema._target_=pytorch_lightning.callbacks.EMAWeightAveraging", "++callbacks.ema.decay=0.5"
+STOPPED_TWICE = [f"++callbacks.{name}._target_=pytorch_lightning.callbacks.EarlyStopping" for name in "ab"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [(), AVERAGED], ids=["bare", "averaged"])
+@pytest.mark.parametrize("more", [(), AVERAGED, STOPPED_TWICE], ids=["bare", "averaged", "stopped twice"])
 def test_checkpoints_random_streams_and_signals_need_no_callback_of_the_configuration(monkeypatch, tmp_path, more):
     """With dropout, a run can only be resumed exactly if the state of its random streams was saved."""
     typed = (*BARE, *more, "model.dropout=0.5", "task.max_steps=6", "task.rouge_pairs=0")

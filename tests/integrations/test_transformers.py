@@ -789,6 +789,18 @@ def test_frozen_normalizers_are_noticed(monkeypatch):
         model.train()(**batch)
 
 
+def test_models_of_one_configuration_object_are_saved_with_their_own_normalizers(tmp_path):
+    first, (batch, real) = built("bert"), inputs("bert")
+    second = type(first)(first.config).eval()
+    for name, model in {"dnas": first, "sinkhorn": second}.items():
+        convert(model, {"encoder": name})
+    for name, model in {"dnas": first, "sinkhorn": second}.items():
+        model.save_pretrained(tmp_path / name)
+        assert model.config.attnorm["encoder"] == name
+        loaded = from_pretrained(type(model), str(tmp_path / name)).eval()
+        assert torch.equal(outputs(loaded, batch, real), outputs(model, batch, real))
+
+
 def test_a_part_of_a_model_is_converted_and_loaded(tmp_path):
     text, vision = (dict(SIZES, **its) for its in ({"vocab_size": VOCABULARY}, {"image_size": 16, "patch_size": 8}))
     config = transformers.CLIPConfig(text_config=text, vision_config=vision)

@@ -61,18 +61,6 @@ def refusal(monkeypatch, capfd, script, *arguments):
     return lines[0]
 
 
-def edit(run, key, value):
-    """Sets a key, "model.d_model", of config.yaml."""
-    path = run / "config.yaml"
-    config = yaml.safe_load(path.read_text())
-    *groups, name = key.split(".")
-    group = config
-    for part in groups:
-        group = group[part]
-    group[name] = value
-    path.write_text(yaml.safe_dump(config))
-
-
 # code
 
 
@@ -107,7 +95,7 @@ def test_code_that_a_run_folder_names_is_not_imported(monkeypatch, tmp_path, att
             monkeypatch.syspath_prepend(entry)
         for name in ("evil", "attnormx"):
             (run / f"{name}.py").write_text(EVIL.format(mark=str(tmp_path / "mark")))
-        edit(run, key, value)
+        runs.edit(run, key, value)
 
     line = attacked(spoil, *["input=-"] * (script == "generate"), script=script)
     assert line.startswith(f"error: {key}") and "ATTNORM_TRUST" in line and "trust_code=true" in line
@@ -135,9 +123,9 @@ def test_only_classes_of_the_right_kind_are_called(attacked, what):
     key, value = NOT_CLASSES[what]
 
     def spoil(run):
-        edit(run, "attention.options", {})  # they are those of hnas
-        edit(run, "attention.encoder", "softmax")
-        edit(run, key, value)
+        runs.edit(run, "attention.options", {})  # they are those of hnas
+        runs.edit(run, "attention.encoder", "softmax")
+        runs.edit(run, key, value)
 
     assert value in attacked(spoil)
 
@@ -146,7 +134,7 @@ def test_only_classes_of_the_right_kind_are_called(attacked, what):
 def test_trusted_code_still_has_to_be_of_the_right_kind(monkeypatch, attacked, variable, typed):
     monkeypatch.setenv("ATTNORM_TRUST", variable)
     monkeypatch.setattr(os, "system", lambda *_: pytest.fail("os.system was called"))
-    line = attacked(lambda run: edit(run, "data._target_", "os.system"), *typed)
+    line = attacked(lambda run: runs.edit(run, "data._target_", "os.system"), *typed)
     assert line == "error: data._target_=os.system: must be a subclass of attnorm.data.sources.base.Source"
 
 
@@ -157,8 +145,8 @@ def test_code_that_the_user_trusts_is_imported(monkeypatch, tmp_path, variable, 
     (tmp_path / "my_own.py").write_text(EVIL.format(mark=str(tmp_path / "mark")))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("ATTNORM_TRUST", variable)
-    edit(run, "attention.encoder", "my_own:HNAS")
-    edit(run, "attention.options", {"HNAS": {"start": 0.5}})
+    runs.edit(run, "attention.encoder", "my_own:HNAS")
+    runs.edit(run, "attention.options", {"HNAS": {"start": 0.5}})
     try:
         assert runs.call(monkeypatch, "eval", f"run={run}", *typed) == 0
     finally:
@@ -179,7 +167,9 @@ def test_what_is_typed_in_the_same_command_is_trusted(monkeypatch, tmp_path):
 
 def test_a_source_that_is_replaced_by_what_is_typed_is_still_not_imported(monkeypatch, attacked):
     """It would be asked how the run cleaned its texts."""
-    assert "data._target_='os.system'" in attacked(lambda run: edit(run, "data._target_", "os.system"), "data=newswire")
+    assert "data._target_='os.system'" in attacked(
+        lambda run: runs.edit(run, "data._target_", "os.system"), "data=newswire"
+    )
 
 
 @pytest.mark.slow
@@ -215,7 +205,7 @@ def test_modules_of_a_run_folder_do_not_shadow_libraries(tmp_path):
     run = runs.copied_run(tmp_path)
     for name in ("torch", "evil"):
         (run / f"{name}.py").write_text(EVIL.format(mark=str(tmp_path / "mark")))
-    edit(run, "attention.encoder", "evil:HNAS")
+    runs.edit(run, "attention.encoder", "evil:HNAS")
     path = os.pathsep.join([str(runs.ROOT / "src"), str(runs.ROOT)])
     ended = runs.command("-m", "eval", "run=.", cwd=run, env={"PYTHONPATH": path})
     assert ended.returncode == 2 and ended.stderr.startswith("error: attention.encoder='evil:HNAS'"), ended.stderr
@@ -275,7 +265,7 @@ def test_the_same_file_is_refused_by_a_warm_start(monkeypatch, tmp_path, capfd):
 @pytest.mark.parametrize("key", ["data.train_size", "tags", "model.positions"])
 def test_interpolations_are_not_resolved(monkeypatch, attacked, key):
     monkeypatch.setenv("SECRET", "swordfish")
-    line = attacked(lambda run: edit(run, key, "${oc.env:SECRET}"))
+    line = attacked(lambda run: runs.edit(run, key, "${oc.env:SECRET}"))
     assert f"{key}=${{oc.env:SECRET}}: " in line and "swordfish" not in line
 
 
@@ -284,7 +274,7 @@ def test_an_interpolation_in_a_path_is_a_name(monkeypatch, tmp_path):
     run = runs.copied_run(tmp_path)
     monkeypatch.setenv("SECRET", "swordfish")
     monkeypatch.chdir(tmp_path)
-    edit(run, "paths.cache_dir", "${oc.env:SECRET}")
+    runs.edit(run, "paths.cache_dir", "${oc.env:SECRET}")
     assert runs.call(monkeypatch, "eval", f"run={run}", "trust_code=true") == 0
     assert (tmp_path / "${oc.env:SECRET}").is_dir() and not (tmp_path / "swordfish").exists()
 
@@ -360,10 +350,14 @@ FOLDERS = {  # what is spoilt: (task, how, what the line has to mention)
     "widths that are texts": ("vqa", answers(widths=["a"]), "answers.json"),
     "widths without boxes": ("vqa", answers(boxes=[]), "answers.json"),
     "huge widths": ("vqa", answers(widths=[10**9] * 2, boxes=[10**9] * 2), "answers.json"),
-    "a model for which there is no memory": ("gigaword", lambda run: edit(run, "model.d_model", 2**40), "config.yaml"),
-    "another model": ("gigaword", lambda run: edit(run, "model.encoder_layers", 2), "encoder.layers.1"),
-    "another shape": ("gigaword", lambda run: edit(run, "model.ffn_dim", 31), "(32, 16)"),
-    "no such task": ("gigaword", lambda run: edit(run, "task._target_", ["mlm"]), "task._target_=[mlm]"),
+    "a model for which there is no memory": (
+        "gigaword",
+        lambda run: runs.edit(run, "model.d_model", 2**40),
+        "config.yaml",
+    ),
+    "another model": ("gigaword", lambda run: runs.edit(run, "model.encoder_layers", 2), "encoder.layers.1"),
+    "another shape": ("gigaword", lambda run: runs.edit(run, "model.ffn_dim", 31), "(32, 16)"),
+    "no such task": ("gigaword", lambda run: runs.edit(run, "task._target_", ["mlm"]), "task._target_=[mlm]"),
 }
 
 
@@ -642,12 +636,12 @@ def test_checkpoints_may_be_a_link_only_if_that_was_typed(monkeypatch, tmp_path,
     shutil.rmtree(run / "checkpoints")
     (run / "checkpoints").symlink_to(other / "checkpoints")
     (run / "notes").symlink_to(tmp_path)  # which attnorm never opens
-    edit(run, "run.follow_links", True)
+    runs.edit(run, "run.follow_links", True)
     (tmp_path / "input").write_text("news\n")
     verb, *arguments = READERS[reader]
     arguments = [it.format(run=run).replace("=-", f"={tmp_path}/input") for it in arguments]
     if typed:
-        edit(run, "run", {"keep_best": 1})
+        runs.edit(run, "run", {"keep_best": 1})
         assert runs.call(monkeypatch, verb, *arguments, *typed) == 0
     else:
         before = runs.contents(tmp_path)
@@ -685,7 +679,7 @@ def test_a_sweep_folder_is_opened_like_a_run(monkeypatch, tmp_path, capfd):
 )
 def test_a_run_folder_does_not_say_where_a_resumed_run_writes(tmp_path, group, options):
     run = runs.copied_run(tmp_path)
-    edit(run, f"{group}.mine", options)
+    runs.edit(run, f"{group}.mine", options)
     key = f"{group}.mine.{[*options][1]}"
     with pytest.raises(ConfigError, match=f"type ~{group}.mine|type {key}") as caught:
         recorded_settings(run, [])
@@ -699,7 +693,7 @@ def test_a_run_folder_does_not_say_where_a_resumed_run_writes(tmp_path, group, o
 
 def test_an_entry_is_not_named_like_a_path(tmp_path):
     run = runs.copied_run(tmp_path)
-    edit(run, "logger", {"../x": {"_target_": "attnorm.training.loggers.TensorBoard"}})
+    runs.edit(run, "logger", {"../x": {"_target_": "attnorm.training.loggers.TensorBoard"}})
     settings, _ = recorded_settings(run, [])
     with pytest.raises(ConfigError, match=re.escape("logger.../x: an entry must have a name without /")):
         check_settings(settings)
@@ -713,7 +707,7 @@ def test_the_name_of_a_task_is_that_of_a_folder(monkeypatch, tmp_path, capfd, na
     assert "task.name" in refusal(monkeypatch, capfd, "train", *typed)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     run = runs.copied_run(tmp_path)
-    edit(run, "task.name", name)
+    runs.edit(run, "task.name", name)
     assert "task.name" in refusal(monkeypatch, capfd, "eval", f"run={run}")
 
 
@@ -721,7 +715,7 @@ def test_the_cache_that_a_run_folder_names_is_used_only_if_it_is_one(tmp_path):
     run = runs.copied_run(tmp_path)
     (tmp_path / "other").mkdir()
     for folder in ("none", "other"):
-        edit(run, "paths.cache_dir", str(tmp_path / folder))
+        runs.edit(run, "paths.cache_dir", str(tmp_path / folder))
         assert read_run(run)["paths"]["cache_dir"] == ".cache"
         assert recorded_settings(run, [])[0]["paths"]["cache_dir"] == ".cache"
         assert read_run(run, trust_code=True)["paths"]["cache_dir"] == str(tmp_path / folder)
@@ -744,7 +738,7 @@ def test_what_every_run_records_is_there(monkeypatch, tmp_path, capfd, key, valu
         cfg = yaml.safe_load((run / "config.yaml").read_text())
         (run / "config.yaml").write_text(yaml.safe_dump({name: it for name, it in cfg.items() if name != key}))
     else:
-        edit(run, key, value)
+        runs.edit(run, key, value)
     for command in (("eval", f"run={run}"), ("compare", f"against={run}"), ("train", f"resume={run}")):
         assert f"config.yaml: {key}" in refusal(monkeypatch, capfd, *command)
 

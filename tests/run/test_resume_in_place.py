@@ -621,10 +621,9 @@ def test_a_folder_may_have_a_name_that_is_no_utf8(monkeypatch, tmp_path, capsys)
     name = os.fsdecode(b"caf\xe9")
     (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / name)
-    monkeypatch.setenv("ATTNORM_RUN_FOLDER", "")  # so that the name is not left in the environment
-    monkeypatch.delenv("ATTNORM_RUN_FOLDER")
     typed = (*runs.tiny_overrides(), *SHORT, "trainer.max_steps=1", f"hydra.run.dir={tmp_path}/{name}/typed")
     assert runs.call(monkeypatch, "train", *typed) == 0 == runs.call(monkeypatch, "eval", "run=typed")
+    assert "ATTNORM_RUN_FOLDER" not in os.environ
     assert (
         len(load_run("typed").predictions)
         and name in json.loads(Path("typed/environment.json").read_text())["command"][-1]

@@ -171,8 +171,9 @@ def cautions_of(
         differ = usual > largest * 1e-6  # otherwise they are equal up to rounding
         ratio = f"{largest / usual:,.0f} times the usual distance" if differ else "and the others are equal"
         seed, value = seeds[int(apart.argmax())], means[apart.argmax()]
-        apart_from = f"where the median of all seeds is {np.median(means):+.4g} ({ratio})"
-        cautions.append(f"seed {seed} is unusual: its difference is {value:+.4g}, {apart_from}, {EFFECT}")
+        own, median = (f"{it:+.4g}" if it else "0" for it in (value, np.median(means)))
+        its = f"its difference is {own}, where the median of all seeds is {median} ({ratio})"
+        cautions.append(f"seed {seed} is unusual: {its}, {EFFECT}")
     if skewed_examples(rows, groups):
         kind = "examples" if groups is None else "groups"
         cautions.append(f"the differences of the {kind} are skewed, and there are too few of them, {EFFECT}")

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from math import isnan, nan
 from typing import Any
 
+from attnorm.analysis.arms import find_runs
 from attnorm.analysis.cautions import simple_label, withheld_lines
-from attnorm.analysis.comparison import SOURCES, Comparison, compare
+from attnorm.analysis.comparison import SOURCES, Comparison, compare, places_of
+from attnorm.analysis.report.search import searches_of
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.statistics.power import plan
 from attnorm.analysis.verdict import COSTS, ArmScores, Verdict, decimals
@@ -33,13 +35,21 @@ class CompareSettings:
 
 
 def run_compare(arguments: list[str]) -> None:
-    """Prints the scores of the arms and the verdicts, or a plan."""
+    """Prints the scores of the arms and the verdicts, or a plan. The trials of a search are no arms: the best one is
+    shown, and the value of each."""
     settings = read(arguments, CompareSettings, "attnorm compare").settings
     options: dict[str, Any] = {"metric": settings.metric, "split": settings.split, "level": settings.level}
-    if settings.baseline is None:
-        comparison = compare(settings.against, **options)
-    else:
-        comparison = compare(settings.baseline, settings.against, **options)
+    against: Any = settings.against
+    searches, others = searches_of(find_runs(places_of(against)))
+    for search in searches:
+        show_lines(search.headline, search.command)
+        rows = [[cell.text for cell in row] for row in search.table.rows]
+        print_table(search.table.caption, [[column.name for column in search.table.columns], *rows])
+    if searches:
+        if not others:
+            return
+        against = [run.folder for run in others]
+    comparison = compare(*([] if settings.baseline is None else [settings.baseline]), against, **options)
     show_warnings(withheld_lines(comparison.withheld))
     show_arms(comparison)
     for verdict in comparison.verdicts:

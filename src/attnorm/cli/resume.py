@@ -21,7 +21,7 @@ def resume_in(folder: Path, arguments: list[str]) -> int:
     from attnorm.training.rendezvous import decided_by_first
 
     quiet_libraries()
-    settings, changes = recorded_settings(folder, arguments)
+    settings, changes = recorded_settings(folder, arguments, is_first=is_first_rank())
     if decided_by_first("state", lambda: state_of(folder)) == RunState.FINISHED and not changes:
         if is_first_rank():
             print(f"resume={folder}: this run is finished")

@@ -23,11 +23,12 @@ DEVICES = ("accelerator", "devices", "num_nodes", "strategy")  # all that anothe
 OWN_KEYS = ("resume", "trust_code")
 
 
-def recorded_settings(folder: Path, arguments: list[str]) -> tuple[dict[str, Any], list[str]]:
+def recorded_settings(folder: Path, arguments: list[str], *, is_first: bool = True) -> tuple[dict[str, Any], list[str]]:
     """The settings with which the run in a folder continues, and the overrides that were typed for that.
 
     The settings are those of config.yaml, changed by `key=value` arguments. Arguments that choose a file of a group are
-    allowed for the groups that may change (GROUPS). arguments: as `arguments.readable` returns them.
+    allowed for the groups that may change (GROUPS). arguments: as `arguments.readable` returns them. is_first: whether
+    this process is the first of a distributed run; the others may find settings that the first one has changed already.
 
     Raises RunError for a folder that is not a run's, and ConfigError for arguments that have no meaning here.
     """
@@ -50,7 +51,8 @@ def recorded_settings(folder: Path, arguments: list[str]) -> tuple[dict[str, Any
         if override.key_or_group in OWN_KEYS:
             continue
         changes += as_typed([override.input_line or ""])
-        problems += _apply(override, cfg)
+        found = [*_apply(override, cfg)]
+        problems += found if is_first or not override.is_delete() else []
     if problems:
         raise ConfigError(problems)
     settings, keys = plain(cfg), [override.key_or_group for override in typed]

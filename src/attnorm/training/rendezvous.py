@@ -14,6 +14,7 @@ from attnorm.tasks.ranks import Ranks
 from attnorm.training.environment import is_first_rank
 
 _stores: list[Store] = []  # kept, since the first process serves it to the others until training starts
+DECIDED: dict[str, str] = {}  # environment variables of the processes that the first one starts
 
 
 def started_together() -> Ranks | None:
@@ -41,8 +42,8 @@ def decided_by_first(name: str, decide: Callable[[], str]) -> str:
     if ranks is None:
         variable = f"ATTNORM_{name.upper()}"
         if is_first_rank():
-            os.environ[variable] = decide()
-        return os.environ[variable]
+            DECIDED[variable] = decide()
+        return (os.environ | DECIDED)[variable]
 
     from torch.distributed.rendezvous import rendezvous
 

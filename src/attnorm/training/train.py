@@ -46,6 +46,7 @@ from attnorm.training.environment import is_first_rank
 from attnorm.training.module import TrainingModule
 from attnorm.training.peers import PARENT, was_launched
 from attnorm.training.profiler import profiled
+from attnorm.training.rendezvous import DECIDED
 from attnorm.training.run_folder import load_weights, own_checkpoint, restore_history, start_record
 from attnorm.training.run_log import RunLog
 from attnorm.training.run_loggers import RunLoggers
@@ -155,7 +156,7 @@ def fit(
     trainer: pl.Trainer, module: TrainingModule, data: TaskDataModule, checkpoint: Path | None, watchdog: Watchdog
 ) -> None:
     """Trains. Raises CheckpointError if Lightning cannot restore the state that is in the checkpoint."""
-    launcher, variables = trainer.strategy.launcher, dict[str, str]()
+    launcher, variables = trainer.strategy.launcher, dict(DECIDED)
     if isinstance(launcher, _SubprocessScriptLauncher):  # not if processes are forked: they would lack the thread
         watchdog.watch("connecting")
         if not was_launched():

@@ -6,6 +6,7 @@ any others.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,25 @@ from attnorm.wording import counted
 
 @dataclass(frozen=True)
 class Search:
-    """A search. headline: the best trial in words. command: trains it again. figures: one per parameter."""
+    """A search. headline: the best trial in words. command: trains it again.
+
+    metric: in words. points: by parameter, its value as text and the metric of each trial, and whether its axis is
+    logarithmic.
+    """
 
     anchor: str
     title: str
     headline: str
     command: str
-    figures: list[Figure]
+    metric: str
+    points: dict[str, tuple[list[tuple[str, float]], bool]]
     table: Table
+
+    @cached_property
+    def figures(self) -> list[Figure]:
+        """The metric against each parameter. They need the libraries of the report."""
+        numbered = enumerate(self.points.items(), start=1)
+        return [scatter(f"{self.anchor}-{number}", self.metric, key, *points) for number, (key, points) in numbered]
 
 
 def searches_of(runs: Sequence[TrainedRun]) -> tuple[list[Search], list[TrainedRun]]:
@@ -70,13 +82,13 @@ def search_of(anchor: str, content: dict[str, Any]) -> Search:
         for it in (*done, *rest)
     ]
     columns = [Column("trial", True), Column(title, True), *(Column(key, True) for key in keys), Column("state")]
-    figures = []
-    for place, key in enumerate(keys, start=1):
-        points = [(it["values"][key], it["value"]) for it in done if key in it["values"]]
-        figures += [scatter(f"{anchor}-{place}", title, key, points, key in content["logarithmic"])] if points else []
+    points = {}
+    for key in keys:
+        tried = [(str(it["values"][key]), it["value"]) for it in done if key in it["values"]]
+        points |= {key: (tried, key in content["logarithmic"])} if tried else {}
     table = Table(f"{anchor}-table", "All trials, the best one first", columns, rows, can_copy=True)
     command = str(content["command"] or "")
-    return Search(anchor, f"Search of {', '.join(keys)}", headline, command, figures, table)
+    return Search(anchor, f"Search of {', '.join(keys)}", headline, command, title, points, table)
 
 
 def spelled(value: object) -> float | None:

@@ -1,5 +1,6 @@
 """Gives each attention module of a loaded model a normalizer of its own."""
 
+import copy
 import re
 import sys
 import warnings
@@ -68,7 +69,19 @@ def convert(model: Model, attention: str | type[Normalizer] | Mapping[str, Any])
     refuse_request(type(model), CONVERTED)
     changed: Any = model
     earlier = getattr(changed.config, "attnorm", None)
-    recorded = Record(attach(model, with_paths(attention), earlier if isinstance(earlier, Record) else {}))
+    earlier = earlier if isinstance(earlier, Record) else {}
+    if any(
+        not hasattr(it, CONVERTED)
+        for site, its in attention_modules(model).items()
+        if site in earlier
+        for it in its.values()
+    ):
+        copies, earlier = dict[int, Any](), {}  # another model of the same configuration object has been converted
+        copy.deepcopy(changed.config, copies)
+        for part in changed.modules():
+            if hasattr(part, "config"):
+                part.config = copies.get(id(part.config), part.config)
+    recorded = Record(attach(model, with_paths(attention), earlier))
     if refuse_cache not in model._forward_pre_hooks.values():
         model.register_forward_pre_hook(refuse_cache, with_kwargs=True)
         model.register_forward_pre_hook(warn_of_frozen)
