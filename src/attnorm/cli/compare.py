@@ -49,7 +49,8 @@ def run_compare(arguments: list[str]) -> None:
         if not others:
             return
         against = [run.folder for run in others]
-    comparison = compare(*([] if settings.baseline is None else [settings.baseline]), against, **options)
+    places: tuple[Any, Any] = (against, None) if settings.baseline is None else (settings.baseline, against)
+    comparison = compare(*places, **options)
     show_warnings(withheld_lines(comparison.withheld))
     show_arms(comparison)
     for verdict in comparison.verdicts:

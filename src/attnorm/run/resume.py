@@ -74,7 +74,7 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
 def explained(problems: list[str], checkpoint: Path) -> list[str]:
     """The problems, and what to do about them."""
     advice = (
-        f"ckpt_path={checkpoint}: resuming repeats the settings of the run; to start a new run from its weights, use "
+        f"{checkpoint}: resuming repeats the settings of the run; to start a new run from its weights, use "
         f"model.init={checkpoint.parent.parent} (see docs/pretrained.md)"
     )
     return [*problems, advice]

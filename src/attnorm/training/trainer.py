@@ -1,7 +1,6 @@
 """Lightning's trainer for a run: its callbacks, how many updates it makes, and when it validates."""
 
 import math
-from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -44,8 +43,12 @@ def build_trainer(
     settings["profiler"] = profiler_of(settings.get("profiler"), run_folder)
     settings["strategy"] = strategy_of(cfg.trainer)
     facts = {"run_folder": run_folder, "monitor": task_module.monitor, "mode": task_module.mode}
-    entries = build_entries(cfg.callbacks, **facts)
-    name_equal_states(dict(zip(cfg.callbacks, entries, strict=True)))
+    entries, keys = build_entries(cfg.callbacks, **facts), set[str]()
+    for name, entry in zip(cfg.callbacks, entries, strict=True):
+        if entry.state_key in keys:  # such as two that stop early by one metric; a checkpoint tells them apart by name
+            own = {"state_key": f"{entry.state_key} of callbacks.{name}"}
+            entry.__class__ = type(type(entry).__name__, (type(entry),), own)
+        keys.add(entry.state_key)
     callbacks = [RandomStreams(cfg.seed), PlateauSteps(), *entries]
     if settings.get("max_time") is not None:
         callbacks.append(TimeLimit(settings["max_time"]))
@@ -74,17 +77,6 @@ def build_trainer(
     )
     set_collective_timeout(trainer, cfg.run.hang_timeout)
     return trainer
-
-
-def name_equal_states(entries: Mapping[str, pl.Callback]) -> None:
-    """Tells callbacks of one class apart in checkpoints, such as two that stop early by one metric: the key of the
-    state of all but the first contains the name of the entry."""
-    keys = set[str]()
-    for name, entry in entries.items():
-        if entry.state_key in keys:
-            cls = type(entry)
-            entry.__class__ = type(cls.__name__, (cls,), {"state_key": f"{entry.state_key} of callbacks.{name}"})
-        keys.add(entry.state_key)
 
 
 def set_collective_timeout(trainer: pl.Trainer, hang_timeout: float | None) -> None:

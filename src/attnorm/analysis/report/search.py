@@ -82,7 +82,7 @@ def search_of(anchor: str, content: dict[str, Any]) -> Search:
         for it in (*done, *rest)
     ]
     columns = [Column("trial", True), Column(title, True), *(Column(key, True) for key in keys), Column("state")]
-    points = {}
+    points = dict[str, tuple[list[tuple[str, float]], bool]]()
     for key in keys:
         tried = [(str(it["values"][key]), it["value"]) for it in done if key in it["values"]]
         points |= {key: (tried, key in content["logarithmic"])} if tried else {}
