@@ -22,7 +22,7 @@ from attnorm.data.sampler import TokenBatches
 from attnorm.tasks.task import task_of
 
 RECORDED = {
-    "lines of src": 52_897,
+    "lines of src": 52_937,
     "files of src": 479,
     "functions of src": 3763,
     "public names that several modules define": 140,

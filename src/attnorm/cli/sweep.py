@@ -46,7 +46,7 @@ from attnorm.sweeps.process import TRAIN
 from attnorm.sweeps.record import SweepRecord
 from attnorm.sweeps.scheduler import Grid, Plan, Scheduler, both
 from attnorm.sweeps.state import SWEEP_LOCK, JobState, Journal
-from attnorm.sweeps.table import View, print_costs, print_results, print_search, print_tuning
+from attnorm.sweeps.table import View, print_costs, print_results, print_tuning
 from attnorm.sweeps.tuning import Choice, Tuned, TunedArm, put_back
 
 if TYPE_CHECKING:
@@ -277,8 +277,12 @@ def close(folder: Path, record: SweepRecord, stopped_by: int) -> int:
     print_results(results)
     if isinstance(record.plan, Tuned):
         print_tuning(record.plan.record(), results)
-    if search := record.about().get("search"):
-        print_search(search)
+    if content := record.about().get("search"):
+        from attnorm.analysis.report.search import search_of
+        from attnorm.training.console import show_lines
+
+        search = search_of("search", content)  # as `attnorm compare` and the report show it
+        show_lines(search.headline, search.command)
     if left:
         saved = "saved; " if any(result.state is JobState.INTERRUPTED for result in results) else ""
         sentence = f"{left} of {record.plan.total} jobs are unfinished"

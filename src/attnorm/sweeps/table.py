@@ -179,17 +179,6 @@ def print_tuning(tuning: Mapping[str, Any], results: Sequence[Result]) -> None:
         console.print(note, markup=False)
 
 
-def print_search(search: Mapping[str, Any]) -> None:
-    """The best trial of a search, and the command that repeats it. search: as in sweep.json."""
-    best = next((trial for trial in search["trials"] if trial["number"] == search["best"]), None)
-    if best is not None:
-        values = " ".join(f"{key}={value}" for key, value in best["values"].items())
-        better = "lower" if search["mode"] == "min" else "higher"
-        found = f"{search['monitor']} {best['value']:.4g} ({better} is better)"
-        console.print(f"best trial: {best['number']} of {len(search['trials'])}, {found}: {values}", markup=False)
-        console.print(search["command"], markup=False, soft_wrap=True)
-
-
 def print_costs(costs: Sequence[ArmCost]) -> None:
     """The cost of an update of each arm, and how many updates the budget pays for."""
     table = Table(title="the same cost for each arm", title_justify="left")
