@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from attnorm.run.config_file import FILE
-from attnorm.run.state import PROGRESS, SUMMARY
-from attnorm.tasks.results import PREDICTIONS, Predictions
+from attnorm.run.folder import PROGRESS, SUMMARY
+from attnorm.run.run import Run
+from attnorm.tasks.results import Predictions
 
 LAYERS = ("encoder/0", "encoder/1", "decoder/0", "decoder/0/cross", "decoder/1", "decoder/1/cross")
 PEOPLE = ("minister", "union leader", "central bank", "opposition party", "coast guard", "oil company", "court")
@@ -88,7 +88,7 @@ def write_run(
         {**CONFIG, "seed": seed, "tags": [], "ckpt_path": None},
         {"task.name": task, "task.max_steps": steps, **options_of(attention), **(settings or {})},
     )
-    (folder / FILE).write_text(yaml.safe_dump(config, sort_keys=False))
+    (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
     environment = {"packages": {"torch": "2.13.0", "attnorm": "0.1.0"}, "git": {"commit": "1c9edda192"}, "gpus": []}
     (folder / "environment.json").write_text(json.dumps(environment))
     reached = steps if state == "finished" else 2 * steps // 3
@@ -106,7 +106,7 @@ def write_run(
     content |= {"monitor": "val/loss", "best_value": curve, "primary": "rougeL", "parameters": 1_442_208}
     if state == "finished":
         predictions = made_up_predictions(examples, gain, seed, attention, outputs)
-        predictions.write(folder / PREDICTIONS / "validation.parquet")
+        predictions.write(Run(folder).predictions_file())
         means = {name: float(np.mean(values)) for name, values in predictions.scores.items()}
         content["validation"] = {"split": "validation", "metrics": {**means, "loss": curve}}
         if lead is not None:

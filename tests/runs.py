@@ -27,7 +27,7 @@ from omegaconf import DictConfig, OmegaConf
 from attnorm.cli import main
 from attnorm.cli import train as front
 from attnorm.errors import ConfigError, Interrupted
-from attnorm.run.scalars import read_csv
+from attnorm.run.tables import read_csv
 from attnorm.spec.compose import as_typed, readable
 from attnorm.spec.settings import ResolvedConfig
 from attnorm.training.callbacks import throughput as callbacks

@@ -19,7 +19,7 @@ from attnorm.analysis import compare
 from attnorm.analysis.statistics.crossed import paired_difference
 from attnorm.analysis.statistics.power import detectable
 from attnorm.attention import check_attention
-from attnorm.run.scalars import read_csv
+from attnorm.run.tables import read_csv
 
 FOLDER = runs.ROOT / "experiments"
 

@@ -135,6 +135,25 @@ def test_a_normalizer_knows_no_table_of_names():
     assert_none(wrong)
 
 
+def test_only_the_package_run_names_the_files_of_a_run():
+    """The others ask `Run` and `RunWriter`. The suite for tasks says which files there are."""
+    from attnorm.run.folder import CHECKPOINTS, NAMES, PREDICTIONS
+
+    folders = {CHECKPOINTS, PREDICTIONS}  # which are words as well, unless they are joined to a path
+    of_sweeps = {"COST", "EVENTS", "FURTHER", "SWEEP_FILE", "TUNE"}  # constants that others may import
+    wrong = []
+    for file in (file for file in FILES if floor_of(module_of(file)) not in ("run", "testing")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module == "attnorm.run.folder":
+                names = {name.name for name in node.names if name.name.isupper()} - of_sweeps
+            elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+                names = {getattr(node.right, "value", None)} & (NAMES | folders)
+            else:
+                names = {node.value} & NAMES if isinstance(node, ast.Constant) else ()
+            wrong += [f"{path_of(file)}:{node.lineno}: {name}" for name in names]
+    assert_none(wrong)
+
+
 def test_a_task_does_not_import_another():
     tasks = {folder.name for folder in (SOURCE / "tasks").iterdir() if (folder / "task.py").is_file()}
     assert {"headlines", "mlm", "squad", "classification", "vqa", "captioning", "translation"} <= tasks

@@ -42,7 +42,7 @@ from attnorm.data.sources.gigaword import FILES
 from attnorm.errors import ConfigError
 from attnorm.experiments.papers.figures import read_figures
 from attnorm.run.opening import read_run
-from attnorm.run.scalars import read_csv
+from attnorm.run.tables import read_csv
 from attnorm.spec import check_trainer
 from attnorm.spec import overrides as rerun
 from attnorm.spec.command import read

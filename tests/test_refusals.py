@@ -18,8 +18,8 @@ from made_up_runs import make_run
 from attnorm.cli import sweep as sweep_verb
 from attnorm.cli.train import check_composed
 from attnorm.errors import ConfigError
+from attnorm.run.folder import locked
 from attnorm.run.integrity import seal
-from attnorm.run.state import locked
 from attnorm.spec.resume import DEVICES, recorded_settings
 from attnorm.training.train import train
 

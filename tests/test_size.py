@@ -22,10 +22,10 @@ from attnorm.data.sampler import TokenBatches
 from attnorm.tasks.task import task_of
 
 RECORDED = {
-    "lines of src": 52_937,
-    "files of src": 479,
+    "lines of src": 52_878,
+    "files of src": 478,
     "functions of src": 3763,
-    "public names that several modules define": 140,
+    "public names that several modules define": 136,
     "lines of tests per line of src": 1.07,
     "functions that an override passes": 176,
     "files that an override passes": 31,

@@ -29,7 +29,7 @@ from attnorm.tasks.results import CorpusMetric
 from attnorm.tasks.seq2seq.generate import special_tokens
 
 if TYPE_CHECKING:
-    from attnorm.analysis.run import Run
+    from attnorm.analysis.run import LoadedRun
 
 ROWS = 64  # pairs that are read at a time
 Links = Collection[tuple[int, int]]  # (source word, target word), counted from 0
@@ -81,7 +81,7 @@ def share(part: np.ndarray, whole: np.ndarray) -> float:
 
 
 def alignment_scores(
-    run: "Run",
+    run: "LoadedRun",
     *,
     selection: str = "validation",
     split: str = "test",
@@ -111,7 +111,7 @@ def scored(selection: Aligned, test: Aligned) -> AlignmentScores:
     return AlignmentScores(threshold, link_counts(*test, threshold))
 
 
-def gold_links(run: "Run", split: str) -> Sequence[Links]:
+def gold_links(run: "LoadedRun", split: str) -> Sequence[Links]:
     """The gold links of each pair of a split. Raises ConfigError if the data of the run have none."""
     source = run.task.source()
     if not hasattr(source, "links"):
@@ -183,7 +183,7 @@ def with_gold(
 
 
 def word_attention(
-    run: "Run", split: str, *, normalizer: Normalizer | None = None, step: Step = "predicts"
+    run: "LoadedRun", split: str, *, normalizer: Normalizer | None = None, step: Step = "predicts"
 ) -> list[np.ndarray]:
     """The attention of a run between the words of each pair of a split, (target words, source words), teacher-forced.
 

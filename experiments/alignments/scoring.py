@@ -11,7 +11,7 @@ from registered import AFTERWARDS, BASELINE, IBM, PREDICTS, READS
 from sweeps import Run
 
 from attnorm import load_run
-from attnorm.analysis.run import Run as TrainedRun
+from attnorm.analysis.run import LoadedRun
 from attnorm.attention import Normalizer, build_normalizer
 from attnorm.experiments.alignments.alignment_error import (
     Aligned,
@@ -58,13 +58,13 @@ def scores_of_seeds(
 ) -> dict[str, list[AlignmentScores]]:
     """The scores of every run of an arm, for each view."""
 
-    def attention(run: TrainedRun, step: Step) -> OfSplit:
+    def attention(run: LoadedRun, step: Step) -> OfSplit:
         return lambda split: (word_attention(run, split, normalizer=normalizer, step=step), gold_links(run, split))
 
     return {view: [stored(run.folder, name, view, attention) for run in runs] for view in VIEWS}
 
 
-def stored(folder: Path, name: str, view: str, aligned_of: Callable[[TrainedRun, Step], OfSplit]) -> AlignmentScores:
+def stored(folder: Path, name: str, view: str, aligned_of: Callable[[LoadedRun, Step], OfSplit]) -> AlignmentScores:
     """The scores of an arm in one view: those that an earlier call has stored in a run folder, or new ones, which are
     stored there.
     """
@@ -86,7 +86,7 @@ def later_words(weights: Sequence[np.ndarray], links: Sequence[Links], left_out:
     return [table[left_out:] for table in weights], kept
 
 
-def reference(name: str, run: TrainedRun, step: Step) -> OfSplit:
+def reference(name: str, run: LoadedRun, step: Step) -> OfSplit:
     """The weights of a reference on the tokens of a run. It has no steps."""
     data = run.task.splits(run.tokenizer, ("train", SELECTION, TEST))
     if name == IBM:

@@ -12,7 +12,7 @@ from pathlib import Path
 sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]  # of `sweeps`, and of this package
 from sweeps import table
 
-from attnorm.analysis.run import Run, load_run
+from attnorm.analysis.run import LoadedRun, load_run
 from attnorm.attention.banks import Vocabulary
 
 
@@ -25,7 +25,7 @@ def main() -> None:
     print(table(["seed", "with the bank", "without it"], sorted(rows)))
 
 
-def without_bank(run: Run) -> Run:
+def without_bank(run: LoadedRun) -> LoadedRun:
     """The same run, whose banks are empty from now on."""
     for bank in run.model.modules():
         if isinstance(bank, Vocabulary):
@@ -33,7 +33,7 @@ def without_bank(run: Run) -> Run:
     return run
 
 
-def accuracy(run: Run) -> float:
+def accuracy(run: LoadedRun) -> float:
     """The accuracy in percent on the validation split."""
     data = run.task.splits(run.tokenizer, ("validation",))["validation"]
     return run.task.score(run.task.module(run.model, run.tokenizer, data), data).metrics["accuracy"]

@@ -15,7 +15,7 @@ from attnorm.errors import ConfigError, Problem
 from attnorm.experiments.papers.drawing import GREEN, GREY, STYLES, Drawing, Rows, listed, panels, shades
 from attnorm.experiments.papers.registry import Settings
 from attnorm.run.opening import read_run
-from attnorm.run.scalars import recorded_scalars
+from attnorm.run.run import Run
 from attnorm.spec.read import label_of, resolve_recorded
 from attnorm.tasks.task import task_of
 from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE
@@ -106,7 +106,7 @@ def hybrid_weights(runs: tuple[Path, ...], stack: str, trust_code: bool = False)
     """
     rows: Rows = []
     for run, name_of_run, cfg in named(runs, trust_code):
-        recorded = [(*split_label(row["layer"]), row) for row in recorded_scalars(run).get(SCALAR, [])]
+        recorded = [(*split_label(row["layer"]), row) for row in Run(run).rows(SCALAR)]
         layers = [(int(number or 0), row) for name, number, row in recorded if name == stack]
         if not layers:
             there = ", ".join(dict.fromkeys(name for name, *_ in recorded)) or "none"

@@ -4,7 +4,8 @@ from attnorm.moved import find_moved_modules
 
 TYPE_CHECKING = False  # no library is imported here: with `python -m`, it could be a file of the working directory
 if TYPE_CHECKING:
-    from attnorm.analysis.run import Run, load_run
+    from attnorm.analysis.run import LoadedRun as Run
+    from attnorm.analysis.run import load_run
     from attnorm.cli.from_python import train
 
 __all__ = ["Run", "load_run", "train"]
@@ -23,7 +24,7 @@ def __getattr__(name: str) -> object:
             return train
         from attnorm.analysis import run
 
-        return getattr(run, name)
+        return run.load_run if name == "load_run" else run.LoadedRun
     except ModuleNotFoundError as error:
         from attnorm.imports import laboratory_is_missing
 

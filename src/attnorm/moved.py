@@ -12,6 +12,10 @@ MOVED = {
     "attnorm.config.command": "attnorm.spec.command",
     "attnorm.config.resolve": "attnorm.spec.read",
     "attnorm.resolved": "attnorm.spec.settings",
+    "attnorm.run.opened_folder": "attnorm.run.folder",
+    "attnorm.run.scalars": "attnorm.run.tables",
+    "attnorm.run.state": "attnorm.run.folder",
+    "attnorm.training.csv_table": "attnorm.run.tables",
 }
 OUTSIDE = {  # modules whose names stay: runs record them, and old and new runs with them are equal
     "attnorm.data.sources.bible_alignments": "attnorm.experiments.alignments.bible_alignments",

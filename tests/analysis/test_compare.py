@@ -27,7 +27,7 @@ from attnorm.analysis.statistics.variances import Variances
 from attnorm.analysis.verdict import Verdict, adjusted
 from attnorm.analysis.waiting import waiting_jobs
 from attnorm.errors import ConfigError, RunError
-from attnorm.run.state import locked
+from attnorm.run.folder import locked
 from attnorm.sweeps.state import Journal
 from attnorm.tasks.results import CHECKPOINT
 

@@ -17,8 +17,8 @@ from attnorm.analysis.figures import (
     normalizer_of,
     split_label,
 )
+from attnorm.run.tables import CsvTable
 from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE
-from attnorm.training.csv_table import CsvTable
 
 CONFIG = {
     "task": {"name": "gigaword"},

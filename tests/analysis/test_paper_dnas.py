@@ -15,8 +15,7 @@ from attnorm.attention.names import build_normalizer
 from attnorm.errors import ConfigError
 from attnorm.experiments.papers import dnas_centers, dnas_mixtures, dnas_training
 from attnorm.experiments.papers.registry import FIGURES, Settings
-from attnorm.run.scalars import read_csv
-from attnorm.training.csv_table import CsvTable
+from attnorm.run.tables import CsvTable, read_csv
 
 # Figure 2
 

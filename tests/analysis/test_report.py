@@ -15,7 +15,7 @@ from attnorm.analysis.report.examples import marked
 from attnorm.analysis.report.page import html_of
 from attnorm.analysis.statistics.crossed import paired_difference
 from attnorm.errors import ConfigError, RunError
-from attnorm.run.state import FolderLock
+from attnorm.run.folder import FolderLock
 
 HALVES = [  # two seeds of two arms; a third seed of one of them
     {"series": series, "run": seed - 1, "seed": seed, "step": 1, "value": value}

@@ -17,7 +17,7 @@ from attnorm.analysis.report.tuning import costs_of, dependence, tunings_of
 from attnorm.analysis.statistics.tuned import DISMISSAL
 from attnorm.cli.compare import run_compare
 from attnorm.cli.sweep_jobs import values_to_try
-from attnorm.run.state import read_json
+from attnorm.run.folder import read_json
 
 RATES = ("0.001", "0.002", "0.004")
 

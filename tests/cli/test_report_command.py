@@ -7,11 +7,11 @@ from attnorm.cli import report as command
 from attnorm.cli import sweep
 from attnorm.cli.report import read_report, run_report, write_report_of_sweep
 from attnorm.errors import ConfigError
-from attnorm.run.state import FolderLock
+from attnorm.run.folder import EVENTS, FolderLock
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.record import SweepRecord
 from attnorm.sweeps.scheduler import Grid
-from attnorm.sweeps.state import EVENTS, SWEEP_LOCK, Journal
+from attnorm.sweeps.state import SWEEP_LOCK, Journal
 
 SMALL = {"examples": 40, "steps": 600}
 

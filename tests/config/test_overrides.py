@@ -12,7 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from attnorm.errors import ConfigError
-from attnorm.run.config_file import read_config
+from attnorm.run.run import Run
 from attnorm.schema import Share, Text, WholeNumber
 from attnorm.spec.command import read as read_command
 from attnorm.spec.compose import PATH_KEYS, as_typed, quoted, readable
@@ -259,6 +259,6 @@ def test_other_keys_change_the_run_if_the_command_can_do_that():
 def test_an_older_run_keeps_the_corpus_that_it_was_trained_on(tmp_path):
     run = runs.copied_run(tmp_path)
     config = yaml.safe_load((run / "config.yaml").read_text())
-    assert config["data"].pop("difficulty") == read_config(run)["data"]["difficulty"] == "hard"
+    assert config["data"].pop("difficulty") == Run(run).config["data"]["difficulty"] == "hard"
     (run / "config.yaml").write_text(yaml.safe_dump(config))
-    assert read_config(run)["data"]["difficulty"] == "easy"
+    assert Run(run).config["data"]["difficulty"] == "easy"

@@ -18,8 +18,9 @@ from faulty import check_nothing_lost, start, straight
 
 from attnorm.run import checkpoint as checkpoint_files
 from attnorm.run.checkpoint import read_checkpoint
-from attnorm.run.scalars import read_csv
-from attnorm.run.state import RunState, is_running, state_of
+from attnorm.run.folder import RunState, is_running
+from attnorm.run.run import Run
+from attnorm.run.tables import read_csv
 
 pytestmark = pytest.mark.slow
 KILLS = {"gigaword": 8, "mlm": 6, "vqa": 6}
@@ -35,16 +36,16 @@ def test_kill_9_at_random_moments(tmp_path, task):
         child.kill()
         child.join()
         assert not is_running(folder)
-        if state_of(folder) is RunState.FINISHED:  # before it was killed; start again
+        if Run(folder).state is RunState.FINISHED:  # before it was killed; start again
             os.rename(folder, tmp_path / f"finished_{len(os.listdir(tmp_path))}")
             folder.with_suffix(".saved").unlink()
         elif folder.exists():
             assert child.exitcode == -signal.SIGKILL
-            assert state_of(folder) in (RunState.KILLED, RunState.ABSENT)
+            assert Run(folder).state in (RunState.KILLED, RunState.ABSENT)
             check_nothing_lost(folder)
     child = start(folder, task)
     child.join()
-    assert (child.exitcode, state_of(folder)) == (0, RunState.FINISHED)
+    assert (child.exitcode, Run(folder).state) == (0, RunState.FINISHED)
     assert runs.same_run(whole, folder)
 
 
@@ -113,7 +114,7 @@ def test_a_signal_at_random_moments_loses_no_update(tmp_path, task, number):
         child.join(60)
         if child.exitcode == 0:
             break
-        assert (child.exitcode, state_of(folder)) == (128 + number, RunState.INTERRUPTED)
+        assert (child.exitcode, Run(folder).state) == (128 + number, RunState.INTERRUPTED)
         updates = read_checkpoint(folder / "checkpoints/last.ckpt")["global_step"]
         assert updates >= max(int(row["step"]) for row in read_csv(folder / "metrics.csv"))
         stops += 1

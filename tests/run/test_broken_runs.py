@@ -18,16 +18,15 @@ import yaml
 from marks import slow
 from safetensors.torch import save_file
 
-from attnorm.analysis.arms import read_folder
 from attnorm.analysis.scores import example_table
 from attnorm.cli.start import check_settings
 from attnorm.errors import ConfigError, RunError
-from attnorm.run.config_file import REQUIRED_GROUPS, read_config
+from attnorm.run.config_file import REQUIRED_GROUPS
+from attnorm.run.folder import leave_out, read_json
 from attnorm.run.integrity import COMPANIONS, seal
-from attnorm.run.opened_folder import leave_out
 from attnorm.run.opening import read_run
 from attnorm.run.resume import newest_good
-from attnorm.run.state import read_json
+from attnorm.run.run import Run
 from attnorm.spec.resume import recorded_settings
 from attnorm.sweeps.state import Journal
 
@@ -588,11 +587,11 @@ INSIDE = {
 @pytest.mark.parametrize("what", INSIDE)
 def test_everything_in_a_run_folder_is_what_its_name_says(tmp_path, what):
     run = runs.copied_run(tmp_path)
-    read_config(run)
+    assert Run(run).config
     spoil, name = INSIDE[what]
     spoil(run)
     with pytest.raises(RunError, match=re.escape(f"{run / name}: is ")):
-        read_config(run)
+        assert Run(run).config
 
 
 READERS = {
@@ -625,7 +624,7 @@ def test_a_folder_that_is_itself_a_link_and_the_links_of_wandb_are_fine(tmp_path
     (run / "wandb/latest-run").symlink_to("run-1")
     (run / "wandb/run-1/logs/debug-core.log").symlink_to(tmp_path / "elsewhere.log")
     (tmp_path / "link").symlink_to(run)
-    assert read_config(tmp_path / "link")["seed"] == 1
+    assert Run(tmp_path / "link").config["seed"] == 1
 
 
 @pytest.mark.parametrize("typed", [(), ("run.follow_links=true",)], ids=["not typed", "typed"])
@@ -769,7 +768,7 @@ def test_predictions_of_other_types_are_refused(tmp_path, column, values, words)
     table[column] = values(table[column])
     table.to_parquet(path)
     with pytest.raises(RunError, match=words):
-        example_table(read_folder(run), "validation")
+        example_table(Run(run), "validation")
 
 
 def junk(change):

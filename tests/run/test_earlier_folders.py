@@ -21,7 +21,8 @@ from attnorm.cli.check_jobs import check_job, start_hydra
 from attnorm.cli.resume import resume_in
 from attnorm.errors import ConfigError
 from attnorm.run.config_file import translate_targets
-from attnorm.run.state import RunState, state_of
+from attnorm.run.folder import RunState
+from attnorm.run.run import Run
 from attnorm.sweeps.state import JobState, Journal, state_of_job
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -48,7 +49,7 @@ def test_a_finished_run_opens_with_the_same_scores_and_predictions(folders):
 
 def test_a_killed_run_goes_on_with_the_same_losses(folders):
     run, expected = folders / "killed", runs.logged(folders / "killed_on", "val/loss")
-    assert state_of(run) is RunState.KILLED
+    assert Run(run).state is RunState.KILLED
     states = runs.load(run)["callbacks"].keys()
     assert any(name.startswith("EarlyStopping") for name in states)
     assert resume_in(run, [f"resume={run}"]) == 0

@@ -9,8 +9,8 @@ from attnorm.cli import train as front
 from attnorm.errors import ConfigError
 from attnorm.models.vqa.mcan import MCAN
 from attnorm.run.fixed_shares import learned_shares
-from attnorm.run.scalars import COLUMNS
-from attnorm.training.csv_table import CsvTable
+from attnorm.run.run import Run
+from attnorm.run.tables import COLUMNS, CsvTable
 
 HYBRID = {"encoder/0": {"": (0.5, 0.25)}, "encoder/2": {0: (0.5, 0.75), 1: (0.5, 1.0)}, "decoder/1/cross": {"": (0, 1)}}
 SOFTMAX = {"encoder/0": {"": (0.5, 0.3)}, "encoder/1": {"": (0.5, 0.9)}}
@@ -47,17 +47,19 @@ def mixed_run(tmp_path):
 
 
 def test_each_layer_has_the_shares_of_the_last_update(hybrid_run, mixed_run):
-    assert learned_shares(hybrid_run, "hnas", {}) == {"encoder": [0.25, None, [0.75, 1.0]]}
-    assert learned_shares(hybrid_run, "hnas_prefix", {}) == {"cross": [None, 1.0]}
-    assert learned_shares(mixed_run, "mix", MEMBERS) == {"encoder": [[0.3, 0.7], [0.9, 0.1]]}  # in the order of members
+    assert learned_shares(Run(hybrid_run), "hnas", {}) == {"encoder": [0.25, None, [0.75, 1.0]]}
+    assert learned_shares(Run(hybrid_run), "hnas_prefix", {}) == {"cross": [None, 1.0]}
+    assert learned_shares(Run(mixed_run), "mix", MEMBERS) == {
+        "encoder": [[0.3, 0.7], [0.9, 0.1]]  # in the order of members
+    }
 
 
 def test_members_that_nobody_typed_are_those_of_the_normalizer(tmp_path):
     shares = {member: {"encoder/0": {"": (0, 0.25)}} for member in ("mix_softmax", "mix_dnas", "mix_sinkhorn")}
     run = run_with(tmp_path / "run", {"encoder": "mix"}, **shares)
-    assert learned_shares(run, "mix", {}) == {"encoder": [[0.25, 0.25, 0.25]]}
+    assert learned_shares(Run(run), "mix", {}) == {"encoder": [[0.25, 0.25, 0.25]]}
     with pytest.raises(ValueError, match="the run mixes mix_softmax, mix_dnas, mix_sinkhorn, but this one"):
-        learned_shares(run, "mix", MEMBERS)
+        learned_shares(Run(run), "mix", MEMBERS)
 
 
 @pytest.mark.slow
@@ -93,15 +95,15 @@ def test_values_per_head_are_as_many_as_the_heads_of_the_site():
 )
 def test_a_run_without_these_shares_is_refused(mixed_run, name, options, words):
     with pytest.raises(ValueError, match=words):
-        learned_shares(mixed_run, name, options)
+        learned_shares(Run(mixed_run), name, options)
 
 
 def test_a_member_with_other_options_is_another_member(tmp_path):
     shares = {member: {"encoder/0": {"": (0, 0.5)}} for member in ("mix_softmax", "mix_sinkhorn")}
     run = run_with(tmp_path / "run", {"encoder": "mix", "options": {"mix": five_steps()}}, **shares)
-    assert learned_shares(run, "mix", five_steps()) == {"encoder": [[0.5, 0.5]]}
+    assert learned_shares(Run(run), "mix", five_steps()) == {"encoder": [[0.5, 0.5]]}
     with pytest.raises(ValueError, match=r"the run mixes .*'n_iters': 5.*, but this one mixes {'name': 'sinkhorn'}"):
-        learned_shares(run, "mix", {"members": ["softmax", "sinkhorn"]})
+        learned_shares(Run(run), "mix", {"members": ["softmax", "sinkhorn"]})
 
 
 def five_steps():
@@ -120,7 +122,7 @@ def test_two_attentions_of_one_layer_cannot_share_a_value(tmp_path):
     both = {layer: {"": (0.5, 0.3)} for layer in ("guided/0", "guided/0/cross")}
     run = run_with(tmp_path / "run", {"guided": "hnas"}, hybrid_weights=both)
     with pytest.raises(ValueError, match="several attentions of one layer at guided"):
-        learned_shares(run, "hnas", {})
+        learned_shares(Run(run), "hnas", {})
 
 
 @pytest.mark.slow

@@ -11,9 +11,10 @@ import pytest
 import runs
 from marks import slow
 
+from attnorm.cli import start
 from attnorm.errors import ConfigError
+from attnorm.run import writing
 from attnorm.tasks.task import Task
-from attnorm.training import run_folder
 
 TASKS = ("gigaword", "mlm", "squad", "classify", "vqa")
 SHORT = ("attention=hnas", "data.train_size=60")  # 6 updates per epoch
@@ -134,7 +135,7 @@ def test_a_run_that_was_killed_before_its_settings_were_recorded_passes_its_curv
 
     first = runs.stopped(monkeypatch, tmp_path / "first", 9, *overrides)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(run_folder, "write_text", kill)
+        patch.setattr(writing, "write_text", kill)
         runs.tiny_run(tmp_path / "second", *overrides, last(first))
     runs.tiny_run(tmp_path / "third", *overrides, last(tmp_path / "second"))
     assert rows(tmp_path / "third") == rows(uninterrupted(*overrides))
@@ -250,7 +251,7 @@ def test_a_shorter_run_than_the_checkpoint_is_refused(tmp_path):
 def test_two_runs_of_the_same_second_get_a_folder_each(tmp_path):
     asked = tmp_path / "hnas/2026-01-01_00-00-00"
     with multiprocessing.get_context("fork").Pool(8) as pool:
-        claimed = pool.map(run_folder.claim_folder, [asked] * 16)
+        claimed = pool.map(start.claim_folder, [asked] * 16)
     assert len(set(claimed)) == 16
     assert all((folder / "config.yaml").is_file() for folder in claimed)
     assert asked in claimed and asked.with_name(f"{asked.name}_16") in claimed

@@ -24,14 +24,16 @@ from attnorm.analysis.run import load_run
 from attnorm.cli.resume import resume_in
 from attnorm.cli.start import check_settings
 from attnorm.errors import SIGNALS, ConfigError, RunError
+from attnorm.run import writing
+from attnorm.run.folder import LOCK, FolderLock, RunState, is_running, locked
 from attnorm.run.key import run_key
 from attnorm.run.resume import newest_good
-from attnorm.run.scalars import read_csv
-from attnorm.run.state import LOCK, FolderLock, RunState, is_running, locked, state_of
+from attnorm.run.run import Run
+from attnorm.run.tables import read_csv
 from attnorm.sweeps.state import holders
 from attnorm.tasks.task import Task
 from attnorm.testing.records import without
-from attnorm.training import run_folder, slurm
+from attnorm.training import slurm
 from attnorm.training.callbacks import checkpointing
 from attnorm.training.callbacks.checkpointing import Checkpoints
 from attnorm.training.callbacks.graceful_stop import GracefulStop
@@ -98,7 +100,7 @@ def crashed(monkeypatch, folder: Path, owner: type, name: str, call: int, *overr
 def test_a_stopped_run_continues_in_its_folder(monkeypatch, tmp_path, straight, step):
     run = runs.stopped(monkeypatch, tmp_path / "run", step, *SHORT)
     config = (run / "config.yaml").read_text()
-    assert state_of(run) == RunState.INTERRUPTED
+    assert Run(run).state == RunState.INTERRUPTED
     assert resume(run)["state"] == "finished"
     assert runs.same_run(straight, run)
     assert (run / "config.yaml").read_text() == config
@@ -161,7 +163,7 @@ def test_a_killed_run_continues_from_its_last_checkpoint(monkeypatch, tmp_path, 
     steps = runs.summary_of(tmp_path / "whole")["steps"]
     killed = (tmp_path / "run", Checkpoints, "on_train_batch_end", min(call, steps))
     run = crashed(monkeypatch, *killed, *overrides, task=task)
-    assert state_of(run) == RunState.KILLED
+    assert Run(run).state == RunState.KILLED
     resume(run)
     assert runs.same_run(tmp_path / "whole", run)
 
@@ -281,13 +283,13 @@ def test_a_run_killed_while_it_copies_another_is_none_yet_or_can_be_resumed(
     whole, first = copied_from[0], Path(shutil.copytree(copied_from[1], tmp_path / "first"))
     before = {path: (first / path).read_bytes() for path in runs.files_of(first)}
     alone = f"ckpt_path={first}/checkpoints/last.ckpt"
-    run = crashed(monkeypatch, tmp_path / "run", run_folder, name, call, *EQUAL, alone)
+    run = crashed(monkeypatch, tmp_path / "run", writing, name, call, *EQUAL, alone)
     if name == "cut_history":  # its settings are recorded, and so it has all copies
         shutil.move(first, tmp_path / "elsewhere")
         resume(run)
         assert yaml.safe_load((run / "config.yaml").read_text())["ckpt_path"] == alone.removeprefix("ckpt_path=")
     else:
-        assert state_of(run) == RunState.ABSENT
+        assert Run(run).state == RunState.ABSENT
         assert {path: (first / path).read_bytes() for path in runs.files_of(first)} == before
         run = tmp_path / "again"
         runs.tiny_run(run, *EQUAL, alone)
@@ -313,7 +315,7 @@ def test_a_run_that_failed_while_it_was_scored_is_scored_again(monkeypatch, tmp_
     with monkeypatch.context() as patch, pytest.raises(Crash):
         patch.setattr(Task, "evaluate", lambda *_: (_ for _ in ()).throw(Crash()))
         runs.tiny_run(tmp_path / "run", *SHORT)
-    assert state_of(tmp_path / "run") == RunState.FAILED
+    assert Run(tmp_path / "run").state == RunState.FAILED
     assert resume(tmp_path / "run")["validation"]["metrics"] == runs.summary_of(straight)["validation"]["metrics"]
     assert runs.same_run(straight, tmp_path / "run")
 
@@ -394,10 +396,10 @@ def test_auto_continues_the_newest_unfinished_run_of_the_same_settings(monkeypat
         os.utime(parent / str(number) / "config.yaml", (number, number))
     assert auto(monkeypatch, tmp_path) == 0
     assert f"continuing {parent / '1'}" in capsys.readouterr().out
-    assert [state_of(parent / str(number)) for number in range(3)] == ["interrupted", "finished", "interrupted"]
+    assert [Run(parent / str(number)).state for number in range(3)] == ["interrupted", "finished", "interrupted"]
     assert runs.same_run(straight, parent / "1")
     assert auto(monkeypatch, tmp_path) == 0  # the next older one
-    assert [state_of(parent / str(number)) for number in range(3)] == ["finished", "finished", "interrupted"]
+    assert [Run(parent / str(number)).state for number in range(3)] == ["finished", "finished", "interrupted"]
     assert auto(monkeypatch, tmp_path, "trainer.max_steps=1") == 0
     assert "no unfinished run with these settings, so a new one starts" in capsys.readouterr().out
     assert len(list(parent.iterdir())) == 4
@@ -552,8 +554,8 @@ def test_a_folder_that_is_not_a_run_is_refused(monkeypatch, tmp_path, capsys, fo
 def test_a_run_that_is_going_is_neither_resumed_nor_trained_again(tmp_path):
     run = stopped_at_5(tmp_path / "run")
     with locked(run):
-        assert state_of(run) == RunState.RUNNING
-        code = "from pathlib import Path; from attnorm.run.state import *; print(is_running(Path(sys.argv[1])))"
+        assert Run(run).state == RunState.RUNNING
+        code = "from pathlib import Path; from attnorm.run.folder import *; print(is_running(Path(sys.argv[1])))"
         code = f"import sys; {code}"
         ended = subprocess.run([sys.executable, "-c", code, str(run)], capture_output=True, text=True)
         assert ended.stdout == "True\n"
@@ -561,7 +563,7 @@ def test_a_run_that_is_going_is_neither_resumed_nor_trained_again(tmp_path):
             resume(run)
         with pytest.raises(RunError, match=f"still going, in process {os.getpid()}"):
             runs.tiny_run(run, *SHORT)
-    assert state_of(run) == RunState.INTERRUPTED
+    assert Run(run).state == RunState.INTERRUPTED
 
 
 @pytest.mark.slow
@@ -590,7 +592,7 @@ def test_data_workers_do_not_hold_the_lock(monkeypatch, tmp_path):
 
 def test_the_lock_ends_with_its_process_however_it_ends(tmp_path):
     code = (
-        "import time, sys; from pathlib import Path; from attnorm.run.state import FolderLock\n"
+        "import time, sys; from pathlib import Path; from attnorm.run.folder import FolderLock\n"
         "assert FolderLock(Path(sys.argv[1])).acquire(); print('held', flush=True); time.sleep(60)"
     )
     child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
@@ -612,7 +614,7 @@ def test_a_run_whose_folder_is_moved_ends_and_makes_no_second_one(monkeypatch, t
     with monkeypatch.context() as patch, pytest.raises(RunError, match="was moved or removed while its run was going"):
         runs.before(patch, Checkpoints, "on_train_batch_end", move)
         runs.tiny_run(tmp_path / "run", *SHORT, "run.save_every_steps=4")
-    assert not (tmp_path / "run").exists() and state_of(tmp_path / "moved") == RunState.KILLED
+    assert not (tmp_path / "run").exists() and Run(tmp_path / "moved").state == RunState.KILLED
     resume(tmp_path / "moved")
     assert runs.same_run(straight, tmp_path / "moved")
 
@@ -707,7 +709,7 @@ def test_a_job_of_slurm_is_requeued_after_it_has_been_saved(monkeypatch, tmp_pat
     requeuing, cases = (signal.SIGUSR1, signal.SIGUSR2), itertools.product(SIGNALS, (True, False))
     for number, resumes in cases:
         calls.unlink(missing_ok=True)
-        with pytest.raises(BaseException, match="stopped by"), slurm.requeued(resumes), GracefulStop(tmp_path):
+        with pytest.raises(BaseException, match="stopped by"), slurm.requeued(resumes), GracefulStop(Run(tmp_path)):
             os.kill(os.getpid(), number)
             time.sleep(1)
         assert calls.exists() == (resumes and number in requeuing)

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 from attnorm.errors import SIGNALS
-from attnorm.run.state import FolderLock
+from attnorm.run.folder import FolderLock
 
 
 def main(arguments):

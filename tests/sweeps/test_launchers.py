@@ -12,10 +12,9 @@ import pytest
 from driver import PROGRAM
 from sweeping import assert_each_once, attempts, begin, end, events, kill, report, steps, sweep, wait_for
 
-from attnorm.run.state import FolderLock
+from attnorm.run.folder import JOB_LOCK, FolderLock
 from attnorm.sweeps.jobs import Job, job_folder
 from attnorm.sweeps.process import Remote, command_of, start_process
-from attnorm.sweeps.state import JOB_LOCK
 
 pytestmark = pytest.mark.training  # it starts processes
 SLURM = ("launcher=submitit", "submitit.cluster=local")

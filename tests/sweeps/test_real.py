@@ -15,8 +15,8 @@ from sweeping import kill as kill_sweep
 from attnorm.cli.check_jobs import Checked, Checker
 from attnorm.cli.sweep_jobs import refuse_other_code
 from attnorm.errors import RunError
-from attnorm.run.config_file import read_config
 from attnorm.run.key import run_key
+from attnorm.run.run import Run
 from attnorm.spec.compose import readable
 from attnorm.sweeps.state import Journal
 
@@ -59,10 +59,10 @@ def test_the_key_of_a_job_is_that_of_its_run():
     assert not found.problems and found.task == "mlm" and (found.monitor, found.mode) == ("val/loss", "min")
     assert found.key == same.key != other.key and not found.uses_gpu
     recorded = runs.finished_run("mlm")
-    assert found.key != run_key(read_config(recorded))  # another seed and label
+    assert found.key != run_key(Run(recorded).config)  # another seed and label
     with Checker([runs.CONF]) as checker:
         [equal] = checker.check([readable([*runs.tiny_overrides("mlm"), "attention=hnas"])])
-    assert equal.key == run_key(read_config(recorded))
+    assert equal.key == run_key(Run(recorded).config)
 
 
 @pytest.mark.parametrize(("task", "mode"), [("squad", "max"), ("classify", "max"), ("vqa", "max"), ("gigaword", "min")])
@@ -198,7 +198,7 @@ def test_a_real_sweep_tunes_and_compares_at_equal_cost(tmp_path):
     updates = {it["arm"]: it["updates"] for it in found["cost"]["arms"]}
     assert updates["attention=softmax"] == 4 and all(it["per_update"] > 0 for it in found["cost"]["arms"])
     for job in found["jobs"]:
-        config = read_config(tmp_path / job["folder"])
+        config = Run(tmp_path / job["folder"]).config
         assert job["steps"] == config["trainer"]["max_steps"] == updates[job["arm"]]
     best = {it["arm"]: it["best"] for it in found["tuning"]["arms"]}
     compared = {it["arm"]: it["overrides"] for it in found["jobs"] if it["purpose"] == "compare"}

@@ -4,11 +4,11 @@ import os
 
 import pytest
 
-from attnorm.run.state import FolderLock
+from attnorm.run.folder import JOB_LOCK, FolderLock
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.launchers.local import Places, environment
 from attnorm.sweeps.results import Result, ranked
-from attnorm.sweeps.state import JOB_LOCK, JobState, Journal, holders, state_of_job
+from attnorm.sweeps.state import JobState, Journal, holders, state_of_job
 
 
 def job(folder, **values):

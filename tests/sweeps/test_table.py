@@ -7,12 +7,12 @@ import os
 import pytest
 from rich.console import Console
 
-from attnorm.run.state import FolderLock
+from attnorm.run.folder import JOB_LOCK, FolderLock
 from attnorm.sweeps import table
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.results import result_of
 from attnorm.sweeps.scheduler import Grid
-from attnorm.sweeps.state import JOB_LOCK, Journal
+from attnorm.sweeps.state import Journal
 from attnorm.sweeps.table import View, duration, print_results
 
 

@@ -14,11 +14,11 @@ import torch
 
 import attnorm
 from attnorm.analysis.alignment import alignment, draw_alignments
-from attnorm.analysis.arms import read_folder
 from attnorm.analysis.scores import corpus_metrics_of, example_table
 from attnorm.analysis.statistics.corpus import pseudo_values
 from attnorm.cli import train as front
 from attnorm.errors import ConfigError, RunError, UserError
+from attnorm.run.run import Run
 from attnorm.tasks.bleu import Bleu
 from attnorm.tasks.results import CORPUS_METRICS as KEY
 from attnorm.tasks.results import Predictions
@@ -147,7 +147,7 @@ def test_a_run_leaves_its_translations_and_what_metrics_are_computed_from(task):
 @pytest.mark.training
 def test_runs_are_compared_on_bleu_although_it_is_a_metric_of_the_corpus():
     run = runs.finished_run("translation")
-    found = example_table(read_folder(run), "validation")
+    found = example_table(Run(run), "validation")
     assert found.source == "half" and found.metrics()[:2] == ["BLEU", "chrF"]
     ids = list(found.rows.index)
     plain = [Scorer("en").plain(list(found.rows[name])) for name in ("output", "reference")]
@@ -156,19 +156,20 @@ def test_runs_are_compared_on_bleu_although_it_is_a_metric_of_the_corpus():
 
 
 def test_metrics_that_a_table_names_are_imported_from_trusted_packages_only(tmp_path, caplog):
-    path = tmp_path / "validation.parquet"
+    run = Run(tmp_path)
+    path = run.predictions_file()
 
     def write(place):
         table = Predictions(["a"], ["b"], ["c"], {}, [1.0], [1], corpus_metrics=CORPUS_METRICS).table()
         parquet.write_table(table.replace_schema_metadata({KEY: json.dumps({"BLEU": place})}), path)
 
     Predictions(["a"], ["b"], ["c"], {}, [1.0], [1], corpus_metrics=CORPUS_METRICS).write(path)
-    assert corpus_metrics_of(path) == CORPUS_METRICS
+    assert corpus_metrics_of(run) == CORPUS_METRICS
     write("somebody.metrics:Bleu")
-    assert corpus_metrics_of(path) == {} and "ATTNORM_TRUST" in caplog.text
+    assert corpus_metrics_of(run) == {} and "ATTNORM_TRUST" in caplog.text
     write("attnorm.tasks.translation.scores:Scorer")
     with pytest.raises(RunError, match="BLEU cannot be computed"):
-        corpus_metrics_of(path)
+        corpus_metrics_of(run)
 
 
 @MODELS

@@ -9,12 +9,11 @@ import yaml
 
 from attnorm.data.sampler import TokenBatches
 from attnorm.models.recording import record
-from attnorm.run.scalars import read_csv
+from attnorm.run.checkpoint import load_weights
+from attnorm.run.tables import read_csv
 from attnorm.spec.read import resolve_recorded
 from attnorm.tasks.task import task_of
-from attnorm.training.callbacks.attention_measures import MEASURE_FILES
 from attnorm.training.callbacks.attention_stats import in_evaluation
-from attnorm.training.run_folder import load_weights
 
 EVERY_2 = ("callbacks=measures", "callbacks.attention_measures.every_n_steps=2")
 FEW = (*EVERY_2, "callbacks.attention_measures.examples=3", "model.dropout=0.5")
@@ -30,7 +29,7 @@ LAYERS = {
 @pytest.mark.parametrize("task", LAYERS)
 def test_every_head_and_every_state_of_every_layer_has_a_row_at_every_recorded_step(tmp_path, task):
     runs.tiny_run(tmp_path, *FEW, "attention=hnas", task=task)
-    heads, states = (read_csv(tmp_path / name) for name in MEASURE_FILES)
+    heads, states = (read_csv(tmp_path / name) for name in ("head_measures.csv", "state_measures.csv"))
     n_heads = 1 if task == "vqa" else 2
     assert [(int(row["step"]), row["layer"], int(row["head"])) for row in heads] == [
         (step, layer, head) for step in (0, 2, 4) for layer in LAYERS[task] for head in range(n_heads)
@@ -59,7 +58,7 @@ def test_the_values_are_those_of_the_first_examples_without_dropout(tmp_path):
     with torch.no_grad(), record(model) as layers:
         model(batch["source"][:3], batch["target"][:3])
     records = dict(zip(LAYERS["gigaword"], layers.values(), strict=True))
-    heads, states = (read_csv(tmp_path / name) for name in MEASURE_FILES)
+    heads, states = (read_csv(tmp_path / name) for name in ("head_measures.csv", "state_measures.csv"))
     for row in [row for row in heads if row["step"] == "4"]:
         for name, values in records[row["layer"]].of_heads().items():
             expected = values[:, int(row["head"])].nanmean().item()
@@ -79,7 +78,7 @@ def test_a_resumed_run_continues_the_tables_and_training_is_not_touched(tmp_path
     resume = f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt"
     runs.tiny_run(tmp_path / "second", *typed, "task.max_steps=4", resume, task="mlm")
     runs.tiny_run(tmp_path / "plain", "scheduler=constant", "task.validations=1", "task.max_steps=4", task="mlm")
-    for name in MEASURE_FILES:
+    for name in ("head_measures.csv", "state_measures.csv"):
         assert [int(row["step"]) for row in read_csv(tmp_path / "second" / name)] == [0, 0, 2, 2, 4, 4]
         assert not (tmp_path / "plain" / name).exists()  # off by default
     assert runs.different_ends(tmp_path / "second", tmp_path / "plain") == []

@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from attnorm.analysis.arms import read_folder
 from attnorm.analysis.captions import Looks, draw_words, joined, looks
 from attnorm.analysis.run import load_run
 from attnorm.analysis.scores import example_table
@@ -20,6 +19,7 @@ from attnorm.data.synthetic.scenes import scene
 from attnorm.data.synthetic.scenes.captions import captions
 from attnorm.data.synthetic.scenes.drawing import draw
 from attnorm.errors import ConfigError, DataError, UserError
+from attnorm.run.run import Run
 from attnorm.tasks.captioning.generate import NamedImages
 from attnorm.tasks.captioning.metric import CaptionMetric
 from attnorm.tasks.task import task_of
@@ -63,7 +63,7 @@ def test_the_scores_are_those_of_the_captions(folder):
 
 
 def test_runs_can_be_compared(folder):
-    table = example_table(read_folder(folder), "validation")
+    table = example_table(Run(folder), "validation")
     assert table.source == "half" and {"CIDEr-D", "BLEU-4", "rougeL", "loss"} <= set(table.metrics())
     ids = list(table.rows.index)
     written, references = (list(table.rows[column]) for column in ("output", "reference"))

@@ -18,6 +18,7 @@ from marks import slow
 
 from attnorm.cli import errors
 from attnorm.errors import SIGNALS
+from attnorm.run.run import Run
 from attnorm.tasks.task import Task
 from attnorm.training.callbacks import resuming
 from attnorm.training.callbacks import throughput as callbacks
@@ -164,7 +165,7 @@ def test_early_stopping_before_the_smallest_number_of_epochs_is_decided_anew(tmp
     stopping: Any = cls("val/loss", mode="min", patience=1)
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     length: Any = {"min_epochs": least, "max_epochs": len(losses), "val_check_interval": 1}
-    trainer = pl.Trainer(accelerator="cpu", callbacks=[stopping, GracefulStop(tmp_path)], **length, **quiet)
+    trainer = pl.Trainer(accelerator="cpu", callbacks=[stopping, GracefulStop(Run(tmp_path))], **length, **quiet)
     trainer.fit(Scripted(losses))
     assert trainer.current_epoch == epochs
 

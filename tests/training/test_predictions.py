@@ -12,8 +12,10 @@ from pyarrow import parquet
 from tolerance import rounding
 
 from attnorm.data.sampler import MicroBatch
+from attnorm.run.checkpoint import load_weights
 from attnorm.run.integrity import SEAL_LENGTH, digest, recorded_digest
-from attnorm.run.scalars import read_csv
+from attnorm.run.tables import read_csv
+from attnorm.run.writing import RunWriter
 from attnorm.tasks import results
 from attnorm.tasks.headlines.rouge import Rouge
 from attnorm.tasks.input_hashes import hash_of_image
@@ -21,7 +23,6 @@ from attnorm.tasks.results import Predictions, Results
 from attnorm.tasks.squad import metric as squad_metric
 from attnorm.tasks.task import selection_half, task_of
 from attnorm.tasks.vqa.answers import accuracy
-from attnorm.training.run_folder import load_weights
 
 IMPOSSIBLE = 4
 RUNS = {  # name: (task, settings); batches so small that their sizes and their padding differ
@@ -322,7 +323,7 @@ def test_long_inputs_are_left_out_and_never_cut(monkeypatch):
 
 def test_an_unfinished_table_leaves_an_earlier_one_in_place(monkeypatch, tmp_path):
     scored = Results("test", "rows", 2, {}, predictions=predictions())
-    assert scored.write_predictions(tmp_path, "test") == ["predictions/test.parquet"]
+    assert RunWriter(tmp_path).write_results(scored, "test") == ["predictions/test.parquet"]
     before = (tmp_path / "predictions/test.parquet").read_bytes()
 
     def fail(table, file):
@@ -331,6 +332,6 @@ def test_an_unfinished_table_leaves_an_earlier_one_in_place(monkeypatch, tmp_pat
 
     monkeypatch.setattr(parquet, "write_table", fail)
     with pytest.raises(OSError, match="no space"):
-        scored.write_predictions(tmp_path, "test")
+        RunWriter(tmp_path).write_results(scored, "test")
     assert (tmp_path / "predictions/test.parquet").read_bytes() == before
-    assert Results("test", "rows", 2, {}).write_predictions(tmp_path, "other") == []
+    assert RunWriter(tmp_path).write_results(Results("test", "rows", 2, {}), "other") == []

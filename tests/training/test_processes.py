@@ -17,8 +17,8 @@ from attnorm.errors import CheckpointError
 from attnorm.parts import Problems
 from attnorm.run import shards as sharded_checkpoint
 from attnorm.run.checkpoint import read_checkpoint, read_resumable
-from attnorm.run.config_file import read_config
 from attnorm.run.opening import open_run
+from attnorm.run.run import Run
 from attnorm.spec.check_trainer import check_trainer, read_trainer
 from attnorm.spec.read import resolve_recorded
 from attnorm.spec.settings import ResolvedConfig
@@ -74,9 +74,7 @@ def test_two_processes_train_what_one_trains(tmp_path, attention):
     found = {way: trained(tmp_path / way, way, *typed) for way in ("one", "ddp", "fsdp")}
     start = runs.tiny(*SAME, *typed)
     initial = (
-        task_of(start)
-        .model(open_run(found["one"], resolve_recorded(read_config(found["one"])), "last")[0])
-        .state_dict()
+        task_of(start).model(open_run(found["one"], resolve_recorded(Run(found["one"]).config), "last")[0]).state_dict()
     )
     assert max((weights(found["one"])[f"model.{name}"] - initial[name]).abs().max() for name in initial) > 0.01
     for way in ("ddp", "fsdp"):
@@ -199,7 +197,7 @@ def test_the_order_of_examples_does_not_depend_on_the_number_of_processes(tmp_pa
 
 def scored(run: Path) -> tuple[dict, dict, list]:
     """Metrics, columns of the predictions and samples of a run's best checkpoint, as this process computes them."""
-    cfg = resolve_recorded(read_config(run))
+    cfg = resolve_recorded(Run(run).config)
     tokenizer, model, _ = open_run(run, cfg, "best")
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -346,7 +344,7 @@ def digests(run: Path) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_processes_of_two_machines_share_one_run_folder(tmp_path):
-    from attnorm.training.run_folder import claim_folder
+    from attnorm.cli.start import claim_folder
 
     def run(rank: int) -> None:
         cfg = runs.tiny(*SAME, "attention=hnas", "trainer=ddp", "trainer.devices=1", "trainer.num_nodes=2")

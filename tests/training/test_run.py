@@ -25,7 +25,7 @@ from attnorm.cli import errors
 from attnorm.cli.evaluate import evaluate
 from attnorm.data.sampler import TokenBatches
 from attnorm.errors import ConfigError, Interrupted
-from attnorm.run.scalars import read_csv
+from attnorm.run.tables import read_csv
 from attnorm.tasks import leaks
 from attnorm.tasks.classification.task import ClassificationTask
 from attnorm.tasks.seq2seq import base as gigaword

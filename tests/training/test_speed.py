@@ -10,7 +10,7 @@ from marks import slow
 from torch import nn
 
 from attnorm.data.loader import ResumableLoader
-from attnorm.run.scalars import read_csv
+from attnorm.run.tables import read_csv
 from attnorm.tasks.mlm.task import MaskedLMModule
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.task import task_of

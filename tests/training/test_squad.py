@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from attnorm.cli import train as front
 from attnorm.data.sampler import TokenBatches
-from attnorm.run.scalars import read_csv
+from attnorm.run.tables import read_csv
 from attnorm.tasks.task import task_of
 from attnorm.training import console
 from attnorm.training.module import TrainingModule

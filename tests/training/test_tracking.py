@@ -19,13 +19,12 @@ from pytorch_lightning.loggers import Logger
 import attnorm
 from attnorm.analysis.figures import draw_run
 from attnorm.cli.resume import resume_in
-from attnorm.run.scalars import read_csv
+from attnorm.run.tables import CsvTable, cut_history, read_csv
 from attnorm.spec.settings import leaves
 from attnorm.training import loggers as tracking
 from attnorm.training import run_loggers
 from attnorm.training import train as training
 from attnorm.training.callbacks.throughput import Throughput
-from attnorm.training.csv_table import CsvTable, cut_history
 from attnorm.training.loggers import MetricsFile, has_wandb_key, markdown_table, thin
 from attnorm.training.train import train
 
@@ -89,7 +88,7 @@ def test_awkward_text_survives(tmp_path):
 
 
 def test_a_metrics_file_drops_lightnings_own_step_and_keeps_ours(tmp_path):
-    MetricsFile(tmp_path / "metrics.csv").log_metrics({"loss": 0.5, "step": 99.0, "epoch": 0}, step=7)
+    MetricsFile(tmp_path).log_metrics({"loss": 0.5, "step": 99.0, "epoch": 0}, step=7)
     assert read_csv(tmp_path / "metrics.csv") == [{"step": "7", "loss": "0.5", "epoch": "0"}]
 
 

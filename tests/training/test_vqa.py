@@ -15,7 +15,7 @@ from visual_builders import roughen
 from attnorm.cli import train as front
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.scenes import Scenes
-from attnorm.run.scalars import read_csv
+from attnorm.run.tables import read_csv
 from attnorm.tasks.task import task_of
 from attnorm.tasks.vqa.module import views_of
 from attnorm.training import console

@@ -14,6 +14,7 @@ import runs
 import torch
 
 from attnorm.errors import Interrupted
+from attnorm.run.writing import RunWriter
 from attnorm.tasks.ranks import Ranks
 from attnorm.tasks.seq2seq.features import PairCollator
 from attnorm.training import summary
@@ -158,10 +159,12 @@ def test_an_exception_after_the_end_of_the_first_rank_is_reported(tmp_path, erro
 
 def test_another_rank_writes_the_summary_only_in_place_of_the_first(monkeypatch, tmp_path):
     monkeypatch.setattr(summary, "is_first_rank", lambda: False)
-    other = summary.RunSummary(tmp_path, Throughput())
+    run = RunWriter(tmp_path)
+    assert run.claim()
+    other = summary.RunSummary(run, Throughput())
     with other:
         pass
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
     other.fail("hangs")
     assert runs.summary_of(tmp_path)["why"] == "hangs"
     other.fail("hangs again")

@@ -14,14 +14,15 @@ from attnorm.attention.multihead import observe
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.data.sampler import TokenBatches
 from attnorm.models.seq2seq import Seq2Seq
-from attnorm.run.scalars import read_csv, recorded_scalars
+from attnorm.run.checkpoint import load_weights
+from attnorm.run.run import Run
+from attnorm.run.tables import read_csv
 from attnorm.tasks.mlm.task import MaskedLMModule
 from attnorm.tasks.task import task_of
 from attnorm.training import console
 from attnorm.training.callbacks import attention_stats as watching
 from attnorm.training.callbacks.attention_stats import AttentionStats, layer_label
 from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE, fast_scalars, learned_scalars
-from attnorm.training.run_folder import load_weights
 
 TWO = ("model.encoder_layers=2", "callbacks.attention_stats.every_n_steps=1", "task.max_steps=3")
 
@@ -297,9 +298,8 @@ def test_the_factor_is_named_only_where_it_has_an_effect(capsys):
     fast, slow_one = Tempered(2), Tempered(2)
     slow_one.fast_parameters = list
     assert fast_scalars(attention_with(fast)) == {"temperature"} and fast_scalars(attention_with(slow_one)) == set()
-    rows = [{"step": "0", "layer": "encoder/0", "head": "", "value": "0.5"}]
     for name, factor in (("temperature", 10.0), ("temperature", None), ("mix_dnas", 10.0), ("mix_dnas", None)):
-        console.show_learned_scalar(name, rows, factor)
+        console.show_learned_scalar(name, {"encoder/0": {0: 0.5}}, factor)
     notes = [line for line in capsys.readouterr().out.splitlines() if "=" in line or "weight" in line]
     sentence = "Trained with optimizer.hybrid_lr_factor=10."
     assert notes == [sentence, f"{sentence} {NO_EVIDENCE}", NO_EVIDENCE]
@@ -364,7 +364,7 @@ def test_a_name_that_both_parts_of_a_layer_use_is_refused():
 
 
 def test_recorded_scalars_are_told_from_other_tables_of_a_run():
-    assert list(recorded_scalars(runs.finished_run())) == ["hybrid_weights"]
+    assert Run(runs.finished_run()).learned_scalars == ["hybrid_weights"]
 
 
 @pytest.mark.slow

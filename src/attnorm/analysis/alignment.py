@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnorm.analysis.attention.heatmaps import add_scale, colours, heat_map, panel_size
 from attnorm.analysis.attention.reading import LayerAttention, read
-from attnorm.analysis.run import Run
+from attnorm.analysis.run import LoadedRun
 from attnorm.errors import ConfigError, Problem
 from attnorm.tasks.seq2seq.base import Seq2SeqTask
 
@@ -30,7 +30,7 @@ class Alignment(LayerAttention):
     coverage: Tensor
 
 
-def alignment(run: Run, text: str) -> Alignment:
+def alignment(run: LoadedRun, text: str) -> Alignment:
     """The attention from the words of the target, which the model writes, to the words of the source.
 
     It is the mean over the layers and heads of the attention to the source, with one "head". The row of a word is the
@@ -56,7 +56,7 @@ def alignment(run: Run, text: str) -> Alignment:
     )
 
 
-def text_task(run: Run) -> Seq2SeqTask:
+def text_task(run: LoadedRun) -> Seq2SeqTask:
     """The task of a run that maps a text to a text. Raises ConfigError for any other run."""
     if not isinstance(run.task, Seq2SeqTask):
         raise ConfigError(
@@ -65,7 +65,7 @@ def text_task(run: Run) -> Seq2SeqTask:
     return run.task
 
 
-def word_numbers(run: Run, ids: Sequence[int]) -> Tensor:
+def word_numbers(run: LoadedRun, ids: Sequence[int]) -> Tensor:
     """int64 (N,): the number of the word that each token belongs to. The end token is a word of its own."""
     starts = np.array(run.tokenizer.starts_word(np.array(ids)), dtype=bool)
     starts |= np.array(ids) == run.tokenizer.eos_id
@@ -78,7 +78,7 @@ def one_hot(numbers: Tensor) -> Tensor:
     return torch.nn.functional.one_hot(numbers).T.float()
 
 
-def words(run: Run, ids: Sequence[int], numbers: Tensor) -> list[str]:
+def words(run: LoadedRun, ids: Sequence[int], numbers: Tensor) -> list[str]:
     """The texts of the words."""
     groups: list[list[int]] = [[] for _ in range(int(numbers[-1]) + 1)]
     for token, number in zip(ids, numbers.tolist(), strict=True):
@@ -87,7 +87,7 @@ def words(run: Run, ids: Sequence[int], numbers: Tensor) -> list[str]:
     return [run.tokenizer.token(end) if group == [end] else run.tokenizer.decode(group) for group in groups]
 
 
-def draw_alignments(run: Run, texts: Sequence[str]) -> "FigureSet":
+def draw_alignments(run: LoadedRun, texts: Sequence[str]) -> "FigureSet":
     """Draws the alignment of each text with its translation: figures "alignment_0", ...
 
     Rows are target words and columns are source words. Colours show the square root of the weights. The numbers below

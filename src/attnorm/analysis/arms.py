@@ -6,87 +6,16 @@ Everything is read from files as plain data. Nothing that a run names is importe
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from glob import glob, has_magic
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from attnorm.attention.names import short_name
 from attnorm.errors import RunError
-from attnorm.run.config_file import COST, EVENTS, FILE, TUNE, read_config
-from attnorm.run.key import NOT_PART, without_later
-from attnorm.run.opened_folder import opened
-from attnorm.run.state import SUMMARY, RunState, read_json, state_of
-from attnorm.spec.settings import leaves
+from attnorm.run.folder import COST, EVENTS, TUNE, RunState, folders_in, opened
+from attnorm.run.run import Run
 
-SHARED = (*NOT_PART, "seed", "ckpt_path")  # groups and keys that do not make an arm
 MAX_LISTED = 3  # keys in which arms may differ before labels name only those that are needed to tell them apart
-
-
-@dataclass(frozen=True)
-class TrainedRun:
-    """A run folder, as its files describe it.
-
-    folder: the run folder. config: its configuration as plain values. state: what has become of it. summary: the
-    content of summary.json, {} if the file is missing.
-    """
-
-    folder: Path
-    config: Mapping[str, Any]
-    state: RunState
-    summary: Mapping[str, Any]
-
-    @property
-    def seed(self) -> int:
-        """The seed of the initial values and of the order of the data."""
-        return self.config["seed"]
-
-    @property
-    def task(self) -> str:
-        """The name of the task."""
-        return self.config["task"]["name"]
-
-    @property
-    def why(self) -> str | None:
-        """Why the run ended early; None if it did not, or could not say so."""
-        return self.summary.get("why")
-
-    @cached_property
-    def settings(self) -> dict[str, Any]:
-        """The flat settings that make an arm, see `SHARED`."""
-        kept = without_later({key: value for key, value in self.config.items() if key not in SHARED})
-        return dict(leaves(kept))
-
-    @cached_property
-    def environment(self) -> Mapping[str, Any]:
-        """The content of environment.json, {} if the file is missing."""
-        return read_json(self.folder / "environment.json")
-
-    @cached_property
-    def validation_losses(self) -> list[float]:
-        """The losses of its validations, in order, also those that are NaN or infinite; [] if they are not recorded."""
-        import pandas as pd
-
-        options: dict[str, Any] = {"dtype": str, "keep_default_na": False, "on_bad_lines": "skip"}
-        try:
-            cells = pd.read_csv(self.folder / "metrics.csv", usecols=["val/loss"], encoding_errors="replace", **options)
-        except (OSError, ValueError):  # missing, empty, or without such a column
-            return []
-        return pd.to_numeric(cells["val/loss"][cells["val/loss"] != ""], errors="coerce").tolist()
-
-    @property
-    def label(self) -> object:
-        """The label of its attention as the run has recorded it, at the latest when it ended."""
-        return self.summary.get("attention") or self.environment.get("attention")
-
-    @property
-    def attention(self) -> str:
-        """The label of its attention, such as "hnas"."""
-        if label := self.label:
-            return str(label)
-        names = [value for value in self.config["attention"].values() if isinstance(value, str)]
-        return "_".join(dict.fromkeys(map(short_name, names))) or "none"
 
 
 @dataclass(frozen=True)
@@ -100,11 +29,11 @@ class Arm:
     """
 
     label: str
-    runs: tuple[TrainedRun, ...]
-    superseded: tuple[TrainedRun, ...] = ()
+    runs: tuple[Run, ...]
+    superseded: tuple[Run, ...] = ()
 
     @property
-    def finished(self) -> dict[int, TrainedRun]:
+    def finished(self) -> dict[int, Run]:
         """The finished runs by seed."""
         return {run.seed: run for run in self.runs if run.state is RunState.FINISHED}
 
@@ -116,10 +45,10 @@ class Arm:
     @property
     def task(self) -> str:
         """The name of the task."""
-        return self.runs[0].task
+        return self.settings["task.name"]
 
 
-def find_runs(paths: Iterable[str | Path]) -> list[TrainedRun]:
+def find_runs(paths: Iterable[str | Path]) -> list[Run]:
     """The runs in some places: run folders, folders with runs below them, such as that of a sweep, or patterns.
 
     Raises RunError for a place without runs, and for a run folder whose config.yaml cannot be read.
@@ -130,7 +59,10 @@ def find_runs(paths: Iterable[str | Path]) -> list[TrainedRun]:
         if not found:
             raise no_runs(path)
         folders += found
-    return [read_folder(folder) for folder in each_once(folders)]
+    runs = [Run(folder) for folder in each_once(folders)]
+    for run in runs:
+        _ = run.config  # RunError
+    return runs
 
 
 def each_once(folders: Iterable[Path]) -> list[Path]:
@@ -144,25 +76,21 @@ def each_once(folders: Iterable[Path]) -> list[Path]:
 def no_runs(place: str | Path) -> RunError:
     """The error for a place without runs."""
     return RunError(
-        f"{place}: no run folder there; a run folder has a {FILE}, and those in {TUNE}/ and {COST}/ of a sweep folder "
-        "are not compared"
+        f"{place}: no run folder there; a run folder has a config.yaml, and those in {TUNE}/ and {COST}/ of a sweep "
+        "folder are not compared"
     )
-
-
-def is_compared(folder: Path) -> bool:
-    """Whether a run may belong to an arm: not if a sweep made it to tune a setting or to measure a cost."""
-    aside = folder.absolute().parent
-    return aside.name not in (TUNE, COST) or not (aside.parent / EVENTS).is_file()
 
 
 def run_folders(place: str | Path) -> list[Path]:
     """The run folders in one place, without those that tune or measure."""
     folders: list[Path] = []
     for root in expanded(place):
-        if any((root / name).is_file() for name in (FILE, EVENTS)):
+        if Run(root).exists or (root / EVENTS).is_file():
             opened(root)  # the report is written there, too
-        configs = [root / FILE] if (root / FILE).is_file() else sorted(root.rglob(FILE))
-        folders += [path.parent for path in configs if path.lstat().st_size and is_compared(path.parent)]
+        for folder in folders_in(root):
+            aside = folder.absolute().parent
+            if aside.name not in (TUNE, COST) or not (aside.parent / EVENTS).is_file():
+                folders.append(folder)
     return folders
 
 
@@ -175,20 +103,12 @@ def expanded(pattern: str | Path) -> list[Path]:
     )
 
 
-def read_folder(folder: Path) -> TrainedRun:
-    """One run folder. Raises RunError if its config.yaml cannot be read."""
-    config, state = read_config(folder), state_of(folder)
-    # while a resumed run trains, the summary is still that of its earlier part
-    summary = {} if state is RunState.RUNNING else read_json(folder / SUMMARY)
-    return TrainedRun(folder, config, state, summary)
-
-
-def arms_of(runs: Sequence[TrainedRun]) -> list[Arm]:
+def arms_of(runs: Sequence[Run]) -> list[Arm]:
     """Groups runs by their settings, in the order in which they are given.
 
     If several runs have the same settings and the same seed, the finished one counts, and of several the newest.
     """
-    groups: dict[str, list[TrainedRun]] = defaultdict(list)
+    groups: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         groups[repr(sorted(run.settings.items(), key=lambda item: item[0]))].append(run)
     members = [one_per_seed(group) for group in groups.values()]
@@ -200,24 +120,25 @@ def arms_of(runs: Sequence[TrainedRun]) -> list[Arm]:
     return arms
 
 
-def one_per_seed(runs: Iterable[TrainedRun]) -> tuple[TrainedRun, ...]:
+def one_per_seed(runs: Iterable[Run]) -> tuple[Run, ...]:
     """The run that counts of each seed, ordered by seed."""
-    best: dict[int, TrainedRun] = {}
-    for run in sorted(runs, key=lambda run: (run.state is RunState.FINISHED, (run.folder / FILE).stat().st_mtime)):
+    best: dict[int, Run] = {}
+    for run in sorted(runs, key=lambda run: (run.state is RunState.FINISHED, run.config_file.stat().st_mtime)):
         best[run.seed] = run
     return tuple(best[seed] for seed in sorted(best))
 
 
-def labels_of(arms: Sequence[TrainedRun]) -> list[str]:
+def labels_of(arms: Sequence[Run]) -> list[str]:
     """A label for each arm, given one run of each: its attention, and what tells it from others with that attention."""
     labels = []
     for arm in arms:
-        alike = [other for other in arms if (other.attention, other.task) == (arm.attention, arm.task)]
-        keys = distinguishing([other.settings for other in alike])
-        prefix = f"attention.options.{arm.attention}."
+        attention, task = arm.attention_label, arm.settings["task.name"]
+        alike = [run for run in arms if (run.attention_label, run.settings["task.name"]) == (attention, task)]
+        keys = distinguishing([run.settings for run in alike])
+        prefix = f"attention.options.{attention}."
         told = [f"{key.removeprefix(prefix)}={shown(key, arm.settings[key])}" for key in keys if key in arm.settings]
-        labels.append(f"{arm.attention} ({', '.join(told)})" if told else arm.attention)
-    names = [(arm.task, label) for arm, label in zip(arms, labels, strict=True)]
+        labels.append(f"{attention} ({', '.join(told)})" if told else attention)
+    names = [(arm.settings["task.name"], label) for arm, label in zip(arms, labels, strict=True)]
     # classes of one name in different modules look alike
     numbers = [f" [{names[:n].count(name) + 1}]" if names.count(name) > 1 else "" for n, name in enumerate(names)]
     return [label + number for label, number in zip(labels, numbers, strict=True)]

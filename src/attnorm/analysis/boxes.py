@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from attnorm.analysis.run import Run
+from attnorm.analysis.run import LoadedRun
 from attnorm.data.sampler import MicroBatch
 from attnorm.tasks.vqa.answers import tally
 from attnorm.tasks.vqa.module import views_of
@@ -21,7 +21,7 @@ SPOTS = (0.5, 0.25, 0.75, 0.1, 0.9)  # for a number in its box, in fractions of 
 ROOMY = 0.2  # distance between two numbers at which they do not touch, in fractions of the image
 
 
-def draw_boxes(run: Run, rows: list[int]) -> "FigureSet":
+def draw_boxes(run: LoadedRun, rows: list[int]) -> "FigureSet":
     """Draws a figure for each of these validation questions: "boxes_0", ...
 
     There is one panel per view, with each box coloured by the share of the question's attention that reaches it

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnorm.analysis.run import Run
+from attnorm.analysis.run import LoadedRun
 from attnorm.data.sampler import MicroBatch
 from attnorm.errors import ConfigError, Problem
 
@@ -40,7 +40,7 @@ class Looks:
         return " ".join(self.words[:-1])
 
 
-def looks(run: Run, example: str, layer: str | None = None) -> Looks:
+def looks(run: LoadedRun, example: str, layer: str | None = None) -> Looks:
     """What the model of a run looks at in a validation image.
 
     example: the id of the image. layer: the label of an attention layer, such as "decoder/1/cross"; None: the last one
@@ -66,12 +66,12 @@ def looks(run: Run, example: str, layer: str | None = None) -> Looks:
     return Looks(image.permute(1, 2, 0), words, shares.view(len(words), side, side))
 
 
-def has_pixels(run: Run) -> bool:
+def has_pixels(run: LoadedRun) -> bool:
     """Whether the images of a captioning run are pixels, and not features of regions."""
     return image_of(run, 0).dtype == torch.uint8
 
 
-def image_of(run: Run, row: int) -> Tensor:
+def image_of(run: LoadedRun, row: int) -> Tensor:
     """The image of a row of the validation split: uint8 (3, S, S), or float features of regions."""
     task: Any = run.task
     image: Tensor = task.collator(run.validation)[MicroBatch([row], 1)]["image"][0]

@@ -13,11 +13,12 @@ from statistics import median
 
 import numpy as np
 
-from attnorm.analysis.arms import TrainedRun, as_number
+from attnorm.analysis.arms import as_number
 from attnorm.analysis.scores import ExampleTable
 from attnorm.analysis.seeds import SharedSeeds
 from attnorm.analysis.statistics.shape import distances, outlying_seeds, skewed_examples
 from attnorm.analysis.verdict import listed_seeds
+from attnorm.run.run import Run
 from attnorm.tasks.results import NAMES, UNDEFINED, direction
 from attnorm.wording import counted
 
@@ -157,7 +158,7 @@ def failures(shared: SharedSeeds, metric: str, ids: Sequence[str]) -> tuple[dict
 
 
 def cautions_of(
-    rows: np.ndarray, seeds: Sequence[int], groups: Sequence[str] | None, runs: Sequence[tuple[str, TrainedRun]]
+    rows: np.ndarray, seeds: Sequence[int], groups: Sequence[str] | None, runs: Sequence[tuple[str, Run]]
 ) -> tuple[str, ...]:
     """The warnings about a comparison of two arms, as sentences.
 
@@ -180,9 +181,9 @@ def cautions_of(
     return tuple(f"Caution: {clause}." for clause in cautions)
 
 
-def about_runs(runs: Sequence[tuple[str, TrainedRun]]) -> list[str]:
+def about_runs(runs: Sequence[tuple[str, Run]]) -> list[str]:
     """What happened in the training of these runs that a reader of their scores has to know, as clauses."""
-    losses = {name: run.validation_losses for name, run in runs if run.validation_losses}
+    losses = {name: [loss for _, loss in values] for name, run in runs if (values := run.validations())}
     cautions = []
     for name, run in runs:
         if clause := divergence(name, losses):

@@ -30,7 +30,7 @@ from attnorm.analysis.verdict import ArmScores, Verdict, adjusted
 from attnorm.analysis.waiting import waiting_jobs
 from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.imports import nearest
-from attnorm.run.state import RunState
+from attnorm.run.folder import RunState
 from attnorm.wording import counted
 
 Places = str | Path | Sequence[str | Path]

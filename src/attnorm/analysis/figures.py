@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnorm.attention.names import short_name
-from attnorm.run.config_file import read_config
-from attnorm.run.scalars import read_csv, recorded_scalars
-from attnorm.training.callbacks.attention_stats import ATTENTION_FILE
+from attnorm.run.run import Run
 from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE, is_share
 
 if TYPE_CHECKING:
@@ -42,14 +40,16 @@ def figures_of(run: Path) -> "FigureSet":
     "attention"."""
     from attnorm.analysis.notebook import FigureSet
 
-    scalars, attention = recorded_scalars(run), run / ATTENTION_FILE
-    cfg = read_config(run) if scalars or attention.exists() else {}
+    recorded = Run(run)
+    scalars = {name: recorded.rows(name) for name in recorded.learned_scalars}
+    attention = recorded.rows("attention")
+    cfg = recorded.config if scalars or attention else {}
     shares = {name.removeprefix(MIX): scalars.pop(name) for name in [*scalars] if name.startswith(MIX)}
     drawn = FigureSet({name: draw_learned_scalar(name, rows, cfg) for name, rows in scalars.items()})
     if shares:
         drawn["mix"] = draw_shares(shares, cfg)
-    if attention.exists():
-        drawn["attention"] = draw_attention(read_csv(attention), cfg)
+    if attention:
+        drawn["attention"] = draw_attention(attention, cfg)
     return drawn
 
 
@@ -236,7 +236,7 @@ def log_axis(axes: "Axes", floor: float, values: Iterable[float]) -> None:
 
 def least_mass(run: Path, site: str | None) -> Curve:
     """For each recorded update, the smallest column mass of all heads and layers, or of those of a site."""
-    recorded = read_csv(run / ATTENTION_FILE) if (run / ATTENTION_FILE).is_file() else []
+    recorded = Run(run).rows("attention")
     least: Curve = {}
     for row in recorded:
         if site in (None, row["layer"].partition("/")[0]):

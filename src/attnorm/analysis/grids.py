@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from attnorm.analysis.arms import Arm, TrainedRun, as_number, read_folder
+from attnorm.analysis.arms import Arm, as_number
 from attnorm.analysis.statistics.crossed import MIN_SEEDS, Difference
 from attnorm.analysis.statistics.tuned import candidates
 from attnorm.errors import RunError
-from attnorm.run.config_file import EVENTS, SWEEP_FILE, TUNE
-from attnorm.run.opened_folder import is_name
-from attnorm.run.state import SUMMARY, RunState, read_json
+from attnorm.run.folder import EVENTS, SWEEP_FILE, TUNE, RunState, is_name, read_json
+from attnorm.run.run import Run
 from attnorm.wording import listed
 
 
@@ -35,7 +34,7 @@ class Grid:
     key: str
     number: int
     best: str
-    others: Mapping[str, Mapping[int, TrainedRun]]
+    others: Mapping[str, Mapping[int, Run]]
     worse: tuple[str, ...]
     diverged: tuple[str, ...]
 
@@ -114,8 +113,9 @@ def grids_in(
     diverged = np.array([[its["means"][value] is None for value in values] for its in arms])
     for (number, place), failed in np.ndenumerate(diverged):
         if not failed:
-            names = arms[number]["tune"][values[place]]
-            scores[number, place] = [direction * score_of(folder / TUNE / plain(name), metric) for name in names]
+            runs = [Run(folder / TUNE / plain(name)) for name in arms[number]["tune"][values[place]]]
+            found = [as_number(run.scores.get(metric)) if run.evaluation() else None for run in runs]
+            scores[number, place] = [nan if value is None else direction * value for value in found]
     known = np.isfinite(scores).all(-1)
     kept = (candidates(scores) | ~known) & ~diverged
     grids = {}
@@ -140,7 +140,7 @@ def other_values(
     grid: Grid,
     label: str,
     better: Mapping[int, np.ndarray],
-    scores_of: Callable[[TrainedRun], np.ndarray | None],
+    scores_of: Callable[[Run], np.ndarray | None],
     compare: Callable[[np.ndarray], Difference],
 ) -> OtherValues:
     """Compares the better arm of a verdict with the worse one at the other values of its grid.
@@ -179,19 +179,11 @@ def plain(name: object) -> str:
     return str(name)
 
 
-def score_of(folder: Path, metric: str) -> float:
-    """The metric of a run on the whole validation split, as it has recorded it; NaN if it has not."""
-    evaluation = read_json(folder / SUMMARY).get("validation")
-    metrics = evaluation.get("metrics") if isinstance(evaluation, dict) else None
-    value = as_number(metrics.get(metric)) if isinstance(metrics, dict) else None
-    return nan if value is None else value
-
-
-def runs_in(folder: Path, names: Sequence[object]) -> dict[int, TrainedRun]:
+def runs_in(folder: Path, names: Sequence[object]) -> dict[int, Run]:
     """The runs with these names among those that tune, by seed; without those that cannot be read."""
-    runs: dict[int, TrainedRun] = {}
+    runs: dict[int, Run] = {}
     for name in names:
         with suppress(RunError):
-            run = read_folder(folder / TUNE / plain(name))
+            run = Run(folder / TUNE / plain(name))
             runs[run.seed] = run
     return runs

@@ -11,15 +11,13 @@ from attnorm.analysis.attention.heatmaps import draw_reading
 from attnorm.analysis.attention.reading import LayerAttention, Reading, read
 from attnorm.analysis.figures import figures_of
 from attnorm.data.preprocess import Split
-from attnorm.data.readers.text import read_json
 from attnorm.data.tokenizers.base import Tokenizer
-from attnorm.errors import ConfigError, Problem, RunError
-from attnorm.run.checkpoint import BEST
+from attnorm.errors import ConfigError, Problem
 from attnorm.run.opening import open_run, read_run
-from attnorm.run.state import RunState, state_of
+from attnorm.run.run import Run
 from attnorm.spec.read import resolve_recorded
 from attnorm.spec.settings import ResolvedConfig
-from attnorm.tasks.results import Results, read_parquet
+from attnorm.tasks.results import Results
 from attnorm.tasks.task import Task, Tokens, task_of
 
 if TYPE_CHECKING:
@@ -36,53 +34,16 @@ class Measures(NamedTuple):
     sinks: "pd.DataFrame"
 
 
-class Run:
-    """A finished or interrupted run, opened from its folder by `load_run`.
+class LoadedRun(Run):
+    """A finished or interrupted run whose code is trusted, opened from its folder by `load_run` as `attnorm.Run`.
 
     folder: the run folder. config: the configuration with which it was trained, as plain values. checkpoint: "best" or
     "last". Files are read, and the model is built, on first use.
     """
 
     def __init__(self, folder: Path, config: dict[str, Any], checkpoint: str):
-        self.folder, self.config, self.checkpoint = folder, config, checkpoint
-
-    @cached_property
-    def summary(self) -> dict[str, Any]:
-        """The content of summary.json: final scores, number of updates, whether the run finished."""
-        return read_json(self.folder / "summary.json")
-
-    @property
-    def scores(self) -> dict[str, float]:
-        """The metrics of the best model on the validation split, in the final evaluation."""
-        return self.summary["validation"]["metrics"]
-
-    @property
-    def best_value(self) -> float | None:
-        """The best value of the monitored metric, `summary["monitor"]`, during training."""
-        return self.summary["best_value"]
-
-    @cached_property
-    def metrics(self) -> "pd.DataFrame":
-        """metrics.csv, with one row per point in time and the column `step`."""
-        return self.table("metrics.csv")
-
-    @cached_property
-    def predictions(self) -> "pd.DataFrame":
-        """The scores and predictions of the final evaluation, one row per example of the validation split."""
-        path = self.folder / "predictions" / "validation.parquet"
-        if not path.is_file():
-            if state_of(self.folder) is RunState.FINISHED:
-                raise RunError(f"{path}: missing; the task records no examples, or the file has been deleted")
-            raise RunError(f"{path}: missing; it is written when training ends")
-        return read_parquet(path)
-
-    def table(self, name: str) -> "pd.DataFrame":
-        """A CSV file of the run folder, such as "hybrid_weights.csv" or "attention.csv"."""
-        import pandas as pd
-
-        if not (self.folder / name).is_file():
-            raise RunError(f"{self.folder / name}: missing")
-        return pd.read_csv(self.folder / name)
+        super().__init__(folder)
+        self.config, self.checkpoint = config, checkpoint
 
     @cached_property
     def resolved(self) -> ResolvedConfig:
@@ -209,11 +170,8 @@ class Run:
     def _clean(self, text: str) -> str:
         return self.task.clean(text, self.task.source())
 
-    def __repr__(self) -> str:
-        return f"Run({str(self.folder)!r})"
 
-
-def load_run(folder: str | Path, *, checkpoint: str = BEST, trust_code: bool = False) -> Run:
+def load_run(folder: str | Path, *, checkpoint: str = "best", trust_code: bool = False) -> LoadedRun:
     """Opens a run folder.
 
     checkpoint: "best" or "last". trust_code: import classes that the folder's config.yaml names from any package; by
@@ -222,4 +180,4 @@ def load_run(folder: str | Path, *, checkpoint: str = BEST, trust_code: bool = F
     Raises RunError for a folder that is not a run's, and ConfigError for one that names code that is not trusted.
     """
     folder = Path(folder)
-    return Run(folder, read_run(folder, trust_code), checkpoint)
+    return LoadedRun(folder, read_run(folder, trust_code), checkpoint)

@@ -1,30 +1,27 @@
 """The scores of single examples in a run folder, from which arms are compared."""
 
-import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
 import pandas as pd
 
-from attnorm.analysis.arms import TrainedRun
 from attnorm.analysis.statistics.corpus import mean_loss, perplexity, pseudo_values
 from attnorm.data.readers.text import digest
 from attnorm.errors import RunError
 from attnorm.imports import TRUST, find, trusted_packages
 from attnorm.run.checkpoint import BEST
-from attnorm.run.state import read_json
-from attnorm.tasks.results import CHECKPOINT, CORPUS_METRICS, PREDICTIONS, CorpusMetric, direction, read_parquet
+from attnorm.run.run import VALIDATION, Run
+from attnorm.tasks.results import CHECKPOINT, CORPUS_METRICS, CorpusMetric, direction
 from attnorm.wording import counted
 
 log = logging.getLogger(__name__)
 
 Source = Literal["test", "half", "validation"]
 SplitName = Literal["auto", "test", "validation"]
-TEST, VALIDATION = "eval_test", "validation"  # stems of the tables
+TEST = "eval_test"  # stem of the tables of the test split
 
 
 class MeanLoss(CorpusMetric):
@@ -121,7 +118,7 @@ class ExampleTable:
         return digest([[str(value) for value in self.rows.loc[list(ids), "reference"]]])
 
 
-def example_table(run: TrainedRun, split: SplitName) -> ExampleTable | None:
+def example_table(run: Run, split: SplitName) -> ExampleTable | None:
     """The examples of a run on one split; None if the run has not been scored on it.
 
     "auto" and "validation" take the half of the validation split that did not select the checkpoint.
@@ -130,7 +127,7 @@ def example_table(run: TrainedRun, split: SplitName) -> ExampleTable | None:
     rows = read_table(run, stem) if stem else None
     if stem is None or rows is None:
         return None
-    corpus_metrics = corpus_metrics_of(table_file(run, stem))
+    corpus_metrics = corpus_metrics_of(run, stem)
     if split == "test":
         return ExampleTable(rows, "test", corpus_metrics)
     if "selecting" in rows and not rows["selecting"].all():
@@ -138,13 +135,13 @@ def example_table(run: TrainedRun, split: SplitName) -> ExampleTable | None:
     return ExampleTable(rows, "validation", corpus_metrics)
 
 
-def scores_of_run(run: TrainedRun, split: SplitName, metric: str, ids: Sequence[str]) -> np.ndarray | None:
+def scores_of_run(run: Run, split: SplitName, metric: str, ids: Sequence[str]) -> np.ndarray | None:
     """The scores of these examples, see `ExampleTable.values`; None if the run has not been scored on all of them."""
     table = example_table(run, split)
     return None if table is None or not {*ids} <= {*table.rows.index} else table.values(metric, ids)
 
 
-def common_split(runs: Sequence[TrainedRun], split: SplitName) -> SplitName:
+def common_split(runs: Sequence[Run], split: SplitName) -> SplitName:
     """The split on which all runs are compared. "auto": the test split if all of them have been scored on it."""
     if split != "auto":
         return split
@@ -175,78 +172,47 @@ def shared_examples(tables: Mapping[str, ExampleTable], metric: str) -> tuple[li
     return [name for name, is_known in zip(ids, known, strict=True) if is_known], notes
 
 
-def evaluation_of(run: TrainedRun, split: SplitName) -> Mapping[str, Any]:
+def evaluation_of(run: Run, split: SplitName) -> Mapping[str, Any]:
     """What a run has recorded of its evaluation on the whole split, such as its metrics; {} if there is nothing."""
-    stem = test_table(run) if split == "test" else None
-    evaluation = read_json(run.folder / f"{stem}.json") if stem else run.summary.get("validation")
-    return evaluation if isinstance(evaluation, dict) else {}
+    return run.evaluation((test_table(run) if split == "test" else None) or VALIDATION)
 
 
-def test_tables(run: TrainedRun) -> list[str]:
+def test_tables(run: Run) -> list[str]:
     """The stems of the tables of the test split with the settings and the best checkpoint of the run, newest first."""
-    tables = []
-    for path in (run.folder / PREDICTIONS).glob(f"{TEST}*.parquet"):
-        number = path.stem.removeprefix(TEST).removeprefix("_") or "1"
-        record = read_json(run.folder / f"{path.stem}.json")
-        if number.isdecimal() and not record.get("typed") and record.get("checkpoint", BEST) == BEST:
-            tables.append((int(number), path.stem))
-    return [stem for _, stem in sorted(tables, reverse=True)]
+    records = {stem: run.evaluation(stem) for stem in run.repeated(TEST)}
+    return [stem for stem, its in records.items() if not its.get("typed") and its.get("checkpoint", BEST) == BEST]
 
 
-def test_table(run: TrainedRun) -> str | None:
+def test_table(run: Run) -> str | None:
     """The newest of `test_tables` that scores the checkpoint that is the best one of the run now; None without one."""
-    return next((stem for stem in test_tables(run) if not is_outdated(run, stem)), None)
+    now = run.about_examples(CHECKPOINT)
+    for stem in test_tables(run):
+        then = run.about_examples(CHECKPOINT, stem)
+        if not then or not now or then == now:  # otherwise training was continued after this evaluation
+            return stem
+    return None
 
 
-def is_outdated(run: TrainedRun, stem: str) -> bool:
-    """Whether a table scores another checkpoint than the final evaluation, after which training was continued."""
-    then, now = checkpoint_of(run, stem), checkpoint_of(run, VALIDATION)
-    return bool(then and now and then != now)
-
-
-def checkpoint_of(run: TrainedRun, stem: str) -> Mapping[str, Any]:
-    """The update and the checksum of the checkpoint that a table of predictions scores; {} if it is not recorded."""
-    return metadata_of(table_file(run, stem), CHECKPOINT)
-
-
-def metadata_of(path: Path, key: bytes) -> dict[str, Any]:
-    """An entry in the metadata of a table of predictions, {} without one. Raises RunError if the table is damaged."""
-    import pyarrow.parquet as parquet
-
-    if not path.is_file():
-        return {}
-    try:
-        metadata = json.loads((parquet.read_schema(path).metadata or {}).get(key, b"{}"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise RunError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
-    return metadata if isinstance(metadata, dict) else {}
-
-
-def check_current(runs: Sequence[TrainedRun], split: SplitName) -> None:
+def check_current(runs: Sequence[Run], split: SplitName) -> None:
     """Raises RunError if the test split is to be compared and a run has only scores of an earlier checkpoint on it."""
     if split == "validation" or (split == "auto" and not all(test_tables(run) for run in runs)):
         return
     for run in runs:
         if test_table(run) is None and (stems := test_tables(run)):
-            then, now = (checkpoint_of(run, stem).get("update", "?") for stem in (stems[0], VALIDATION))
+            then, now = (run.about_examples(CHECKPOINT, stem).get("update", "?") for stem in (stems[0], VALIDATION))
             raise RunError(
                 f"{run.folder}: its scores on the test split are of update {then}, but training was continued, and its "
                 f"best checkpoint is of update {now}. Score it again: attnorm eval run={run.folder} split=test"
             )
 
 
-def table_file(run: TrainedRun, stem: str) -> Path:
-    """The file of a table of predictions."""
-    return run.folder / PREDICTIONS / f"{stem}.parquet"
-
-
-def corpus_metrics_of(path: Path) -> dict[str, type[CorpusMetric]]:
+def corpus_metrics_of(run: Run, stem: str = VALIDATION) -> dict[str, type[CorpusMetric]]:
     """The metrics that a table of predictions names, as far as their code is from this package or trusted.
 
     Raises RunError if one of them is not a `CorpusMetric`.
     """
-    metrics = {}
-    for name, where in metadata_of(path, CORPUS_METRICS).items():
+    metrics, path = {}, run.predictions_file(stem)
+    for name, where in run.about_examples(CORPUS_METRICS, stem).items():
         package = str(where).partition(":")[0].partition(".")[0]
         if package not in trusted_packages():
             log.warning("%s: %s is computed by %s; to include it, add %r to %s", path, name, where, package, TRUST)
@@ -258,12 +224,11 @@ def corpus_metrics_of(path: Path) -> dict[str, type[CorpusMetric]]:
     return metrics
 
 
-def read_table(run: TrainedRun, stem: str) -> pd.DataFrame | None:
+def read_table(run: Run, stem: str = VALIDATION) -> pd.DataFrame | None:
     """A table of predictions, indexed by the ids of its examples. Raises RunError if it is damaged."""
-    path = table_file(run, stem)
-    if not path.is_file():
+    path, rows = run.predictions_file(stem), run.examples(stem)
+    if rows is None:
         return None
-    rows = read_parquet(path)
     if missing := {"id", "group", "reference", "output", "loss_sum", "n_tokens"} - set(rows.columns):
         raise RunError(f"{path}: has no column {min(missing)}")
     for name in unlike_scores(rows):
@@ -283,7 +248,7 @@ def unlike_scores(rows: pd.DataFrame) -> Iterator[str]:
         yield "selecting"
 
 
-def direction_of(runs: Sequence[TrainedRun], metric: str) -> int:
+def direction_of(runs: Sequence[Run], metric: str) -> int:
     """1 if a higher value of the metric is better, -1 if a lower one is: for the metric that selects the checkpoints,
     as the task declares it, and for others as `attnorm.tasks.results.direction` says."""
     recorded = (run.summary.get("mode") for run in runs if str(run.summary.get("monitor")).endswith(f"/{metric}"))
@@ -291,6 +256,6 @@ def direction_of(runs: Sequence[TrainedRun], metric: str) -> int:
     return direction(metric) if mode is None else -1 if mode == "min" else 1
 
 
-def primary_metric(runs: Sequence[TrainedRun]) -> str | None:
+def primary_metric(runs: Sequence[Run]) -> str | None:
     """The metric that the task declares as its primary one, as recorded in summary.json; None if it is not recorded."""
     return next((str(run.summary["primary"]) for run in runs if run.summary.get("primary")), None)

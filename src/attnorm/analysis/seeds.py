@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnorm.analysis.arms import Arm, TrainedRun
+from attnorm.analysis.arms import Arm
 from attnorm.analysis.scores import ExampleTable, Source, SplitName
 from attnorm.analysis.statistics.crossed import MIN_SEEDS
 from attnorm.analysis.verdict import ArmScores, listed_seeds, mean_costs
 from attnorm.errors import RunError
-from attnorm.run.state import RunState
+from attnorm.run.folder import RunState
+from attnorm.run.run import Run
 
 STATES = {  # clauses about a run without scores, by its state
     RunState.FAILED: "failed",
@@ -32,7 +33,7 @@ class SharedSeeds:
     seeds: Mapping[str, Sequence[int]]
     split: SplitName
 
-    def runs(self, arm: Arm) -> dict[int, TrainedRun]:
+    def runs(self, arm: Arm) -> dict[int, Run]:
         """The runs of an arm that count, by seed."""
         return {seed: arm.finished[seed] for seed in self.seeds[arm.label]}
 

@@ -7,12 +7,13 @@ from math import isnan, nan
 
 import numpy as np
 
-from attnorm.analysis.arms import TrainedRun, as_number
+from attnorm.analysis.arms import as_number
 from attnorm.analysis.grids import OtherValues
 from attnorm.analysis.statistics.crossed import Difference, Interval
 from attnorm.analysis.statistics.multiple import holm
 from attnorm.analysis.statistics.power import detectable
 from attnorm.analysis.statistics.tuned import DISMISSAL
+from attnorm.run.run import Run
 from attnorm.tasks.results import NAMES, NATS_OR_BITS
 from attnorm.wording import counted
 
@@ -37,7 +38,7 @@ COSTS = {
 }
 
 
-def costs_of(run: TrainedRun) -> dict[str, float]:
+def costs_of(run: Run) -> dict[str, float]:
     """The costs of a run by name, as in COSTS, as far as they are recorded. On a GPU, the memory is that of the GPU."""
     memory = run.summary.get("peak_memory")
     memory = memory if isinstance(memory, dict) else {}
@@ -51,7 +52,7 @@ def costs_of(run: TrainedRun) -> dict[str, float]:
     return {name: value for name, value in costs.items() if value is not None}
 
 
-def mean_costs(runs: Iterable[TrainedRun]) -> dict[str, float]:
+def mean_costs(runs: Iterable[Run]) -> dict[str, float]:
     """The mean of each cost over the runs that have recorded it."""
     values: dict[str, list[float]] = defaultdict(list)
     for run in runs:

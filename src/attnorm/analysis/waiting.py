@@ -5,9 +5,8 @@ from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 from attnorm.analysis.arms import expanded
-from attnorm.run.config_file import EVENTS, FILE
-from attnorm.run.opened_folder import opened
-from attnorm.run.state import RunState, state_of
+from attnorm.run.folder import EVENTS, RunState, opened
+from attnorm.run.run import Run
 from attnorm.sweeps.jobs import Job, override_key
 from attnorm.sweeps.state import JobState, Journal, state_of_job
 
@@ -23,7 +22,7 @@ def waiting_jobs(paths: Iterable[str | Path]) -> list[str]:
     labels = [job.label for folder in sweeps for job in waiting_in(folder)]
     given: dict[Path, set[str]] = defaultdict(set)
     for root in roots:
-        if root.parent not in sweeps and (root / FILE).is_file() and (root.parent / EVENTS).is_file():
+        if root.parent not in sweeps and Run(root).exists and (root.parent / EVENTS).is_file():
             given[root.parent].add(root.name)
     return labels + [job.label for folder, names in given.items() for job in waiting_in(folder, names)]
 
@@ -38,6 +37,6 @@ def waiting_in(sweep: Path, names: Container[str] | None = None) -> Iterator[Job
     asked = {arm(job) for job in journal.jobs() if names is None or job.name in names}
     for job in journal.jobs():
         state = state_of_job(job, journal)  # a job that failed before it had a run folder is not waiting
-        has_run = state_of(job.folder) is not RunState.ABSENT
+        has_run = job.run.state is not RunState.ABSENT
         if arm(job) in asked and (state is JobState.WAITING or (state is JobState.RUNNING and not has_run)):
             yield job

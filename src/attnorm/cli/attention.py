@@ -16,9 +16,10 @@ from attnorm.analysis.attention.reading import Reading
 from attnorm.analysis.boxes import draw_boxes
 from attnorm.analysis.captions import draw_words, has_pixels, looks
 from attnorm.analysis.notebook import FigureSet
-from attnorm.analysis.run import Run
+from attnorm.analysis.run import LoadedRun
 from attnorm.cli.evaluate import CheckpointName, configurations
 from attnorm.errors import Problem
+from attnorm.run.run import Run
 from attnorm.schema import Text, WholeNumber
 from attnorm.spec.command import Command, read
 from attnorm.spec.overrides import OVERRIDABLE
@@ -82,8 +83,8 @@ def show_attention(arguments: list[str]) -> None:
     keys, folders = command.settings, command.settings.folders
     readings, runs = [], []
     for folder in folders:
-        _, cfg = configurations(folder, command)
-        runs.append(Run(folder, cfg.settings, keys.ckpt))
+        _, cfg = configurations(Run(folder), command)
+        runs.append(LoadedRun(folder, cfg.settings, keys.ckpt))
         found = runs[-1].reading(keys.text, example=keys.example)
         readings.append(found.select(keys.layers, keys.heads))
     target = Path(keys.folder or folders[0] / "figures" / "attention")
@@ -113,7 +114,7 @@ def key_problems(command: Command[AttentionKeys]) -> Iterator[Problem]:
         yield Problem("run", "at most two runs can be compared", keys.run)
 
 
-def pictures_of_task(run: Run, keys: AttentionKeys, folder: Path) -> list[Path]:
+def pictures_of_task(run: LoadedRun, keys: AttentionKeys, folder: Path) -> list[Path]:
     """Draws what only runs of some tasks have, and returns the files.
 
     Between two texts: the alignment of their words, which is a mean over all layers, if no layers are selected. For a

@@ -12,7 +12,7 @@ from attnorm.analysis.scores import SplitName
 from attnorm.analysis.statistics.power import plan
 from attnorm.analysis.verdict import COSTS, ArmScores, Verdict, decimals
 from attnorm.progress import console
-from attnorm.run.config_file import EVENTS
+from attnorm.run.folder import EVENTS
 from attnorm.schema import Level, Positive, Text
 from attnorm.spec.command import read
 from attnorm.tasks.results import NAMES

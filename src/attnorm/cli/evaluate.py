@@ -2,18 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from attnorm import progress
 from attnorm.cli.score_predictions import METRICS, FileKeys, file_problems, score_file
 from attnorm.data.sources.base import Source
 from attnorm.errors import Problem
-from attnorm.files import write_json
 from attnorm.parts import TARGET, names_of
 from attnorm.run.integrity import recorded_digest
 from attnorm.run.opening import open_run, read_run
-from attnorm.run.state import SUMMARY, read_json
+from attnorm.run.run import Run
+from attnorm.run.writing import RunWriter
 from attnorm.schema import Text
 from attnorm.spec.command import Command, read
 from attnorm.spec.overrides import OVERRIDABLE, changed
@@ -51,19 +50,19 @@ def evaluate(arguments: list[str]) -> None:
     keys = command.settings
     if keys.metric is not None:
         return score_file(keys)
-    run, split = Path(str(keys.run)), keys.split
+    run, split = RunWriter(str(keys.run)), keys.split
     trained, cfg = configurations(run, command, (split,))
-    tokenizer, model, step = open_run(run, cfg, keys.ckpt)
-    task = task_of(cfg, run)
+    tokenizer, model, step = open_run(run.folder, cfg, keys.ckpt)
+    task = task_of(cfg, run.folder)
     data = task.splits(tokenizer, (split,), cleaner(trained, cfg))[split]
     with OutOfMemory(cfg):
         scores = task.score(task.module(model, tokenizer, data), data)
     if scores.predictions is not None:
         scores.predictions.input_hashes = task.input_hashes(data)
-        checkpoint = run / "checkpoints" / f"{keys.ckpt}.ckpt"
+        checkpoint = run.checkpoint_file(keys.ckpt)
         scores.predictions.checkpoint = {"update": step, "sha256": recorded_digest(checkpoint)}
-    name = free_name(run, f"eval_{split}")
-    written = [*scores.write(run, name), *scores.write_predictions(run, name)]
+    name = run.free_name(f"eval_{split}")
+    written = run.write_results(scores, name)
     record = {
         "checkpoint": keys.ckpt,
         "step": step,
@@ -71,11 +70,11 @@ def evaluate(arguments: list[str]) -> None:
         "data": cfg.settings["data"],
         **scores.record(),
     }
-    write_json(run / f"{name}.json", record)
+    run.write(name, record)
     console.show_scores(scores, cfg.label)
-    leaks = describe_leaks(task, {split: data}, read_json(run / SUMMARY).get("data_fingerprints"))
+    leaks = describe_leaks(task, {split: data}, run.summary.get("data_fingerprints"))
     console.show_warnings([*undefined(scores), *unbeaten(scores), *leaks])
-    progress.console.print(f"written to {', '.join([f'{run / name}.json', *written])}")
+    progress.console.print(f"written to {', '.join([f'{run.folder / name}.json', *written])}")
 
 
 def key_problems(command: Command[EvalKeys]) -> Iterator[Problem]:
@@ -101,17 +100,8 @@ def cleaner(trained: dict[str, Any], cfg: ResolvedConfig) -> Source:
 
 
 def configurations(
-    run: Path, command: Command[Any], splits: tuple[str, ...] = ()
+    run: Run, command: Command[Any], splits: tuple[str, ...] = ()
 ) -> tuple[dict[str, Any], ResolvedConfig]:
     """A run's configuration, as it was trained and with the overrides applied. splits: as in `resolve_recorded`."""
-    recorded = read_run(run, command.settings.trust_code, [key for key, _ in command.changes])
+    recorded = read_run(run.folder, command.settings.trust_code, [key for key, _ in command.changes])
     return recorded, resolve_recorded(changed(recorded, command.changes), splits)
-
-
-def free_name(run: Path, stem: str) -> str:
-    """`stem`, or `stem_2`, `stem_3`, ... : an earlier result is not overwritten."""
-    number, name = 1, stem
-    while (run / f"{name}.json").exists():
-        number += 1
-        name = f"{stem}_{number}"
-    return name

@@ -21,7 +21,7 @@ from attnorm.errors import ConfigError, in_yaml
 from attnorm.spec.compose import as_typed, readable, register_attention, run_to_resume, wrong_choices
 
 if TYPE_CHECKING:
-    from attnorm.analysis.run import Run
+    from attnorm.analysis.run import LoadedRun as Run
 
 SLEEPING = "GOMP_SPINCOUNT=100 KMP_BLOCKTIME=0 python ..."
 

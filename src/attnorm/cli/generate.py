@@ -16,6 +16,7 @@ from attnorm.data.readers.bad_rows import BadRow
 from attnorm.errors import ConfigError, DataError, Problem
 from attnorm.progress import bar, quiet_libraries
 from attnorm.run.opening import open_run
+from attnorm.run.run import Run
 from attnorm.schema import Count, Text
 from attnorm.spec.command import read
 from attnorm.spec.overrides import OVERRIDABLE
@@ -38,14 +39,14 @@ def generate(arguments: list[str]) -> None:
     quiet_libraries()
     command = read(arguments, GenerateKeys, "attnorm generate", OVERRIDABLE)
     keys = command.settings
-    run, source, chunk = Path(keys.run), keys.input, keys.chunk
+    run, source, chunk = Run(keys.run), keys.input, keys.chunk
     trained, cfg = configurations(run, command)
     if source != "-" and (problem := unreadable(Path(source))):
         raise ConfigError([f"input={source}: {problem}; - reads standard input"])
-    task = task_of(cfg, run)
+    task = task_of(cfg, run.folder)
     if type(task).generate is Task.generate:
-        raise ConfigError([Problem("run", f"the models of task={cfg.task.name} write no text", run)])
-    tokenizer, model, _ = open_run(run, cfg, keys.ckpt)
+        raise ConfigError([Problem("run", f"the models of task={cfg.task.name} write no text", run.folder)])
+    tokenizer, model, _ = open_run(run.folder, cfg, keys.ckpt)
     of_source = cleaner(trained, cfg)
     total = count_lines(Path(source)) if Path(source).is_file() else None
     with bar("texts", stderr=True) as progress, input_lines(source) as lines:

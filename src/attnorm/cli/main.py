@@ -145,13 +145,13 @@ def start(verb: str, arguments: list[str]) -> int:
         print("error: the working directory has been removed; change to another one", file=sys.stderr)
         return 2
     if verb == "doctor":  # needs only PyTorch
-        from attnorm.run.opened_folder import leave_out
+        from attnorm.run.folder import leave_out
 
         leave_out(os.getcwd())
         from attnorm.cli.doctor import run_doctor
 
         return run_doctor(arguments)
-    from attnorm.run.opened_folder import take_follow_links
+    from attnorm.run.folder import take_follow_links
     from attnorm.run.trust import find_own_parts
 
     arguments = take_follow_links(arguments)

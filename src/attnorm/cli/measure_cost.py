@@ -10,8 +10,7 @@ from attnorm.cli.read_sweep import SweepCommand
 from attnorm.cli.sweep_jobs import Overrides, grid_jobs, problems_of
 from attnorm.errors import ConfigError, Interrupted, RunError
 from attnorm.progress import console
-from attnorm.run.config_file import COST
-from attnorm.run.state import RunState, state_of
+from attnorm.run.folder import COST, RunState
 from attnorm.sweeps.cost import MEASURING, ArmCost, check_machines, cost_of, equalized
 from attnorm.sweeps.jobs import override_key
 from attnorm.sweeps.launchers.base import Launcher
@@ -45,7 +44,7 @@ def measure(
     jobs = grid_jobs(command, folder, journal, runs, facts, COST)
     journal.begin()
     for job in jobs:
-        if state_of(job.folder) is not RunState.FINISHED and not is_held(job):
+        if job.run.state is not RunState.FINISHED and not is_held(job):
             shutil.rmtree(job.folder, ignore_errors=True)  # an unfinished measurement is not used
     console.print(f"measuring the cost of an update, in {len(jobs)} short runs")
     plan = Grid(list({job.key: job for job in jobs}.values()))

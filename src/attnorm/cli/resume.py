@@ -4,7 +4,8 @@ from pathlib import Path
 
 from attnorm.cli.errors import to_the_end
 from attnorm.cli.start import check_settings, checkpoint_of, start
-from attnorm.run.state import RunState, read_json, state_of
+from attnorm.run.folder import RunState
+from attnorm.run.run import Run
 
 
 @to_the_end()
@@ -21,12 +22,13 @@ def resume_in(folder: Path, arguments: list[str]) -> int:
     from attnorm.training.rendezvous import decided_by_first
 
     quiet_libraries()
+    run = Run(folder)
     settings, changes = recorded_settings(folder, arguments, is_first=is_first_rank())
-    if decided_by_first("state", lambda: state_of(folder)) == RunState.FINISHED and not changes:
+    if decided_by_first("state", lambda: run.state) == RunState.FINISHED and not changes:
         if is_first_rank():
             print(f"resume={folder}: this run is finished")
         return 0
     checkpoint = checkpoint_of(folder)
-    overrides = [*(read_json(folder / "environment.json").get("overrides") or []), *changes]
+    overrides = [*(run.environment.get("overrides") or []), *changes]
     start(check_settings(settings, changes, checkpoint), folder, overrides)
     return 0

@@ -1,13 +1,15 @@
 """Starting a run whose settings have been composed, or continuing the unfinished run that has the same settings."""
 
+import os
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from attnorm.errors import ConfigError, Problem, RunError
-from attnorm.run.state import is_running
+from attnorm.run.folder import is_running
 from attnorm.spec.compose import AUTO
 from attnorm.spec.settings import ResolvedConfig
 
@@ -27,12 +29,28 @@ def start_composed(cfg: DictConfig, run: Path, overrides: Sequence[str]) -> Path
 def start(config: ResolvedConfig, run: Path, overrides: Sequence[str]) -> Path:
     """Trains in the folder `run`, or in the folder of the run that continues. Returns the folder."""
     from attnorm.analysis.figures import draw_run
-    from attnorm.training.run_folder import claim_folder
     from attnorm.training.train import train
 
     folder = Path(str(config.resume)) if config.continues else claim_folder(run)
     train(config, folder, overrides, draw=draw_run)
     return folder
+
+
+def claim_folder(folder: Path) -> Path:
+    """`folder`, or the first free one of `<folder>_2`, `<folder>_3`, ...: no two runs ever share one.
+
+    Folders are named after the second in which a run starts, so two runs can ask for the same one. Ranks other
+    than 0 get the folder of rank 0, also on other machines.
+    """
+    from attnorm.run.writing import RunWriter
+    from attnorm.training.rendezvous import decided_by_first
+
+    def free() -> str:
+        names = (folder.with_name(f"{folder.name}_{number}") if number > 1 else folder for number in count(1))
+        return str(next(name for name in names if RunWriter(name).claim()).absolute())
+
+    claimed = Path(decided_by_first("run_folder", free))
+    return claimed if folder.is_absolute() else Path(os.path.relpath(claimed))
 
 
 def plain_settings(cfg: DictConfig) -> dict[str, Any]:

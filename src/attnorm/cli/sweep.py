@@ -36,9 +36,7 @@ from attnorm.cli.sweep_jobs import (
 )
 from attnorm.errors import ConfigError
 from attnorm.progress import console
-from attnorm.run.config_file import COST
-from attnorm.run.opened_folder import opened
-from attnorm.run.state import FolderLock
+from attnorm.run.folder import COST, FolderLock, opened
 from attnorm.sweeps.cost import ArmCost, record_of, recorded_costs, refuse_other_total
 from attnorm.sweeps.jobs import Job, label_of, name_of, sweep_name
 from attnorm.sweeps.launchers.base import Launcher

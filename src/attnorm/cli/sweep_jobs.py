@@ -7,8 +7,8 @@ from attnorm.cli.check_jobs import Checked
 from attnorm.cli.read_sweep import SweepCommand
 from attnorm.errors import ConfigError, Problem, RunError, UserError
 from attnorm.progress import console
+from attnorm.run.folder import RunState
 from attnorm.run.key import NOT_PART
-from attnorm.run.state import PROGRESS, RunState, read_json, state_of
 from attnorm.source_code import recorded
 from attnorm.sweeps.jobs import Job, expand, job_folder, label_of, name_of, override_key
 from attnorm.sweeps.record import SweepRecord
@@ -74,9 +74,10 @@ def refuse_other_code(journal: Journal, facts: Iterable[Checked]) -> None:
     """Raises RunError if a run of the sweep was trained with another version of an own module than jobs import now."""
     now = {name: digest for checked in facts for name, digest in checked.modules.items()}
     for job in journal.jobs():
-        if state_of(job.folder) is not RunState.FINISHED and not read_json(job.folder / PROGRESS).get("step"):
+        run = job.run
+        if run.state is not RunState.FINISHED and not run.progress.get("step"):
             continue
-        for name, digests in recorded(read_json(job.folder / "environment.json").get("modules")).items():
+        for name, digests in recorded(run.environment.get("modules")).items():
             for digest in digests:
                 if name in now and digest != now[name]:
                     raise RunError(

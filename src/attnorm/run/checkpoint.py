@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnorm.errors import CheckpointError, UserError
-from attnorm.run.integrity import listed, not_finite, verify
+from attnorm.run.integrity import check_fit, listed, not_finite, parameters_of, verify
 from attnorm.run.shards import copy_shards, remove_unused, with_shards
 
 BEST, LAST, PREVIOUS = "best", "last", "previous"
@@ -150,6 +150,14 @@ def checked(content: Any, path: Path) -> dict[str, Any]:
     if broken:
         raise CheckpointError(f"{path}: the parameters are not finite: {listed(broken)}")
     return content
+
+
+def load_weights(model: nn.Module, path: Path) -> int:
+    """Puts a checkpoint's parameters into the model and returns the update they are from. Raises CheckpointError."""
+    content = read_checkpoint(path)
+    check_fit(model, content, path)
+    model.load_state_dict(parameters_of(content))
+    return content["global_step"]
 
 
 def replace_by_copy(source: Path, target: Path) -> None:

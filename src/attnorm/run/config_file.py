@@ -9,14 +9,8 @@ import yaml
 from attnorm.errors import RunError
 from attnorm.moved import MOVED
 from attnorm.parts import TARGET
-from attnorm.run.opened_folder import EVENTS as EVENTS
-from attnorm.run.opened_folder import is_name, opened
+from attnorm.run.folder import is_name
 
-FILE = "config.yaml"
-SWEEP_FILE = "sweep.json"  # of a sweep folder
-COST_FILE = "cost.json"  # of a run that measures the cost of an update
-TUNE, COST = "tune", "cost"  # folders in a sweep folder, whose runs tune or measure: they are no runs of arms
-FURTHER = "further"  # the purpose of runs in the folder TUNE with the comparison seeds at other values
 MOST_BYTES, MOST_DEPTH, LARGEST = 1 << 20, 20, 1 << 53  # a real one has 3 kB and 4 levels
 GROUPS = ("task", "model", "attention", "data", "tokenizer", "optimizer", "scheduler", "trainer", "paths")
 REQUIRED_GROUPS = ("task", "model", "attention", "data", "optimizer")
@@ -27,18 +21,13 @@ BEFORE = {  # options of data sources that were added later, with the values tha
 Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # both build plain values only
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """The configuration that a run was trained with.
+def read_settings(path: Path) -> dict[str, Any]:
+    """The settings in a config.yaml. Whatever else is in its folder plays no part.
 
     A "${...}" in it is plain text: it is never resolved, since it could read the environment. Raises RunError for
     anything but a plain YAML mapping of settings: aliases, tags, dates, and files or nesting of a size that no run
     writes.
     """
-    return read_settings(opened(folder) / FILE)
-
-
-def read_settings(path: Path) -> dict[str, Any]:
-    """The settings in a config.yaml, see `read_config`. Whatever else is in its folder plays no part."""
     try:
         if path.stat().st_size > MOST_BYTES:
             raise RunError(f"{path}: larger than the {MOST_BYTES:,} bytes that a configuration may have")

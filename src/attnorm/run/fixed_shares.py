@@ -5,15 +5,14 @@ The value of this option may be a run folder. It is replaced by the shares that 
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from attnorm.attention.names import build, normalizers_of, short_name
 from attnorm.attention.site import MIXTURES
 from attnorm.attention.tables import names_in
 from attnorm.errors import ConfigError, Problem
-from attnorm.run.config_file import FILE, read_config
-from attnorm.run.scalars import file_of, recorded_scalars
+from attnorm.run.folder import CONFIG
+from attnorm.run.run import Run
 
 Rows = list[dict[str, str]]
 Value = float | list  # of one layer: a share, or the shares of the members; or a list with one of these per head
@@ -31,25 +30,26 @@ def with_fixed_shares(attention: Mapping[str, Any]) -> dict[str, Any]:
         folder = given.get("fixed") if name in MIXTURES and isinstance(given, dict) else None
         if isinstance(folder, str):
             try:
-                options[name] = {**given, "fixed": learned_shares(Path(folder), name, given)}
+                options[name] = {**given, "fixed": learned_shares(Run(folder), name, given)}
             except ValueError as error:
                 raise ConfigError([Problem(f"attention.options.{name}.fixed", str(error), folder)]) from error
     return {**attention, "options": options}
 
 
-def learned_shares(run: Path, name: str, options: Mapping[str, Any]) -> dict[str, list[Value | None]]:
+def learned_shares(run: Run, name: str, options: Mapping[str, Any]) -> dict[str, list[Value | None]]:
     """The shares that the normalizer `name` had at every site and layer of a run when it ended.
 
     options: those of the new run, which must mix the same members. Raises ValueError if the run has no such shares.
     """
-    if not (run / FILE).is_file():
-        raise ValueError(f"no {FILE} there, so it is not a run folder")
-    attention, recorded = read_config(run)["attention"], recorded_scalars(run)
+    if not run.exists:
+        raise ValueError(f"no {CONFIG} there, so it is not a run folder")
+    attention = run.config["attention"]
     scalars = scalars_of(name, options)
+    recorded = {scalar: run.rows(scalar) if scalar in run.learned_scalars else [] for scalar in scalars}
     if name in names_in(attention):
         check_same_members(name, options, attention["options"].get(name) or {})
     shares: dict[str, list[Value | None]] = {}
-    for layer in {row["layer"]: None for scalar in scalars for row in recorded.get(scalar, [])}:
+    for layer in {row["layer"]: None for scalar in scalars for row in recorded[scalar]}:
         site, number = place_of(layer, attention)
         names = normalizers_of(attention[site])
         if short_name(names[0] if len(names) == 1 else names[number]) != name:
@@ -58,21 +58,16 @@ def learned_shares(run: Path, name: str, options: Mapping[str, Any]) -> dict[str
         values += [None] * (number + 1 - len(values))
         if values[number] is not None:
             raise ValueError(f"several attentions of one layer at {site} have shares of their own")
-        values[number] = at_the_end([of_layer(recorded[scalar], layer) for scalar in scalars], is_mix(name))
+        values[number] = at_the_end([of_layer(recorded[scalar], layer) for scalar in scalars], of_members=name == "mix")
     if not shares:
-        files = ", ".join(file_of(run, scalar).name for scalar in scalars)
+        files = ", ".join(f"{scalar}.csv" for scalar in scalars)
         raise ValueError(f"the run has no learned shares of {name} ({files})")
     return shares
 
 
-def is_mix(name: str) -> bool:
-    """Whether a normalizer mixes named members; the others have a single hybrid weight."""
-    return name == "mix"
-
-
 def scalars_of(name: str, options: Mapping[str, Any]) -> list[str]:
     """The learned scalars of a mixture: one per member, or the hybrid weight. Raises ValueError for wrong members."""
-    if not is_mix(name):
+    if name != "mix":  # a single hybrid weight
         return ["hybrid_weights"]
     from attnorm.attention.normalizers.mix import MEMBERS, build_members
 
@@ -91,7 +86,7 @@ def check_same_members(name: str, options: Mapping[str, Any], of_run: Mapping[st
 
 def members_of(name: str, options: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The members of a mix, each with its options; an empty list for the other mixtures."""
-    if not is_mix(name):
+    if name != "mix":
         return []
     from attnorm.attention.normalizers.mix import MEMBERS
 

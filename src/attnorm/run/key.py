@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from attnorm.source_code import own_modules
+from attnorm.spec.settings import leaves
 
 LATER = {  # keys of `task` that runs of older versions have not recorded, with the values that they then have
     "rouge_words": (None, "ascii"),
@@ -23,6 +24,12 @@ def run_key(cfg: Mapping[str, Any]) -> str:
     """
     kept = without_later(trained_settings(cfg))
     return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def arm_settings(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """The flat settings in which the runs of one arm of a comparison agree: not where they train, nor their seeds."""
+    kept = {key: value for key, value in trained_settings(cfg).items() if key not in ("seed", "ckpt_path")}
+    return dict(leaves(without_later(kept)))
 
 
 def without_later(cfg: Mapping[str, Any]) -> dict[str, Any]:

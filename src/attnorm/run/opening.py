@@ -9,8 +9,9 @@ import torch
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, DataError, RunError
 from attnorm.run.checkpoint import BEST, LAST, read_checkpoint
-from attnorm.run.config_file import FILE, read_config
+from attnorm.run.folder import CONFIG
 from attnorm.run.integrity import check_companions, check_fit, parameters_of
+from attnorm.run.run import Run
 from attnorm.run.trust import check_names, own_cache
 from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.task import task_of
@@ -22,11 +23,9 @@ def read_run(folder: Path, trust_code: bool = False, typed: Collection[str] = ()
     Raises ConfigError for a folder that is not a run's, and for one that names code of a package that is not trusted
     (see `trust.check_names`), unless trust_code allows it. typed: keys that the user has typed for the run.
     """
-    if not folder.is_dir():
-        raise RunError(f"run={folder}: no such folder")
-    if not (folder / FILE).is_file():
-        raise RunError(f"run={folder}: no {FILE} there, so it is not a run folder")
-    cfg = read_config(folder)
+    run = Run(folder)
+    run.check("run")
+    cfg = run.config
     check_names(cfg, trust_code)
     cfg["paths"] = own_cache(cfg.get("paths", {}), trust_code, typed)
     return cfg
@@ -35,18 +34,18 @@ def read_run(folder: Path, trust_code: bool = False, typed: Collection[str] = ()
 def open_run(run: Path, cfg: ResolvedConfig, checkpoint: str) -> tuple[Tokenizer, Any, int]:
     """The run's tokenizer, and its model with the parameters of `checkpoint` ("best" or "last"), on the GPU if there
     is one; and the update they are from. Raises ConfigError if one of them is missing or does not fit the others."""
-    path = run / "checkpoints" / f"{checkpoint}.ckpt"
+    path = Run(run).checkpoint_file(checkpoint)
     if checkpoint not in (BEST, LAST):
         raise ConfigError([f"ckpt={checkpoint}: allowed: {BEST}, {LAST}"])
     if not path.is_file():
-        there = sorted(file.name for file in (run / "checkpoints").glob("*.ckpt")) or "none"
+        there = sorted(file.name for file in path.parent.glob("*.ckpt")) or "none"
         raise RunError(f"run={run}: no checkpoint {path.name} there (there is: {there})")
     tokenizer, content = read_tokenizer(run, cfg), read_checkpoint(path)
     check_companions(run, content, path)
     try:
         model = task_of(cfg, run).model(tokenizer)
     except (RuntimeError, MemoryError) as error:  # sizes that no machine has memory for
-        raise RunError(f"{run / FILE}: the model cannot be built: {str(error).splitlines()[0]}") from error
+        raise RunError(f"{run / CONFIG}: the model cannot be built: {str(error).splitlines()[0]}") from error
     check_fit(model, content, path)
     model.load_state_dict(parameters_of(content))
     return tokenizer, model.to("cuda" if torch.cuda.is_available() else "cpu").eval(), content["global_step"]

@@ -9,9 +9,9 @@ from typing import Any
 from attnorm.errors import CheckpointError, Problem, RunError, is_in
 from attnorm.parts import TARGET, class_of
 from attnorm.run.checkpoint import RECORD, checkpoints_of, naming_the_reason, read_checkpoint, read_resumable
-from attnorm.run.config_file import FILE, read_config
+from attnorm.run.folder import CONFIG, RunState
 from attnorm.run.key import run_key
-from attnorm.run.state import RunState, state_of
+from attnorm.run.run import Run
 from attnorm.spec.settings import ResolvedConfig, leaves
 from attnorm.tasks.task import Task
 
@@ -75,7 +75,7 @@ def explained(problems: list[str], checkpoint: Path) -> list[str]:
     """The problems, and what to do about them."""
     advice = (
         f"{checkpoint}: resuming repeats the settings of the run; to start a new run from its weights, use "
-        f"model.init={checkpoint.parent.parent} (see docs/pretrained.md)"
+        f"model.init={Run.of_checkpoint(checkpoint).folder} (see docs/pretrained.md)"
     )
     return [*problems, advice]
 
@@ -86,12 +86,13 @@ def newest_unfinished(config: ResolvedConfig) -> Path | None:
     Raises RunError if a newer one is still going.
     """
     parent, key = Path(config.paths.log_dir) / config.task.name / config.label, run_key(config.settings)
-    configs = sorted(parent.glob(f"*/{FILE}"), key=lambda path: path.stat().st_mtime, reverse=True)
+    configs = sorted(parent.glob(f"*/{CONFIG}"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in configs:
         try:
-            if not path.stat().st_size or run_key(read_config(path.parent)) != key:
+            run = Run(path.parent)
+            if not path.stat().st_size or run_key(run.config) != key:
                 continue
-            state = state_of(path.parent)
+            state = run.state
         except RunError as error:
             log.warning("resume=auto leaves out a folder: %s", error)
             continue
@@ -109,10 +110,11 @@ def newest_good(folder: Path) -> Path | None:
     Damaged checkpoints, and those of other runs, are skipped with a warning. Raises RunError if there are checkpoints
     but none can be used.
     """
-    files, cfg, reasons = checkpoints_of(folder / "checkpoints"), read_config(folder), []
+    run, reasons = Run(folder), list[str]()
+    files = checkpoints_of(run.checkpoints)
     for path in [*files[:1], *sorted(files[1:], key=_update, reverse=True)]:  # last.ckpt is the newest one
         try:
-            foreign = changed_settings(cfg, path)
+            foreign = changed_settings(run.config, path)
         except CheckpointError as error:
             reasons.append(str(error))
             continue
@@ -123,25 +125,17 @@ def newest_good(folder: Path) -> Path | None:
         reasons.append(f"{path}: this is a checkpoint of another run: {foreign[0]}")
     if files:
         raise RunError(f"resume={folder}: none of its checkpoints can be used: {'; '.join(reasons)}")
-    step, copied = last_logged(folder), cfg.get("ckpt_path")  # which is copied before the settings are recorded
-    if step or copied:
+    try:  # a checkpoint is saved before the first update is logged
+        step = max((int(row["step"] or 0) for row in run.rows()), default=0)
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
+        raise RunError(f"{folder}/metrics.csv: cannot be read: {error}") from error
+    if step or (copied := run.config.get("ckpt_path")):  # which is copied before the settings are recorded
         raise RunError(
             f"resume={folder}: the run has {f'logged update {step:,}' if step else f'started from {copied}'}, but "
-            f"{folder / 'checkpoints'} has no checkpoints. Is a disk missing? To train from the beginning, start a new "
+            f"{run.checkpoints} has no checkpoints. Is a disk missing? To train from the beginning, start a new "
             "run"
         )
     return None
-
-
-def last_logged(folder: Path) -> int:
-    """The last update in metrics.csv, or 0. A checkpoint is saved before the first update is logged."""
-    try:
-        with open(folder / "metrics.csv", newline="", encoding="utf-8") as file:
-            return max((int(row["step"] or 0) for row in csv.DictReader(file)), default=0)
-    except FileNotFoundError:
-        return 0
-    except (KeyError, TypeError, ValueError, csv.Error) as error:
-        raise RunError(f"{folder / 'metrics.csv'}: cannot be read: {error}") from error
 
 
 def _update(path: Path) -> int:

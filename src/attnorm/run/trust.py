@@ -12,8 +12,8 @@ from attnorm.choices import choices
 from attnorm.errors import ConfigError, Problem, RunError, is_in
 from attnorm.imports import TRUST, look_last_in, package_of, texts, trusted_packages
 from attnorm.parts import TARGET
-from attnorm.run.config_file import EVENTS, FILE, read_settings
-from attnorm.run.opened_folder import leave_out
+from attnorm.run.config_file import read_settings
+from attnorm.run.folder import CONFIG, EVENTS, leave_out
 
 log = logging.getLogger(__name__)
 IMPORTED = ("task", "model", "data", "tokenizer")  # for an evaluation: never optimizer, scheduler, callbacks or loggers
@@ -125,6 +125,6 @@ def lies_in_run(folder: Path) -> bool:
         if (parent / EVENTS).is_file():
             return True
         with suppress(RunError):  # the configuration of another program
-            if (parent / FILE).is_file() and read_settings(parent / FILE):
+            if (parent / CONFIG).is_file() and read_settings(parent / CONFIG):
                 return True
     return False

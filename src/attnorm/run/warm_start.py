@@ -17,8 +17,8 @@ from attnorm.models.hub_files import kind_of, weight_files
 from attnorm.models.load_weights import LoadReport, load_into, read_shape, read_weights
 from attnorm.parts import TARGET, Problems, options_of
 from attnorm.run.checkpoint import BEST, read_checkpoint
-from attnorm.run.config_file import FILE, read_config
 from attnorm.run.integrity import listed, not_finite, parameters_of
+from attnorm.run.run import Run
 from attnorm.schema import parameters, value_problems
 
 FILES = (  # of a hub model
@@ -49,10 +49,12 @@ def resolve_init(cfg: dict, checkpoint: Path | None = None) -> dict:
     if own is None:
         raise ConfigError([Problem.about("model.init", f"{key}: this model cannot start from trained weights")])
     try:
-        resumed = checkpoint is not None and is_run(checkpoint.parent.parent)
-        folder = checkpoint.parent.parent if checkpoint and resumed else folder_of(model["init"])
-        if not resumed:
-            check_weights(folder)
+        resumed = checkpoint is not None and Run.of_checkpoint(checkpoint).exists
+        folder = Run.of_checkpoint(checkpoint).folder if checkpoint and resumed else folder_of(model["init"])
+        if not resumed and not Run(folder).exists:
+            weight_files(folder)  # DataError if there are none
+        elif not resumed and not (best := Run(folder).checkpoint_file(BEST)).is_file():
+            raise DataError(f"no checkpoint {best}")
         if (found := kind_there(folder)) != own:
             raise DataError(f"has the weights of {STACKS[found]}, but this model is {STACKS[own]}")
         there, kind = shape_of(folder), tokenizer_there(folder)
@@ -120,24 +122,19 @@ def kind_of_model(model: Mapping[str, Any]) -> str | None:
 
 def kind_there(folder: Path) -> str:
     """Which weights a folder has, a key of `STACKS`. Raises DataError for those from which no model can start."""
-    if not is_run(folder):
+    if not Run(folder).exists:
         return kind_of(folder)
-    model = read_config(folder)["model"]
+    model = Run(folder).config["model"]
     if (kind := kind_of_model(model)) is None:
         raise DataError(f"a run of {model.get(TARGET)}, which has no encoder to start from")
     return kind
 
 
-def is_run(folder: Path) -> bool:
-    """Whether a folder is a run folder."""
-    return (folder / FILE).is_file()
-
-
 def shape_of(folder: Path) -> dict:
     """Options of the model that the weights in a folder fix, with positions_there (None: no limit) and vocab_size."""
-    if not is_run(folder):
+    if not Run(folder).exists:
         return read_shape(folder)
-    model = read_config(folder)["model"]
+    model = Run(folder).config["model"]
     decoder_only = kind_of_model(model) == "gpt2"
     known = parameters(GPTConfig if decoder_only else TransformerConfig)
     for name in model.keys() & known.keys():
@@ -156,7 +153,7 @@ def shape_of(folder: Path) -> dict:
 
 def tokenizer_there(folder: Path) -> type[Tokenizer]:
     """The class of the tokenizer in a folder with weights. Raises DataError for a run with one of another kind."""
-    if not is_run(folder):
+    if not Run(folder).exists:
         return ByteBPE if kind_of(folder) == "gpt2" else WordPiece
     for kind in TOKENIZERS:
         if (folder / kind.FILE).is_file():
@@ -164,24 +161,12 @@ def tokenizer_there(folder: Path) -> type[Tokenizer]:
     raise DataError("only the tokenizers of runs with tokenizer=sentencepiece, wordpiece or gpt2 can be taken over")
 
 
-def check_weights(folder: Path) -> None:
-    """Raises ValueError for a folder whose weights are not there."""
-    if not is_run(folder):
-        weight_files(folder)
-    elif not best_of(folder).is_file():
-        raise DataError(f"no checkpoint {best_of(folder)}")
-
-
-def best_of(folder: Path) -> Path:
-    """The best checkpoint of a run."""
-    return folder / "checkpoints" / f"{BEST}.ckpt"
-
-
 def load_pretrained(model: torch.nn.Module, init: str) -> LoadReport:
     """Puts the weights of `model.init` into a model; raises ConfigError where they do not fit."""
     try:
-        folder = folder_of(init)
-        tensors = parameters_of(read_checkpoint(best_of(folder))) if is_run(folder) else read_weights(folder)
+        run = Run(folder_of(init))
+        best = run.checkpoint_file(BEST)
+        tensors = parameters_of(read_checkpoint(best)) if run.exists else read_weights(run.folder)
         if broken := not_finite(tensors):
             raise DataError(f"the weights are not finite: {listed(broken)}")
         return load_into(model, tensors)

@@ -11,9 +11,9 @@ from attnorm.choices import choices
 from attnorm.errors import Problem, RunError
 from attnorm.parts import Problems
 from attnorm.run.checkpoint import best_checkpoints
-from attnorm.run.config_file import FILE
-from attnorm.run.opened_folder import opened
+from attnorm.run.folder import opened
 from attnorm.run.resume import changed_settings
+from attnorm.run.run import Run
 from attnorm.spec.settings import ResolvedConfig, TrainerConfig
 
 
@@ -89,8 +89,8 @@ def check_resume(config: ResolvedConfig, checkpoint: Path, problems: Problems) -
     if not checkpoint.is_file():
         return [Problem("ckpt_path", "no such file", checkpoint)]
     try:
-        if (checkpoint.parent.parent / FILE).is_file():
-            opened(checkpoint.parent.parent)
+        if (run := Run.of_checkpoint(checkpoint)).exists:
+            opened(run.folder)
         changed = changed_settings(config.settings, checkpoint)
         for path in () if changed or config.continues else best_checkpoints(checkpoint.parent):
             changed += changed_settings(config.settings, path)

@@ -16,7 +16,7 @@ from attnorm.errors import Problem
 from attnorm.imports import parameters
 from attnorm.parts import TARGET, Part, Problems, options_of
 from attnorm.progress import quiet_libraries
-from attnorm.run.opened_folder import is_name
+from attnorm.run.folder import is_name
 from attnorm.schema import call, read_options
 
 FACTS = {

@@ -10,7 +10,8 @@ from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
 from attnorm.errors import ConfigError, Problem, RunError, in_yaml
-from attnorm.run.config_file import EVENTS, FILE, read_config
+from attnorm.run.folder import EVENTS
+from attnorm.run.run import Run
 from attnorm.run.trust import check_names, own_cache
 from attnorm.spec.compose import as_typed, escaped
 from attnorm.spec.overrides import compose_group, plain
@@ -36,15 +37,11 @@ def recorded_settings(folder: Path, arguments: list[str], *, is_first: bool = Tr
         raise ConfigError([f"{option}: has no meaning when a run continues in its folder" for option in options])
     typed = OverridesParser.create().parse_overrides(arguments)
     is_trusted = any(it.key_or_group == "trust_code" and it.value() is True for it in typed)
-    if not folder.is_dir():
-        raise RunError(f"resume={folder}: no such folder")
     if (folder / EVENTS).is_file():
         raise RunError(f"resume={folder}: this is a sweep folder; to continue the sweep, repeat its command")
-    if not (folder / FILE).is_file():
-        raise RunError(f"resume={folder}: no {FILE} there, so it is not a run folder")
-    if not (folder / FILE).stat().st_size:
-        raise RunError(f"resume={folder}: the run ended before it had recorded its settings; start it anew")
-    cfg = OmegaConf.create(escaped(read_config(folder)))
+    run = Run(folder)
+    run.check("resume")
+    cfg = OmegaConf.create(escaped(run.config))
     problems: list[str] = []
     changes: list[str] = []
     for override in typed:

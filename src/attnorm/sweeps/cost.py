@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from attnorm.errors import ConfigError, Problem, RunError
-from attnorm.run.config_file import COST_FILE, SWEEP_FILE
-from attnorm.run.state import read_json
+from attnorm.run.folder import SWEEP_FILE, read_json
 from attnorm.sweeps.jobs import Job
-from attnorm.sweeps.results import why_ended
 
 WARMUP, MEASURED = 5, 20  # updates that are not counted, and updates that are
 KINDS = {"time": "seconds", "flops": "flops"}  # entries of COST_FILE
@@ -69,10 +67,11 @@ def equalized(costs: Sequence[ArmCost]) -> list[ArmCost]:
 
 def cost_of(job: Job, kind: str) -> tuple[float, str]:
     """The cost of an update and its unit, from the run that has measured it. Raises RunError without a result."""
-    content = read_json(job.folder / COST_FILE)
+    content = job.run.record("cost")
     value = content.get(KINDS[kind])
     if not isinstance(value, (int, float)) or not value > 0:
-        raise RunError(f"cost={kind}: the run that measures {job.arm} has no result: {why_ended(job) or 'unknown'}")
+        why = job.run.why or job.run.last_output or "unknown"
+        raise RunError(f"cost={kind}: the run that measures {job.arm} has no result: {why}")
     return float(value), "FLOPs" if kind == "flops" else f"{'GPU' if content.get('device') == 'gpu' else 'CPU'} seconds"
 
 
@@ -80,8 +79,7 @@ def check_machines(jobs: Sequence[Job], kind: str) -> None:
     """Raises RunError if the times of these jobs were measured on different GPUs, or with other cores or threads."""
     machines: dict[str, str] = {}
     for job in jobs if kind == "time" else ():
-        cost, environment = (read_json(job.folder / name) for name in (COST_FILE, "environment.json"))
-        on_gpu = cost.get("device") == "gpu"
+        environment, on_gpu = job.run.environment, job.run.record("cost").get("device") == "gpu"
         cores, threads = environment.get("cpu_cores"), environment.get("cpu_threads")
         used = environment.get("gpus") if on_gpu else f"{cores} CPU cores with {threads} threads"
         machines.setdefault(str(used), job.arm)

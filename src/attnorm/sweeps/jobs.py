@@ -11,7 +11,8 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
-from attnorm.run.config_file import COST, FURTHER, TUNE
+from attnorm.run.folder import COST, FURTHER, TUNE
+from attnorm.run.run import Run
 from attnorm.spec.compose import as_typed
 
 LONGEST = 80  # characters of the readable part of a folder's name
@@ -45,6 +46,11 @@ class Job:
     purpose: str = ""
     arm: str = ""
     named: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def run(self) -> Run:
+        """Its run, as far as it has come now."""
+        return Run(self.folder)
 
     @property
     def gpus(self) -> int:

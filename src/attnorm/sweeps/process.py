@@ -15,13 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnorm.errors import RunError
-from attnorm.run.config_file import COST, FILE, TUNE, read_settings
-from attnorm.run.opened_folder import typed_follow_links
-from attnorm.run.state import FolderLock, RunState, state_of
+from attnorm.run.folder import COST, TUNE, FolderLock, RunState, typed_follow_links
 from attnorm.run.trust import in_need_of_trust
 from attnorm.spec.compose import quoted
 from attnorm.sweeps.jobs import Job
-from attnorm.sweeps.state import CONSOLE, JOB_LOCK
 
 LOOK = 0.1  # seconds between two looks at a process
 # Hidden from the jobs of a sweep in SLURM: otherwise a job would requeue the sweep, and Lightning would join processes.
@@ -34,7 +31,7 @@ TRAIN = (sys.executable, "-P", "-m", "attnorm", "train")  # -P: the working dire
 
 def command_of(job: Job, program: Sequence[str] = TRAIN) -> list[str]:
     """The command that runs a job: from the start, or from where it was stopped if the run has been started before."""
-    if state_of(job.folder).is_unfinished:
+    if job.run.state.is_unfinished:
         trusted = ["trust_code=true"] if is_as_typed(job) else []
         return [*program, f"resume={_text(job.folder)}", *trusted, *typed_follow_links()]
     return [*program, *job.overrides, f"hydra.run.dir={_text(job.folder)}", *typed_follow_links()]
@@ -44,7 +41,7 @@ def is_as_typed(job: Job) -> bool:
     """Whether the run folder names no code and no place to write to but those that the sweep was given. The folder may
     come from anyone, so the run continues without trust otherwise."""
     try:
-        return in_need_of_trust(read_settings(job.folder / FILE)) <= {*job.named}
+        return in_need_of_trust(job.run.config) <= {*job.named}
     except RunError:  # the run says what is wrong with it
         return False
 
@@ -63,13 +60,14 @@ def start_process(
     in a terminal reaches the sweep alone. env: changes to the environment variables; None removes one.
     """
     assert lock.descriptor is not None
-    config = job.folder / "config.yaml"
+    run = job.run
+    config = run.config_file
     if config.is_file() and not config.stat().st_size:
         config.unlink()  # killed between creating and writing it; an existing file would claim the folder
     sweep = job.folder.resolve().parents[1 if job.purpose in (TUNE, COST) else 0]
     group = {"WANDB_RUN_GROUP": sweep.name}  # read by wandb: the runs of a sweep are one group
     changes = {**group, **(HIDDEN_FROM_JOBS if "SLURM_JOB_ID" in os.environ else {}), **env}
-    with open(job.folder / CONSOLE, "ab") as console:
+    with open(run.console, "ab") as console:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -106,10 +104,10 @@ class Remote:
     def __call__(self, started: Callable[[subprocess.Popen], None] = lambda process: None) -> int:
         """Runs the job to its end and returns its exit code. A KeyboardInterrupt stops the run, which saves first."""
         os.chdir(self.cwd)
-        lock = FolderLock(self.job.folder, JOB_LOCK)
+        lock = self.job.run.job_lock
         while not lock.acquire(patience=60.0):
             pass
-        if state_of(self.job.folder) is RunState.FINISHED:
+        if self.job.run.state is RunState.FINISHED:
             lock.release()
             return 0
         process = start_process(self.job, command_of(self.job, self.program), lock, self.env)

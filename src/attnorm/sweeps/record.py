@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from attnorm.files import write_json
-from attnorm.run.config_file import SWEEP_FILE
+from attnorm.run.folder import SWEEP_FILE
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.results import Result, ranked, result_of
 from attnorm.sweeps.scheduler import Plan

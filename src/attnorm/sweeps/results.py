@@ -1,17 +1,13 @@
 """What has become of each job, for the tables and for sweep.json."""
 
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from attnorm.run.config_file import FURTHER, TUNE
-from attnorm.run.scalars import read_csv
-from attnorm.run.state import PROGRESS, SUMMARY, read_json
+from attnorm.run.folder import FURTHER, TUNE
 from attnorm.spec.compose import as_typed
 from attnorm.sweeps.jobs import Job
-from attnorm.sweeps.state import CONSOLE, JobState, Journal, state_of_job
+from attnorm.sweeps.state import JobState, Journal, state_of_job
 
 ORDER = (  # of states in the closing table
     *(JobState.FINISHED, JobState.PRUNED, JobState.RUNNING, JobState.INTERRUPTED, JobState.KILLED),
@@ -56,10 +52,10 @@ class Result:
 def result_of(job: Job, journal: Journal) -> Result:
     """What has become of a job, from its run folder and from the events of the sweep."""
     state, end = state_of_job(job, journal), journal.last_end(job.name)
-    summary, progress = read_json(job.folder / SUMMARY), read_json(job.folder / PROGRESS)
-    if state in (JobState.RUNNING, JobState.KILLED):
-        summary = {}  # of an earlier attempt
-    both = {**{key: value for key, value in progress.items() if value is not None}, **summary}
+    # of a job that runs or was killed, the summary is that of an earlier attempt
+    run, is_current = job.run, state not in (JobState.RUNNING, JobState.KILLED)
+    summary = run.summary if is_current else {}
+    both = {**{key: value for key, value in run.progress.items() if value is not None}, **summary}
     why = None if state in (JobState.FINISHED, JobState.RUNNING, JobState.WAITING) else summary.get("why")
     if state is JobState.FAILED and not why:
         why = end.get("why")
@@ -81,22 +77,6 @@ def result_of(job: Job, journal: Journal) -> Result:
     )
 
 
-def why_ended(job: Job) -> str | None:
-    """Why a job has ended before it had finished: what its summary says, or the last line of its output."""
-    return read_json(job.folder / SUMMARY).get("why") or last_line(job.folder / CONSOLE)
-
-
-def last_line(path: Path) -> str | None:
-    """The last line of a text file that says something."""
-    if not path.is_file():
-        return None
-    with open(path, "rb") as file:
-        file.seek(max(0, path.stat().st_size - 4096))
-        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
-    said = [line for line in lines if line and "HYDRA_FULL_ERROR" not in line]
-    return said[-1] if said else None
-
-
 def ranked(results: Iterable[Result], mode: str | None) -> list[Result]:
     """Results by state; among equal states the best value first. Runs that compare come first.
 
@@ -114,13 +94,3 @@ def ranked(results: Iterable[Result], mode: str | None) -> list[Result]:
         )
 
     return sorted(results, key=place)
-
-
-def validations(folder: Path, monitor: str) -> list[tuple[int, float]]:
-    """The steps and values of the metric in metrics.csv, as far as they are written."""
-    values: dict[int, float] = {}
-    with suppress(OSError, ValueError, KeyError):
-        for row in read_csv(folder / "metrics.csv"):
-            if row.get(monitor) and row.get("step"):
-                values[int(row["step"])] = float(row[monitor])
-    return sorted(it for it in values.items() if it[1] == it[1])

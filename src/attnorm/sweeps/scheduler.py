@@ -12,7 +12,6 @@ from attnorm import progress
 from attnorm.errors import stopping
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.launchers.base import Handle, Launcher
-from attnorm.sweeps.results import why_ended
 from attnorm.sweeps.state import DONE_STATES, JobState, Journal, state_of_job
 
 POLL = 0.05  # seconds between two looks at the jobs
@@ -193,7 +192,7 @@ class Scheduler:
         """
         state = state_of_job(job, self.journal)
         failure = state not in DONE_STATES and code is not None and not self.signal
-        why = None if state in DONE_STATES else why_ended(job)
+        why = None if state in DONE_STATES else job.run.why or job.run.last_output
         again = state not in DONE_STATES and not self.signal
         self.journal.add("end", job.name, code=code, state=str(state), why=why, failure=failure)
         state = state_of_job(job, self.journal)

@@ -23,10 +23,8 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from attnorm.errors import ConfigError, Problem
-from attnorm.run.state import SUMMARY, read_json
 from attnorm.spec.compose import as_typed
 from attnorm.sweeps.jobs import Job, choices
-from attnorm.sweeps.results import validations
 from attnorm.sweeps.state import DONE_STATES, JobState
 
 STUDY = "study.jsonl"
@@ -240,8 +238,8 @@ class Search:
         """Reports new validations of a run to the study. Whether its pruner would stop the run."""
         trial = self.trial(self.trials[job.name])
         known = self.frozen(trial.number).intermediate_values
-        for step, value in validations(job.folder, self.monitor):
-            if step not in known:
+        for step, value in job.run.validations(self.monitor):
+            if step not in known and value == value:
                 trial.report(value, step)
                 if trial.should_prune():
                     return True
@@ -252,7 +250,7 @@ class Search:
         number = self.trials[job.name]
         if self.frozen(number).state.is_finished():
             return
-        value = read_json(job.folder / SUMMARY).get("best_value")
+        value = job.run.best_value
         if state is JobState.FINISHED and isinstance(value, (int, float)) and value == value:
             self.study.tell(number, value)
         elif state is JobState.PRUNED:

@@ -1,7 +1,7 @@
 """What is known about the jobs of a sweep.
 
 There are two sources, and they never say the same thing twice. The run folder of a job tells how far the run came
-(`run.state`). The file jobs.jsonl in the sweep folder tells what the sweep did: a line per event, only appended.
+(`run.folder`). The file jobs.jsonl in the sweep folder tells what the sweep did: a line per event, only appended.
 """
 
 import json
@@ -14,12 +14,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from attnorm.run.config_file import COST, FURTHER, TUNE
-from attnorm.run.config_file import EVENTS as EVENTS
-from attnorm.run.state import FolderLock, RunState, is_running, state_of
+from attnorm.run.folder import COST, EVENTS, FURTHER, TUNE, RunState, is_running
 from attnorm.sweeps.jobs import Job, job_folder
 
-SWEEP_LOCK, JOB_LOCK, CONSOLE = "sweep.lock", "job.lock", "console.log"
+SWEEP_LOCK = "sweep.lock"
 
 
 class JobState(StrEnum):
@@ -181,14 +179,14 @@ def is_event(content: Any) -> bool:
 
 def is_held(job: Job) -> bool:
     """Whether a process of the job lives. Its lock is taken before the process starts, and the process inherits it."""
-    return FolderLock(job.folder, JOB_LOCK).holder() is not None or is_running(job.folder)
+    return job.run.job_lock.holder() is not None or is_running(job.folder)
 
 
 def state_of_job(job: Job, journal: Journal) -> JobState:
     """The state of a job."""
     if is_held(job):
         return JobState.RUNNING
-    state = state_of(job.folder)
+    state = job.run.state
     if state is RunState.FINISHED:
         return JobState.FINISHED
     if journal.is_pruned(job.name):

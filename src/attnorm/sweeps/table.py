@@ -11,7 +11,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from attnorm.progress import console
-from attnorm.run.state import PROGRESS, read_json
 from attnorm.sweeps.cost import ArmCost
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.results import Result
@@ -96,15 +95,15 @@ class View:
 
 def phase_of(job: Job, journal: Journal) -> str:
     """What a running job does: "start" until its process has begun to train, then "training", then "decoding"."""
-    path, starts = job.folder / PROGRESS, journal.of(job.name, "start")
-    if not path.exists() or (starts and path.stat().st_mtime < starts[-1]["time"]):
+    run, starts = job.run, journal.of(job.name, "start")
+    if not run.progress or (starts and run.progressed_at < starts[-1]["time"]):
         return "start"  # the file is of an earlier process
-    return read_json(path).get("phase", "")
+    return run.progress.get("phase", "")
 
 
 def progress_of(job: Job) -> tuple[str, str, str]:
     """Updates, metric and time left of a run, as texts; empty where nothing is known."""
-    progress = read_json(job.folder / PROGRESS)
+    progress = job.run.progress
     step, updates, value = progress.get("step"), progress.get("updates"), progress.get("value")
     left = progress.get("seconds_left")
     metric = f"{progress.get('monitor')} {value:.4g}" if isinstance(value, (int, float)) else ""

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from attnorm.errors import ConfigError
-from attnorm.run.config_file import FURTHER, TUNE
-from attnorm.run.state import SUMMARY, read_json
+from attnorm.run.folder import FURTHER, TUNE
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.state import DONE_STATES, JobState, Journal, is_held
 
@@ -152,7 +151,7 @@ class Tuned:
 
     def score(self, job: Job) -> float | None:
         """The best value of the metric in a tuning run that has finished."""
-        value = read_json(job.folder / SUMMARY).get("best_value")
+        value = job.run.best_value
         is_number = isinstance(value, (int, float)) and isfinite(value)
         return value if is_number and self.states.get(job.name) is JobState.FINISHED else None
 

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from attnorm.errors import RunError
 from attnorm.files import replacing
 
 if TYPE_CHECKING:
     import numpy as np
-    import pandas as pd
     import pyarrow as pa
 
 NAMES = {"f1": "F1", "exact": "exact match"} | {
@@ -30,7 +28,6 @@ NAMES |= {
 NATS_OR_BITS = {"loss", "bits_per_byte", "loss_1x", "loss_2x", "loss_4x", "loss_8x"}  # written with more digits
 LOWER_IS_BETTER = {*NATS_OR_BITS, "perplexity"}
 UNDEFINED = 0.01  # the share of references from which a metric that is not defined for them says nothing
-PREDICTIONS = "predictions"  # the folder of a run that holds the tables of examples
 CORPUS_METRICS = b"attnorm.corpus_metrics"  # in the metadata of a table: JSON {metric: dotted path of its class}
 CHECKPOINT = b"attnorm.checkpoint"  # in the metadata of a table: JSON of `Predictions.checkpoint`
 LONGEST_INPUT = 1_000  # characters; if an input of the split is longer, the table has no column for inputs
@@ -113,17 +110,6 @@ class Predictions:
             parquet.write_table(self.table(), file)
 
 
-def read_parquet(path: Path) -> "pd.DataFrame":
-    """The columns of a parquet file, whatever pandas would take from its metadata. Raises RunError if it is damaged."""
-    import pyarrow.parquet as parquet
-
-    try:
-        with open(path, "rb") as file:
-            return parquet.read_table(file).replace_schema_metadata(None).to_pandas()
-    except (OSError, ValueError, KeyError) as error:
-        raise RunError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
-
-
 def direction(metric: str) -> int:
     """1 if a higher value of the metric is better, -1 if a lower one is."""
     return -1 if metric in LOWER_IS_BETTER else 1
@@ -180,11 +166,3 @@ class Results:
         for ending, content in self.files.items():
             (folder / f"{stem}{ending}").write_text(content, encoding="utf-8")
         return [f"{stem}{ending}" for ending in self.files]
-
-    def write_predictions(self, run: Path, stem: str) -> list[str]:
-        """Writes predictions/<stem>.parquet into a run folder. Returns its name in a list, [] without predictions."""
-        if self.predictions is None:
-            return []
-        name = f"{PREDICTIONS}/{stem}.parquet"
-        self.predictions.write(run / name)
-        return [name]

@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from attnorm.analysis.arms import read_folder
-from attnorm.analysis.scores import ExampleTable, corpus_metrics_of, read_table, table_file
+from attnorm.analysis.scores import ExampleTable, corpus_metrics_of, read_table
 from attnorm.attention.testing.report import Failure, Skip, compare
 from attnorm.cli.evaluate import evaluate
 from attnorm.errors import ConfigError
 from attnorm.run.checkpoint import BEST, LAST, read_checkpoint
-from attnorm.run.state import read_json
-from attnorm.tasks.results import LOWER_IS_BETTER, PREDICTIONS
+from attnorm.run.folder import PREDICTIONS
+from attnorm.run.run import Run
+from attnorm.tasks.results import LOWER_IS_BETTER
 from attnorm.testing.records import (
     DIVISOR,
     curves_of,
@@ -27,7 +27,6 @@ from attnorm.testing.records import (
     predictions_of,
     same,
     scores_of,
-    summary_of,
     tensors_of,
     without,
 )
@@ -56,7 +55,7 @@ ROUNDING = {"rtol": 1e-6, "atol": 1e-7}
 
 def a_run_finishes(runs: TaskRuns) -> None:
     """A run makes its updates, and its summary has finite metrics, the one that selects the best checkpoint too."""
-    summary = summary_of(runs.straight)
+    summary = Run(runs.straight).summary
     found = {name: summary.get(name) for name in ("state", "steps")}
     if found != {"state": "finished", "steps": UPDATES}:
         raise Failure(f"summary.json: expected state=finished and steps={UPDATES}, got {found}")
@@ -86,7 +85,7 @@ def the_loss_is_that_of_the_rows_one_by_one(runs: TaskRuns) -> None:
     losses, sizes = zip(
         *(runs.row_loss(runs.best.module, runs.best.batch([row])) for row in range(len(runs.best.split))), strict=True
     )
-    table, metrics = predictions_of(runs.exact_run), summary_of(runs.exact_run)["validation"]["metrics"]
+    table, metrics = predictions_of(runs.exact_run), Run(runs.exact_run).scores
     expected = torch.tensor([sum(losses) / sum(sizes)])
     compare(torch.tensor([metrics["loss"]]).double(), expected, "loss", "summary.json", **FLOAT32)
     if table is None:
@@ -101,11 +100,12 @@ def the_loss_is_that_of_the_rows_one_by_one(runs: TaskRuns) -> None:
 
 def the_table_of_examples_gives_the_metrics(runs: TaskRuns) -> None:
     """What comparisons of runs compute from the table of all examples are the metrics that the run reports."""
-    run, reported = read_folder(runs.straight), summary_of(runs.straight)["validation"]["metrics"]
-    rows = read_table(run, "validation")
+    run = Run(runs.straight)
+    reported = run.scores
+    rows = read_table(run)
     if rows is None:
         raise Skip("it records no examples, so its runs cannot be compared: `score` returns no Predictions")
-    table = ExampleTable(rows, "validation", corpus_metrics_of(table_file(run, "validation")))
+    table = ExampleTable(rows, "validation", corpus_metrics_of(run))
     for name in [name for name in table.metrics() if name in reported]:
         found, expected = (torch.tensor([it]) for it in (table.overall(name, list(rows.index)), reported[name]))
         allowed = 1e-6 if name in LOWER_IS_BETTER else 0.0051  # official scores are in percent with two decimals
@@ -114,13 +114,13 @@ def the_table_of_examples_gives_the_metrics(runs: TaskRuns) -> None:
 
 def the_best_checkpoint_is_that_of_the_monitored_metric(runs: TaskRuns) -> None:
     """The checkpoint with the best value of the monitored metric is kept and scored, whatever other metrics say."""
-    summary = summary_of(runs.straight)
+    summary = Run(runs.straight).summary
     monitor, mode = summary["monitor"].removeprefix("val/"), runs.best.module.mode
     first, last = VALIDATIONS
     planned = {f"val/{monitor}": {first: 2.0, last: 1.0} if mode == "max" else {first: 1.0, last: 2.0}}
     for name in summary["validation"]["metrics"].keys() - {monitor}:
         planned[f"val/{name}"] = {first: 2.0, last: 1.0} if name in LOWER_IS_BETTER else {first: 1.0, last: 2.0}
-    found = summary_of(runs.planned(planned))["best_step"]
+    found = Run(runs.planned(planned)).summary["best_step"]
     if found != first:
         raise Failure(f"{monitor} was best ({mode}) after update {first}, but the best checkpoint is that of {found}")
 
@@ -131,8 +131,8 @@ def evaluating_again_gives_the_same(runs: TaskRuns) -> None:
     shutil.copytree(runs.straight, moved)
     with redirect_stdout(StringIO()):
         evaluate([f"run={moved}", "trust_code=true"])
-    again = scores_of(read_json(moved / "eval_validation.json"))
-    for name, value in scores_of(summary_of(runs.straight)["validation"]).items():
+    again = scores_of(Run(moved).record("eval_validation"))
+    for name, value in scores_of(Run(runs.straight).summary["validation"]).items():
         if again[name] != value:
             raise Failure(f"{name}: expected {value}, got {again[name]}")
     for name in sorted(files_of(moved) - files_of(runs.straight) - {"eval_validation.json"}):
@@ -149,14 +149,14 @@ def a_stopped_run_goes_on_bit_for_bit(runs: TaskRuns) -> None:
     """A run that a signal stopped and that went on ends bit-equal to one that was never stopped, with whole curves."""
     straight, resumed = runs.straight, runs.resumed(VALIDATIONS[0] + 1)
     for name in (LAST, BEST):
-        first, second = (read_checkpoint(run / "checkpoints" / f"{name}.ckpt") for run in (straight, resumed))
+        first, second = (read_checkpoint(Run(run).checkpoint_file(name)) for run in (straight, resumed))
         same(first["state_dict"], second["state_dict"], f"{name}.ckpt: parameter")
         states = tensors_of(first["optimizer_states"]), tensors_of(second["optimizer_states"])
         same(*states, f"{name}.ckpt: state of the optimizer")
     for name in sorted(path.name for path in straight.glob("*.csv")):
         if curves_of(straight / name) != curves_of(resumed / name):
             raise Failure(f"{name}: the curves differ")
-    scores = [scores_of(summary_of(run)["validation"]) for run in (straight, resumed)]
+    scores = [scores_of(Run(run).summary["validation"]) for run in (straight, resumed)]
     if scores[0] != scores[1]:
         raise Failure(f"summary.json: expected {scores[0]}, got {scores[1]}")
     tables = predictions_of(straight), predictions_of(resumed)
@@ -175,7 +175,7 @@ def two_processes_share_an_update(runs: TaskRuns) -> None:
         raise Skip("not asked for: processes=True")
     together = runs.divided("together", strategy="ddp_fork", devices=2)
     compare_divided(runs.exact_run, together)
-    scores = [summary_of(run)["validation"]["metrics"] for run in (runs.exact_run, together)]
+    scores = [Run(run).scores for run in (runs.exact_run, together)]
     for name, value in scores[0].items():
         compare(torch.tensor([scores[1][name]]), torch.tensor([value]), name, "summary.json", rtol=1e-6, atol=1e-6)
 

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.testing.report import Failure
-from attnorm.run.state import read_json
-from attnorm.tasks.results import PREDICTIONS
+from attnorm.run.run import Run
+from attnorm.run.tables import read_csv
 from attnorm.training.callbacks.throughput import TIMING_COLUMNS
-from attnorm.training.csv_table import read_csv
 
 GRADIENTS = "gradients"  # the folder of a run that holds the gradients of its updates, if they are kept
 DIVISOR = "divisor"  # among the gradients of an update: the divisor of its loss, which says whether examples are equal
@@ -20,11 +19,6 @@ DIVISOR = "divisor"  # among the gradients of an update: the divisor of its loss
 def gradients_of(run: Path, updates: int) -> list[dict[str, Tensor | None]]:
     """The gradients of the first updates of a run that kept them, by parameter."""
     return [torch.load(run / GRADIENTS / f"{update}.pt", weights_only=True) for update in range(1, updates + 1)]
-
-
-def summary_of(run: Path) -> dict[str, Any]:
-    """summary.json of a run."""
-    return read_json(run / "summary.json")
 
 
 def scores_of(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,7 +36,7 @@ def predictions_of(run: Path, stem: str = "validation") -> dict[str, list] | Non
     """The columns of predictions/<stem>.parquet, None without it."""
     import pyarrow.parquet as parquet
 
-    path = run / PREDICTIONS / f"{stem}.parquet"
+    path = Run(run).predictions_file(stem)
     return parquet.read_table(path).to_pydict() if path.exists() else None
 
 

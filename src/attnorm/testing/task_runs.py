@@ -21,6 +21,7 @@ from attnorm.data.sampler import MicroBatch
 from attnorm.errors import Interrupted
 from attnorm.run.checkpoint import BEST, LAST, read_checkpoint
 from attnorm.run.integrity import parameters_of
+from attnorm.run.run import Run
 from attnorm.spec.compose import readable
 from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.module import TaskModule
@@ -125,7 +126,7 @@ class TaskRuns:
                 pass
             else:
                 raise AssertionError(f"SIGTERM at the end of update {update} did not stop the run")
-        return self.run(f"resumed_{update}", {"ckpt_path": str(first / "checkpoints" / f"{LAST}.ckpt")})
+        return self.run(f"resumed_{update}", {"ckpt_path": str(Run(first).checkpoint_file(LAST))})
 
     def planned(self, values: Mapping[str, Mapping[int, float]]) -> Path:
         """A run whose validations log these values, by metric and update, whatever was computed."""
@@ -153,7 +154,7 @@ class Opened:
         self.task: Task = task_of(config, run)
         self.split: Split = self.task.splits()["validation"]
         model = self.task.model(self.split.tokenizer).double()
-        model.load_state_dict(parameters_of(read_checkpoint(run / "checkpoints" / f"{BEST}.ckpt")))
+        model.load_state_dict(parameters_of(read_checkpoint(Run(run).checkpoint_file(BEST))))
         self.module = self.task.module(model.eval(), self.split.tokenizer, self.split)
 
     def batch(self, rows: Sequence[int]) -> dict[str, Tensor]:

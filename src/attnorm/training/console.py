@@ -1,6 +1,6 @@
 """What a person sees: the start, the plan, sample outputs, and the closing tables."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -9,8 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from attnorm.progress import console
-from attnorm.run.scalars import mean_over_heads
-from attnorm.run.state import RunState
+from attnorm.run.folder import RunState
 from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.results import NAMES, NATS_OR_BITS, Results
 from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE, is_share
@@ -120,12 +119,11 @@ def show_warnings(texts: list[str]) -> None:
         console.print(text, style="bold yellow", markup=False)
 
 
-def show_learned_scalar(name: str, rows: list[dict[str, str]], lr_factor: float | None) -> None:
-    """The rows of ``<name>.csv`` as a table: the mean over heads of every layer at five steps of the training.
+def show_learned_scalar(name: str, curves: Mapping[str, Mapping[int, float]], lr_factor: float | None) -> None:
+    """The mean over heads of a learned scalar as a table: the values of every layer at five steps of the training.
 
     lr_factor: `optimizer.hybrid_lr_factor` if the course of the values depends on it.
     """
-    curves = mean_over_heads(rows)
     steps = sorted(next(iter(curves.values())))
     chosen = list(dict.fromkeys(steps[round(share * (len(steps) - 1))] for share in (0, 0.25, 0.5, 0.75, 1)))
     table = Table(title=f"{name.replace('_', ' ')} by update", title_justify="left")

@@ -11,7 +11,7 @@ from attnorm.data.loader import ResumableLoader
 from attnorm.data.preprocess import Split
 from attnorm.data.sampler import TokenBatches
 from attnorm.errors import ConfigError
-from attnorm.run.state import drop_inherited_locks
+from attnorm.run.folder import drop_inherited_locks
 from attnorm.tasks.task import Task
 
 

@@ -16,9 +16,9 @@ import yaml
 from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
 from pytorch_lightning.utilities import rank_zero_only
 
+from attnorm.run.writing import RunWriter
 from attnorm.schema import Text
 from attnorm.spec.settings import leaves
-from attnorm.training.csv_table import CsvTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,9 +36,9 @@ class MetricsFile(Logger):
     last_step: the update of the latest row of this process, or 0.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, run_folder: Path):
         super().__init__()
-        self.table = CsvTable(path)
+        self.table = RunWriter(run_folder).continued(self.name)
         self.last_step = 0
 
     @property

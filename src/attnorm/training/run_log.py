@@ -8,10 +8,10 @@ from typing import Any
 
 from attnorm.parts import TARGET
 from attnorm.progress import console
+from attnorm.run.writing import RunWriter
 from attnorm.spec.settings import leaves
 from attnorm.training.environment import is_first_rank
 
-FILE = "run.log"
 LIBRARIES = {"torch", "pytorch_lightning", "transformers"}  # their classes may be parts of a run
 
 
@@ -70,7 +70,7 @@ class RunLog:
     def __init__(self, cfg: Mapping[str, Any], run_folder: Path):
         named = (value for key, value in leaves(cfg) if key.endswith(TARGET) and isinstance(value, str))
         self.packages = {"attnorm", *(path.partition(".")[0].partition(":")[0] for path in named)} - LIBRARIES
-        self.file = LogFile(run_folder / FILE)
+        self.file = LogFile(RunWriter(run_folder).log_file)
 
     def __enter__(self) -> "RunLog":
         is_first = is_first_rank()

@@ -10,12 +10,12 @@ import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger
 
 from attnorm.run.checkpoint import read_checkpoint
-from attnorm.run.scalars import mean_over_heads, recorded_scalars
+from attnorm.run.run import Run
 from attnorm.spec.components import build_entries
 from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.results import Predictions, Results
 from attnorm.training.environment import is_first_rank
-from attnorm.training.loggers import LARGEST, Curves, MetricsFile, Samples, send_samples
+from attnorm.training.loggers import LARGEST, MetricsFile, Samples, send_samples
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,7 +41,7 @@ class RunLoggers(pl.Callback):
         draw: Callable[[Path], list[Path]] | None = None,
     ):
         self.cfg, self.run_folder, self.draw = cfg, run_folder, draw
-        self.metrics_file = MetricsFile(run_folder / "metrics.csv")
+        self.metrics_file = MetricsFile(run_folder)
         self.others: list[Logger] = []
         self.is_open = False
 
@@ -96,7 +96,7 @@ class RunLoggers(pl.Callback):
         if not is_first_rank() or not self.is_open or not self.run_folder.is_dir():
             return
         figures = attempt("draw the figures", self, self.draw, self.run_folder) if self.draw else None
-        curves = attempt("read the learned scalars", self, recorded_curves, self.run_folder)
+        curves = attempt("read the learned scalars", self, Run(self.run_folder).curves)
         step = self.metrics_file.last_step
         for logger in self.others:
             for path in figures or []:
@@ -106,11 +106,6 @@ class RunLoggers(pl.Callback):
                 if hasattr(logger, "log_curves"):
                     attempt(f"log the curves of {name}", logger, logger.log_curves, name, layers, step)
             attempt("close", logger, logger.finalize, "success" if kind is None else "failed")
-
-
-def recorded_curves(run_folder: Path) -> dict[str, Curves]:
-    """The mean over heads of every learned scalar that the run has recorded: name -> layer -> update -> value."""
-    return {name: mean_over_heads(rows) for name, rows in recorded_scalars(run_folder).items()}
 
 
 def first_rows(predictions: Predictions) -> "pd.DataFrame":

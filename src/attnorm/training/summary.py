@@ -2,12 +2,11 @@
 
 import logging
 import time
-from pathlib import Path
 from typing import Any
 
 from attnorm.errors import Interrupted
-from attnorm.files import write_json
-from attnorm.run.state import PROGRESS, SUMMARY, RunState, check_there, read_json
+from attnorm.run.folder import RunState
+from attnorm.run.writing import RunWriter
 from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.environment import is_first_rank, peak_memory
 
@@ -22,14 +21,14 @@ class RunSummary(dict[str, Any]):
     was resumed in its folder; of a part that was killed, what progress.json recorded.
     """
 
-    def __init__(self, run_folder: Path, throughput: Throughput, **values: Any):
+    def __init__(self, run: RunWriter, throughput: Throughput, **values: Any):
         super().__init__(values, state=RunState.FAILED)
-        self.path, self.throughput, self.started = run_folder / SUMMARY, throughput, time.perf_counter()
+        self.run, self.throughput, self.started = run, throughput, time.perf_counter()
         self.earlier = 0.0
         self.has_begun = False
 
     def __enter__(self) -> "RunSummary":
-        recorded = (read_json(self.path.with_name(name)).get("wall_seconds") for name in (SUMMARY, PROGRESS))
+        recorded = (self.run.record(stem).get("wall_seconds") for stem in ("summary", "progress"))
         self.earlier = max((seconds for seconds in recorded if isinstance(seconds, (int, float))), default=0.0)
         return self
 
@@ -37,12 +36,11 @@ class RunSummary(dict[str, Any]):
         """Removes the summary of the part of the run that is being resumed. Before that, nothing is written."""
         self.has_begun = True
         if is_first_rank():
-            self.path.unlink(missing_ok=True)
+            self.run.forget("summary")
 
     def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> None:
         if not self.has_begun:
             return
-        check_there(self.path.parent)
         if error is not None:
             stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
             state = RunState.INTERRUPTED if stopped else RunState.FAILED
@@ -54,7 +52,7 @@ class RunSummary(dict[str, Any]):
         except OSError as failure:  # the disk is full, say, which has probably ended the run as well
             if error is None:
                 raise
-            log.warning("could not write %s: %s", self.path, failure)
+            log.warning("could not write the summary of %s: %s", self.run.folder, failure)
 
     def fail(self, why: str) -> None:
         """Records, at once, that the run has failed; for a process that is about to be ended.
@@ -63,7 +61,7 @@ class RunSummary(dict[str, Any]):
         or hung before it could.
         """
         self.update(state=RunState.FAILED, why=why)
-        if is_first_rank() or not self.path.exists():
+        if is_first_rank() or not self.run.record("summary"):
             self._write()
 
     def wall_seconds(self) -> float:
@@ -72,4 +70,4 @@ class RunSummary(dict[str, Any]):
 
     def _write(self) -> None:
         self.update(peak_memory=peak_memory(), wall_seconds=self.wall_seconds())
-        write_json(self.path, dict(self))
+        self.run.write("summary", dict(self))

@@ -20,13 +20,13 @@ from attnorm.errors import ConfigError, Problem
 from attnorm.imports import starting_processes
 from attnorm.progress import quiet_libraries
 from attnorm.run import warm_start
-from attnorm.run.checkpoint import BEST, LAST, naming_the_reason, read_checkpoint, replace_by_copy
-from attnorm.run.config_file import FILE
+from attnorm.run.checkpoint import BEST, LAST, load_weights, naming_the_reason, read_checkpoint, replace_by_copy
+from attnorm.run.folder import locked
 from attnorm.run.integrity import recorded_digest
 from attnorm.run.opening import read_tokenizer
 from attnorm.run.resume import deciding
-from attnorm.run.scalars import recorded_scalars
-from attnorm.run.state import locked
+from attnorm.run.run import Run
+from attnorm.run.writing import RunWriter
 from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.leaks import describe_leaks
 from attnorm.tasks.ranks import is_sharded
@@ -42,12 +42,11 @@ from attnorm.training.callbacks.run_files import ProgressFile
 from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.callbacks.watchdog import Watchdog
 from attnorm.training.datamodule import TaskDataModule
-from attnorm.training.environment import is_first_rank
+from attnorm.training.environment import describe_environment, is_first_rank
 from attnorm.training.module import TrainingModule
 from attnorm.training.peers import PARENT, was_launched
 from attnorm.training.profiler import profiled
 from attnorm.training.rendezvous import DECIDED
-from attnorm.training.run_folder import load_weights, own_checkpoint, restore_history, start_record
 from attnorm.training.run_log import RunLog
 from attnorm.training.run_loggers import RunLoggers
 from attnorm.training.slurm import requeued
@@ -78,7 +77,7 @@ def train(
     written into summary.json before it is raised again. Raises RunError if another process is training in the folder.
     """
     quiet_libraries()
-    task, throughput = task_of(config), Throughput()
+    task, throughput, run = task_of(config), Throughput(), RunWriter(run_folder)
     is_first = is_first_rank()
     facts = {
         "task": config.task.name,
@@ -92,8 +91,8 @@ def train(
         locked(run_folder) if is_first else nullcontext(),
         RunLog(config.settings, run_folder) as run_log,
         requeued(config.resume is not None),  # a job that cannot continue would start from the beginning
-        RunSummary(run_folder, throughput, **facts) as summary,
-        GracefulStop(run_folder / "checkpoints") as stop,
+        RunSummary(run, throughput, **facts) as summary,
+        GracefulStop(run) as stop,
         Watchdog(run_folder, config.run.hang_timeout, summary.fail) as watchdog,
         RunLoggers(config, run_folder, draw) as loggers,
         OutOfMemory(config) as memory,
@@ -104,13 +103,16 @@ def train(
             run_log.file.begin()
             summary.begin()
             if is_first:
-                start_record(config, run_folder, list(overrides))
+                facts = {"attention": config.label, "overrides": list(overrides)}
+                run.start(config, describe_environment() | facts)
 
-        checkpoint = own_checkpoint(config, run_folder)
+        checkpoint = config.checkpoint
+        if checkpoint is not None and not config.continues:
+            checkpoint = run.checkpoint_file(LAST)  # a copy
         if not config.continues:  # the folder is new
             record()
         if is_first:
-            console.show_start(config, overrides, run_folder / FILE)
+            console.show_start(config, overrides, run.config_file)
             console.show_lines(Sites(config.attention, config.sites).description)
         finite = NonFiniteUpdates(run_folder, config.run.skip_updates, summary)
         splits = task.splits(own_tokenizer(config))
@@ -119,9 +121,9 @@ def train(
         model = build_model(task, splits["train"].tokenizer, show=is_first)
         task_module = task.module(model, splits["train"].tokenizer, splits["validation"])
         module = TrainingModule(task_module, config.optimization)
-        progress = ProgressFile(run_folder, task_module.monitor, task_module.mode, summary.wall_seconds)
+        progress = ProgressFile(run, task_module.monitor, task_module.mode, summary.wall_seconds)
         watching = [throughput, finite, memory, progress, watchdog, loggers]
-        trainer = build_trainer(config, run_folder, task_module, watching, stop)
+        trainer = build_trainer(config, run, task_module, watching, stop)
         data = TaskDataModule(task, splits)
         updates = set_length(trainer, data)
         keep_run_record(task, trainer, module, data, updates)
@@ -131,7 +133,7 @@ def train(
             splits["train"].tokenizer.save(run_folder)  # what the model must know about its training data
             task.save(run_folder)
             if checkpoint is not None:
-                restore_history(checkpoint, run_folder, model)
+                run.rewind(checkpoint)
         trainer.loggers = loggers.open()
         summary |= describe_parts(task, model, data)
         if is_first:
@@ -139,12 +141,10 @@ def train(
         with profiled(trainer):
             fit(trainer, module, data, checkpoint, watchdog)
         if trainer.is_global_zero and not config.trainer.fast_dev_run:
-            keep_best(run_folder / "checkpoints")
-        summary |= describe_length(trainer, data, updates, run_folder)
+            keep_best(run)
+        summary |= describe_length(trainer, data, updates, run)
         if not config.trainer.fast_dev_run:
-            summary |= evaluate_best(
-                task, trainer, module, data, summary["steps"], updates, run_folder, loggers, watchdog
-            )
+            summary |= evaluate_best(task, trainer, module, data, summary["steps"], updates, run, loggers, watchdog)
         if is_first:
             console.show_profile(trainer)
     if is_first:
@@ -182,8 +182,8 @@ def own_tokenizer(config: ResolvedConfig) -> Tokenizer | None:
     """
     if config.checkpoint is None or not config.tokenizer.cls.needs_training(config.tokenizer.options):
         return None
-    run = config.checkpoint.parent.parent
-    return read_tokenizer(run, config) if (run / config.tokenizer.cls.FILE).is_file() else None
+    run = Run.of_checkpoint(config.checkpoint)
+    return read_tokenizer(run.folder, config) if (run.folder / config.tokenizer.cls.FILE).is_file() else None
 
 
 def build_model(task: Task, tokenizer: Tokenizer, show: bool) -> torch.nn.Module:
@@ -208,12 +208,12 @@ def keep_run_record(
         record.check(cfg.checkpoint, module)
 
 
-def keep_best(folder: Path) -> None:
+def keep_best(run: Run) -> None:
     """Copies last.ckpt to best.ckpt if there is no best.ckpt: a checkpoint may have been moved without it.
 
     Raises ConfigError if the run has not made a single update.
     """
-    last, best = (folder / f"{name}.ckpt" for name in (LAST, BEST))
+    last, best = map(run.checkpoint_file, (LAST, BEST))
     if not last.exists() or not read_checkpoint(last)["global_step"]:
         message = "was reached before the first update, so there is no trained model to score"
         raise ConfigError([Problem("trainer.max_time", message)])
@@ -234,10 +234,10 @@ def describe_parts(task: Task, model: torch.nn.Module, data: TaskDataModule) -> 
     }
 
 
-def describe_length(trainer: pl.Trainer, data: TaskDataModule, updates: int, run_folder: Path) -> dict[str, Any]:
+def describe_length(trainer: pl.Trainer, data: TaskDataModule, updates: int, run: Run) -> dict[str, Any]:
     """How far training came, for summary.json."""
     # processes that were forked for training do not tell their parent how far they came
-    steps = trainer.global_step or read_checkpoint(run_folder / "checkpoints" / f"{LAST}.ckpt")["global_step"]
+    steps = trainer.global_step or read_checkpoint(run.checkpoint_file(LAST))["global_step"]
     epochs = round(steps / data.updates_per_epoch(), 2)
     return {"steps": steps, "epochs": epochs, **checkpoint_cost(trainer), **ending(trainer, steps, updates)}
 
@@ -249,7 +249,7 @@ def evaluate_best(
     data: TaskDataModule,
     steps: int,
     updates: int,
-    run_folder: Path,
+    run: RunWriter,
     loggers: RunLoggers,
     watchdog: Watchdog,
 ) -> dict[str, Any]:
@@ -260,7 +260,7 @@ def evaluate_best(
     task_module = module.task_module
     if is_sharded(module.model):
         task_module = task.module(task.model(split.tokenizer), split.tokenizer, split)
-    best_file = run_folder / "checkpoints" / f"{BEST}.ckpt"
+    best_file = run.checkpoint_file(BEST)
     best_step = load_weights(task_module.model, best_file)
     task_module.model.to(trainer.strategy.root_device)
     scores = task.score(task_module, split)
@@ -274,14 +274,13 @@ def evaluate_best(
     if scores.predictions is not None:
         scores.predictions.input_hashes = task.input_hashes(split)
         scores.predictions.checkpoint = {"update": best_step, "sha256": recorded_digest(best_file)}
-    scores.write(run_folder / "samples", scores.split)
-    scores.write_predictions(run_folder, scores.split)
+    run.write_results(scores, scores.split, "samples")
     loggers.log_final(scores, scores.samples[:SAMPLES], steps)
     console.show_scores(scores, task.cfg.label)
     fast = fast_scalars(task_module.model)
-    for name, rows in recorded_scalars(run_folder).items():
+    for name, curves in run.curves().items():
         lr_factor = task.cfg.optimization.groups.hybrid_lr_factor if name in fast else None
-        console.show_learned_scalar(name, rows, lr_factor)
+        console.show_learned_scalar(name, curves, lr_factor)
     console.show_warnings(warnings)
     best = {
         "monitor": task_module.monitor,

@@ -2,13 +2,13 @@
 
 import math
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.plugins.environments import SLURMEnvironment
 
-from attnorm.run.state import RunState
+from attnorm.run.folder import RunState
+from attnorm.run.writing import RunWriter
 from attnorm.spec.check_trainer import strategy_of
 from attnorm.spec.components import build_entries
 from attnorm.spec.settings import ResolvedConfig
@@ -29,7 +29,7 @@ FOREVER = 365 * 86400.0
 
 def build_trainer(
     cfg: ResolvedConfig,
-    run_folder: Path,
+    run: RunWriter,
     task_module: TaskModule,
     required: list[pl.Callback],
     stop: GracefulStop,
@@ -40,9 +40,9 @@ def build_trainer(
     stop:     receives the signals.
     """
     settings = {**cfg.trainer.arguments, "max_epochs": cfg.trainer.max_epochs}
-    settings["profiler"] = profiler_of(settings.get("profiler"), run_folder)
+    settings["profiler"] = profiler_of(settings.get("profiler"), run.folder)
     settings["strategy"] = strategy_of(cfg.trainer)
-    facts = {"run_folder": run_folder, "monitor": task_module.monitor, "mode": task_module.mode}
+    facts = {"run_folder": run.folder, "monitor": task_module.monitor, "mode": task_module.mode}
     entries, keys = build_entries(cfg.callbacks, **facts), set[str]()
     for name, entry in zip(cfg.callbacks, entries, strict=True):
         if entry.state_key in keys:  # such as two that stop early by one metric; a checkpoint tells them apart by name
@@ -55,10 +55,9 @@ def build_trainer(
     callbacks += [*required, stop]
     if cfg.run.compile:
         callbacks.append(CompiledModel())
-    callbacks.append(EnvironmentRecord(run_folder))
+    callbacks.append(EnvironmentRecord(run))
     if not settings.get("fast_dev_run"):
-        folder = run_folder / "checkpoints"
-        callbacks.append(Checkpoints(folder, task_module.monitor, task_module.mode, cfg.run, stop))
+        callbacks.append(Checkpoints(run, task_module.monitor, task_module.mode, cfg.run, stop))
     plugins: list[Any] = [AtomicCheckpointIO()]
     if SLURMEnvironment.detect():
         plugins.append(SLURMEnvironment(auto_requeue=False))  # `GracefulStop` requeues
@@ -73,7 +72,7 @@ def build_trainer(
         enable_checkpointing=not settings.get("fast_dev_run"),
         use_distributed_sampler=False,
         check_val_every_n_epoch=None,
-        default_root_dir=run_folder,
+        default_root_dir=run.folder,
     )
     set_collective_timeout(trainer, cfg.run.hang_timeout)
     return trainer

@@ -41,7 +41,7 @@ from attnorm.analysis.report.tuning import EqualCost, Tuning, costs_of, dependin
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.verdict import Verdict
 from attnorm.analysis.waiting import waiting_jobs
-from attnorm.run.state import RunState
+from attnorm.run.folder import RunState
 
 Places = Sequence[str | Path]
 

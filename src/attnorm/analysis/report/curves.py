@@ -2,19 +2,16 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from attnorm.analysis.arms import Arm, TrainedRun
+from attnorm.analysis.arms import Arm
 from attnorm.analysis.figures import split_label
-from attnorm.run.scalars import COLUMNS
-from attnorm.run.state import RunState
+from attnorm.run.folder import RunState
+from attnorm.run.run import Run
 
-METRICS = "metrics.csv"
 LOGGED = ("train/loss", "val/loss", "val/", "train/gradient_norm")  # columns, in order
-TEXTS = ("layer", "place")  # columns that are no numbers
 POINTS = 100  # of a curve; if there are more, neighbours are averaged
 
 
@@ -34,7 +31,7 @@ class Point:
     size: int
 
 
-def metric_rows(arms: Mapping[str, Sequence[TrainedRun]]) -> dict[str, pd.DataFrame]:
+def metric_rows(arms: Mapping[str, Sequence[Run]]) -> dict[str, pd.DataFrame]:
     """The recorded losses and metrics by name, with the columns series, run, seed, step and value.
 
     arms: the runs by series.
@@ -42,7 +39,7 @@ def metric_rows(arms: Mapping[str, Sequence[TrainedRun]]) -> dict[str, pd.DataFr
     found: dict[str, list[pd.DataFrame]] = {}
     for series, runs in arms.items():
         for number, run in enumerate(runs):
-            table = read_numbers(run.folder / METRICS, LOGGED)
+            table = run.numbers(prefixes=LOGGED)
             for name in table.columns.drop("step", errors="ignore"):
                 rows = table[["step", name]].dropna().set_axis(["step", "value"], axis=1)
                 found.setdefault(str(name), []).append(rows.assign(series=series, run=number, seed=run.seed))
@@ -73,13 +70,13 @@ def difference_curves(
     return curves
 
 
-def layer_rows(arms: Mapping[str, Sequence[TrainedRun]], file: str) -> pd.DataFrame:
+def layer_rows(arms: Mapping[str, Sequence[Run]], stem: str) -> pd.DataFrame:
     """The rows of a CSV file of all runs, with the columns series, run and stack. Runs without the file have no rows.
 
-    arms: the runs by series. file: the name of a table with a row per step and layer, such as attention.csv.
+    arms: the runs by series. stem: of a CSV file with a row per step and layer, such as "attention".
     """
     tables = [
-        read_numbers(run.folder / file).assign(series=series, run=number)
+        run.numbers(stem).assign(series=series, run=number)
         for series, runs in arms.items()
         for number, run in enumerate(runs)
     ]
@@ -113,12 +110,13 @@ def final_by_layer(rows: pd.DataFrame, column: str) -> list[tuple[str, Point]]:
     return sorted(points, key=position)
 
 
-def scalar_curves(runs: Sequence[TrainedRun]) -> dict[str, dict[str, list[Point]]]:
+def scalar_curves(runs: Sequence[Run]) -> dict[str, dict[str, list[Point]]]:
     """The curves of learned scalars by name and stack, with one series per layer, over the heads and runs."""
     tables: dict[str, list[pd.DataFrame]] = {}
     for number, run in enumerate(runs):
-        for name, recorded in scalars_of(run.folder).items():
-            tables.setdefault(name, []).append(recorded.assign(run=number))
+        for name in run.learned_scalars:
+            if not (recorded := run.numbers(name)).empty:
+                tables.setdefault(name, []).append(recorded.assign(run=number))
     curves: dict[str, dict[str, list[Point]]] = {}
     for name, parts in tables.items():
         rows = with_layers(parts)
@@ -128,17 +126,6 @@ def scalar_curves(runs: Sequence[TrainedRun]) -> dict[str, dict[str, list[Point]
             rows = rows.assign(series=names).dropna(subset=["value"])
             curves[name] = {str(stack): aggregated(part) for stack, part in rows.groupby("stack", sort=False)}
     return curves
-
-
-def scalars_of(folder: Path) -> dict[str, pd.DataFrame]:
-    """The learned scalars of a run by name: its CSV files with the columns of `LearnedScalars`."""
-    tables = {}
-    for path in sorted(folder.glob("*.csv")):
-        with open(path, errors="replace") as file:
-            header = file.readline(200).strip()
-        if header == ",".join(COLUMNS) and not (table := read_numbers(path)).empty:
-            tables[path.stem] = table
-    return tables
 
 
 def with_layers(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -178,31 +165,7 @@ def rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def read_numbers(path: Path, prefixes: tuple[str, ...] = ("",)) -> pd.DataFrame:
-    """A CSV file with TEXTS as texts and numbers in all other columns, NaN for what is none; empty if it is no table.
-
-    Rows without a step are left out. prefixes: of the columns that are read besides "step".
-    """
-    try:
-        table = pd.read_csv(
-            path,
-            usecols=lambda name: name == "step" or str(name).startswith(prefixes),
-            on_bad_lines="skip",
-            encoding_errors="replace",
-        )
-    except (OSError, ValueError):  # missing, empty, or no table
-        return pd.DataFrame()
-    if "step" not in table:
-        return pd.DataFrame()
-    for name in table.columns:
-        if name in TEXTS:
-            table[name] = table[name].astype(str)
-        elif not pd.api.types.is_numeric_dtype(table[name]):
-            table[name] = pd.to_numeric(table[name], errors="coerce")
-    return table[np.isfinite(table["step"])]
-
-
-def runs_to_draw(arm: Arm) -> list[TrainedRun]:
+def runs_to_draw(arm: Arm) -> list[Run]:
     """The finished runs of an arm, or, as long as there are none, all of them."""
     finished = list(arm.finished.values())
     running = [run for run in arm.runs if run.state is RunState.RUNNING]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from pandas import DataFrame
 
-from attnorm.analysis.arms import Arm, TrainedRun
+from attnorm.analysis.arms import Arm
 from attnorm.analysis.report.charts import COLOURS, Figure, Style, by_layer, curves, styles_of_arms, styles_of_layers
 from attnorm.analysis.report.curves import (
     attention_curves,
@@ -18,8 +18,7 @@ from attnorm.analysis.report.curves import (
     scalar_curves,
 )
 from attnorm.analysis.report.results import title_of
-from attnorm.training.callbacks.attention_measures import MEASURE_FILES
-from attnorm.training.callbacks.attention_stats import ATTENTION_FILE
+from attnorm.run.run import Run
 from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE, is_share
 
 MOST_SCALARS = 12  # charts of learned scalars
@@ -84,7 +83,7 @@ def drawings_of(anchor: str, arms: Sequence[Arm], compared: Collection[str]) -> 
         for number, (name, points) in enumerate(metric_curves(recorded).items(), start=1)
     ]
     differences = difference_figures(anchor, recorded, arms[0].label, compared, styles)
-    attention, rows = [], layer_rows(series, ATTENTION_FILE)
+    attention, rows = [], layer_rows(series, "attention")
     for column, words, log in (
         ("entropy", "entropy (nats)", False),
         ("column_mass", "smallest column mass", True),
@@ -131,7 +130,7 @@ def difference_figures(
     ]
 
 
-def series_of(arms: Sequence[Arm]) -> Mapping[str, Sequence[TrainedRun]]:
+def series_of(arms: Sequence[Arm]) -> Mapping[str, Sequence[Run]]:
     """The runs to draw, by series: one per arm, or fewer if there are more arms than colours."""
     if len(arms) <= COLOURS:
         return {arm.label: runs_to_draw(arm) for arm in arms}
@@ -156,7 +155,7 @@ def scalar_figures(anchor: str, arms: Sequence[Arm]) -> list[Figure]:
     return figures
 
 
-def about_scalar(name: str, runs: Sequence[TrainedRun]) -> str:
+def about_scalar(name: str, runs: Sequence[Run]) -> str:
     """How fast a learned scalar could move in these runs, and what a share of a mixture does not show."""
     optimizers = [run.config.get("optimizer") for run in runs]
     factors = dict.fromkeys(
@@ -166,11 +165,9 @@ def about_scalar(name: str, runs: Sequence[TrainedRun]) -> str:
     return f"{rate} {NO_EVIDENCE}" if is_share(name) else rate
 
 
-def measure_figures(
-    anchor: str, series: Mapping[str, Sequence[TrainedRun]], styles: Mapping[str, Style]
-) -> list[Figure]:
+def measure_figures(anchor: str, series: Mapping[str, Sequence[Run]], styles: Mapping[str, Style]) -> list[Figure]:
     """A chart by layer for each measure that was recorded: the last values."""
-    heads, states = (layer_rows(series, file) for file in MEASURE_FILES)
+    heads, states = (layer_rows(series, file) for file in ("head_measures", "state_measures"))
     if {"objective", "objective_rows", "objective_both"} <= set(heads.columns):
         above_rows, above_both = (heads["objective"] - heads[f"objective_{mass}"] for mass in ("rows", "both"))
         heads = heads.assign(above_rows=above_rows.clip(lower=0), above_both=above_both)  # softmax is at the minimum

@@ -6,12 +6,13 @@ from difflib import SequenceMatcher
 
 import numpy as np
 
-from attnorm.analysis.arms import Arm, TrainedRun
+from attnorm.analysis.arms import Arm
 from attnorm.analysis.comparison import Comparison
 from attnorm.analysis.report.runs import shortened
 from attnorm.analysis.scores import ExampleTable, SplitName, example_table
 from attnorm.analysis.verdict import decimals
 from attnorm.errors import RunError
+from attnorm.run.run import Run
 
 SAMPLES, EXTREMES, PAIRS, MOST_ARMS = 4, 4, 3, 6
 LONGEST = 600  # characters of a text
@@ -131,7 +132,7 @@ def first_table(arm: Arm, split: SplitName) -> ExampleTable | None:
     return None
 
 
-def table_of(run: TrainedRun, split: SplitName) -> ExampleTable | None:
+def table_of(run: Run, split: SplitName) -> ExampleTable | None:
     """The examples of a run; None if it has none, or if they cannot be read, which the comparison reports."""
     try:
         return example_table(run, split)

@@ -6,24 +6,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnorm.analysis.arms import (
-    Arm,
-    TrainedRun,
-    as_number,
-    each_once,
-    expanded,
-    is_of_normalizer,
-    no_runs,
-    read_folder,
-    run_folders,
-    varying,
-)
+from attnorm.analysis.arms import Arm, as_number, each_once, expanded, is_of_normalizer, no_runs, run_folders, varying
 from attnorm.analysis.report.tables import NOTHING, Cell, Column, Table, number
 from attnorm.analysis.waiting import waiting_jobs
 from attnorm.errors import RunError, in_yaml
-from attnorm.run.state import PROGRESS, FolderLock, RunState, read_json
-from attnorm.sweeps.results import last_line
-from attnorm.sweeps.state import CONSOLE, EVENTS, SWEEP_LOCK
+from attnorm.run.folder import EVENTS, FolderLock, RunState
+from attnorm.run.run import Run
+from attnorm.sweeps.state import SWEEP_LOCK
 from attnorm.wording import counted
 
 Places = Sequence[str | Path]
@@ -61,7 +50,7 @@ class Progress:
         return min(1.0, self.step / self.updates) if self.step is not None and self.updates else None
 
 
-def readable_runs(places: Places) -> tuple[list[TrainedRun], list[Trouble]]:
+def readable_runs(places: Places) -> tuple[list[Run], list[Trouble]]:
     """The runs in some places (see `find_runs`), and those whose configuration cannot be read.
 
     Raises RunError for a place without runs, unless a sweep is about to start some there.
@@ -75,7 +64,9 @@ def readable_runs(places: Places) -> tuple[list[TrainedRun], list[Trouble]]:
     runs, unreadable = [], []
     for folder in each_once(folders):
         try:
-            runs.append(read_folder(folder))
+            run = Run(folder)
+            _ = run.config  # RunError
+            runs.append(run)
         except RunError as error:
             unreadable.append(Trouble(str(folder), "unreadable", shortened(str(error)), str(folder)))
     return runs, unreadable
@@ -91,11 +82,11 @@ def troubles_of(arms: Sequence[Arm]) -> list[Trouble]:
     ]
 
 
-def reason(run: TrainedRun) -> str:
+def reason(run: Run) -> str:
     """Why a run is not finished: what it recorded, or else the last line of its output."""
     if run.why:
         return shortened(str(run.why))
-    said = last_line(run.folder / CONSOLE)
+    said = run.last_output
     if run.state is RunState.KILLED:
         ended = "The process ended before it could say why, for example because it was killed."
         return f"{ended} Its last output: {shortened(said)}" if said else ended
@@ -113,22 +104,21 @@ def progress_of(arms: Sequence[Arm]) -> list[Progress]:
     for arm in arms:
         for run in arm.runs:
             if run.state is RunState.RUNNING:
-                entries = read_json(run.folder / PROGRESS)
-                step, updates = as_number(entries.get("step")), as_number(entries.get("updates"))
+                step, updates = as_number(run.progress.get("step")), as_number(run.progress.get("updates"))
                 progress.append(
                     Progress(
                         name=name_of(arm, run),
                         step=None if step is None else int(step),
                         updates=None if updates is None else int(updates),
-                        metric=str(entries.get("monitor") or ""),
-                        value=as_number(entries.get("value")),
-                        seconds_left=as_number(entries.get("seconds_left")),
+                        metric=str(run.progress.get("monitor") or ""),
+                        value=as_number(run.progress.get("value")),
+                        seconds_left=as_number(run.progress.get("seconds_left")),
                     )
                 )
     return progress
 
 
-def name_of(arm: Arm, run: TrainedRun) -> str:
+def name_of(arm: Arm, run: Run) -> str:
     """A run in words."""
     return f"{arm.label}, seed {run.seed}"
 

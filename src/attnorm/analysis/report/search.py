@@ -10,12 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from attnorm.analysis.arms import TrainedRun, as_number
+from attnorm.analysis.arms import as_number
 from attnorm.analysis.report.charts import Figure, scatter
 from attnorm.analysis.report.drawings import title_of_curve
 from attnorm.analysis.report.tables import Cell, Column, Table, number
-from attnorm.run.config_file import EVENTS, SWEEP_FILE
-from attnorm.run.state import read_json
+from attnorm.run.folder import EVENTS, SWEEP_FILE, read_json
+from attnorm.run.run import Run
 from attnorm.wording import counted
 
 
@@ -42,12 +42,12 @@ class Search:
         return [scatter(f"{self.anchor}-{number}", self.metric, key, *points) for number, (key, points) in numbered]
 
 
-def searches_of(runs: Sequence[TrainedRun]) -> tuple[list[Search], list[TrainedRun]]:
+def searches_of(runs: Sequence[Run]) -> tuple[list[Search], list[Run]]:
     """The searches of which several runs are given, and the runs that belong to none of them."""
-    folders: dict[Path, list[TrainedRun]] = {}
+    folders: dict[Path, list[Run]] = {}
     for run in runs:
         folders.setdefault(run.folder.parent, []).append(run)
-    searches, others = list[Search](), list[TrainedRun]()
+    searches, others = list[Search](), list[Run]()
     for folder, its in folders.items():
         content = read_json(folder / SWEEP_FILE).get("search") if (folder / EVENTS).is_file() else None
         try:

@@ -17,7 +17,7 @@ from attnorm.analysis.report.drawings import title_of_curve
 from attnorm.analysis.report.runs import Setup
 from attnorm.analysis.report.tables import Cell, Column, Table, number
 from attnorm.analysis.verdict import Verdict
-from attnorm.run.state import RunState
+from attnorm.run.folder import RunState
 from attnorm.sweeps.tuning import mean
 from attnorm.wording import counted
 

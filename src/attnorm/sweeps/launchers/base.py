@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
-from attnorm.run.state import FolderLock, is_running
+from attnorm.run.folder import is_running
 from attnorm.sweeps.jobs import Job
-from attnorm.sweeps.state import JOB_LOCK, holders
+from attnorm.sweeps.state import holders
 
 
 class Handle(Protocol):
@@ -48,11 +48,6 @@ class Launcher(Protocol):
         """Gives back what the launcher uses. Called once, when no job is running."""
 
 
-def has_process(job: Job) -> bool:
-    """Whether a process holds the lock of a job. (On another machine too if its file system passes locks on.)"""
-    return FolderLock(job.folder, JOB_LOCK).holder() is not None
-
-
 class Attached:
     """A job whose process is not a child of this one. It ends when its locks are released."""
 
@@ -63,7 +58,7 @@ class Attached:
         self.stopped = False
 
     def has_ended(self) -> bool:
-        if has_process(self.job):
+        if self.job.run.job_lock.holder() is not None:
             return False
         # a run that somebody resumed by hand holds only the lock of its own: it is waited for, but not stopped
         return self.stopped or not is_running(self.job.folder)
@@ -77,7 +72,7 @@ class Attached:
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
-        for pid in holders(self.job.folder / JOB_LOCK):
+        for pid in holders(self.job.run.job_lock.path):
             with suppress(ProcessLookupError, PermissionError):
                 if os.getsid(pid) == pid:  # the process that was started, not one that it has forked
                     if number == signal.SIGKILL:

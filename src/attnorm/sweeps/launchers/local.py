@@ -10,11 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from attnorm.run.state import FolderLock
 from attnorm.sweeps.jobs import Job
-from attnorm.sweeps.launchers.base import Attached, Handle, has_process
+from attnorm.sweeps.launchers.base import Attached, Handle
 from attnorm.sweeps.process import TRAIN, command_of, exit_code, start_process
-from attnorm.sweeps.state import JOB_LOCK
 
 GRACE = 30.0  # seconds that what a run has forked may outlive it
 
@@ -81,7 +79,7 @@ class LocalLauncher:
         return place is not None
 
     def start(self, job: Job) -> Handle | None:
-        lock = FolderLock(job.folder, JOB_LOCK)
+        lock = job.run.job_lock
         if not lock.acquire():
             return None
         place = self.places.take(job.gpus)
@@ -139,7 +137,7 @@ class _Child:
         if self.process.poll() is None:
             return False
         self.ended_at = self.ended_at or time.monotonic()
-        if has_process(self.job):  # something that the run has forked is left
+        if self.job.run.job_lock.holder() is not None:  # something that the run has forked is left
             if time.monotonic() - self.ended_at > GRACE:
                 self.kill()
             return False

@@ -7,7 +7,7 @@ from typing import Any
 
 from attnorm.errors import ConfigError, Problem
 from attnorm.sweeps.jobs import Job
-from attnorm.sweeps.launchers.base import Attached, Handle, has_process
+from attnorm.sweeps.launchers.base import Attached, Handle
 from attnorm.sweeps.process import TRAIN, Remote
 
 
@@ -67,7 +67,7 @@ class _Task:
     def has_ended(self) -> bool:
         ray = self.launcher.ray
         ready, _ = ray.wait([self.reference], timeout=0)
-        if not ready or has_process(self.job):
+        if not ready or self.job.run.job_lock.holder() is not None:
             return False
         try:
             self.code = ray.get(self.reference)

@@ -14,9 +14,9 @@ from typing import Any
 from attnorm.errors import ConfigError, Problem
 from attnorm.imports import starting_processes
 from attnorm.sweeps.jobs import Job
-from attnorm.sweeps.launchers.base import Attached, Handle, has_process
+from attnorm.sweeps.launchers.base import Attached, Handle
 from attnorm.sweeps.process import TRAIN, Remote
-from attnorm.sweeps.state import JOB_LOCK, holders
+from attnorm.sweeps.state import holders
 
 DEFAULTS = {
     **{"timeout_min": 24 * 60, "slurm_max_num_timeout": 100},  # submitit's own are 5 minutes and 3 requeues
@@ -113,7 +113,7 @@ class _Submitted:
         self.code: int | None = None
 
     def has_ended(self) -> bool:
-        if not self.submitted.done() or has_process(self.job):
+        if not self.submitted.done() or self.job.run.job_lock.holder() is not None:
             return False
         try:
             self.code = self.submitted.result()
@@ -134,4 +134,4 @@ class _Submitted:
         """Sends a signal to the run if it is on this machine; whether it is."""
         attached = Attached(self.job)
         attached._signal(number)
-        return bool(holders(self.job.folder / JOB_LOCK))
+        return bool(holders(self.job.run.job_lock.path))

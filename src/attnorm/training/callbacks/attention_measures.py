@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from attnorm.models.recording import record
+from attnorm.run.writing import RunWriter
 from attnorm.schema import Count
 from attnorm.training.callbacks.attention_stats import (
     EveryNSteps,
@@ -16,10 +17,7 @@ from attnorm.training.callbacks.attention_stats import (
     log_now,
     stacks_of,
 )
-from attnorm.training.csv_table import CsvTable
 from attnorm.training.module import TrainingModule
-
-MEASURE_FILES = ("head_measures.csv", "state_measures.csv")
 
 
 class AttentionMeasures(EveryNSteps):
@@ -40,11 +38,11 @@ class AttentionMeasures(EveryNSteps):
 
     def __init__(self, run_folder: Path, every_n_steps: Count = 500, examples: Count = 8):
         super().__init__(every_n_steps)
-        self.files, self.examples = [Path(run_folder) / name for name in MEASURE_FILES], examples
+        self.run, self.examples = RunWriter(run_folder), examples
         self.batch: dict[str, Tensor] = {}  # on the first rank
 
     def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self.heads, self.states = map(CsvTable, self.files)
+        self.heads, self.states = map(self.run.continued, ("head_measures", "state_measures"))
         if trainer.is_global_zero:
             self.batch = first_batch(trainer, module)
         self.start(trainer, module, [self.heads, self.states])

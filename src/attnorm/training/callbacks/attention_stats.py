@@ -10,13 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from attnorm.attention.multihead import entropy, observe, smallest_column_mass
-from attnorm.run.scalars import read_csv
+from attnorm.run.tables import CsvTable, read_csv
+from attnorm.run.writing import RunWriter
 from attnorm.schema import WholeNumber
 from attnorm.tasks.ranks import gathered
-from attnorm.training.csv_table import CsvTable
 from attnorm.training.module import TrainingModule
-
-ATTENTION_FILE = "attention.csv"
 
 
 def layer_label(name: str, stacks: Mapping[str, str]) -> str:
@@ -92,11 +90,11 @@ class AttentionStats(EveryNSteps):
 
     def __init__(self, run_folder: Path, every_n_steps: WholeNumber = 50):
         super().__init__(every_n_steps)
-        self.file = Path(run_folder) / ATTENTION_FILE
+        self.run = RunWriter(run_folder)
         self.batch: dict[str, Tensor] = {}  # on the first rank
 
     def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self.table = CsvTable(self.file)
+        self.table = self.run.continued("attention")
         if self.every_n_steps and trainer.is_global_zero:
             self.batch = first_batch(trainer, module)
         self.start(trainer, module, [self.table])

@@ -11,6 +11,7 @@ from pytorch_lightning.callbacks import Checkpoint
 
 from attnorm.errors import CheckpointError
 from attnorm.run.checkpoint import LAST, LOGGED, UNFINISHED, best_file, read_checkpoint, replace_by_copy
+from attnorm.run.run import Run
 from attnorm.spec.settings import RunSettings
 from attnorm.training.callbacks.graceful_stop import GracefulStop
 
@@ -21,7 +22,6 @@ class Checkpoints(Checkpoint):
     last.ckpt is saved before the first update, at validations (the last of which is after the final update), between
     them as often as `run.save_every_steps` and `run.save_every_minutes` ask for, and before a signal ends the run.
 
-    folder:        of the checkpoints.
     monitor, mode: the metric of a validation, and whether "min" or "max" of it is best.
     stop:          receives the signals.
 
@@ -29,9 +29,9 @@ class Checkpoints(Checkpoint):
     how many checkpoints were saved and how long that took.
     """
 
-    def __init__(self, folder: Path, monitor: str, mode: str, settings: RunSettings, stop: GracefulStop):
-        self.folder, self.monitor, self.mode, self.settings, self.stop = folder, monitor, mode, settings, stop
-        self.last = folder / f"{LAST}.ckpt"
+    def __init__(self, run: Run, monitor: str, mode: str, settings: RunSettings, stop: GracefulStop):
+        self.folder, self.monitor, self.mode, self.settings, self.stop = run.checkpoints, monitor, mode, settings, stop
+        self.last = run.checkpoint_file(LAST)
         self.best: list[list[float]] = []
         self.count, self.seconds = 0, 0.0
         self.step = self.saved_step = 0

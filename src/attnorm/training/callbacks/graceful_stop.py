@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 import threading
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -15,6 +14,7 @@ from pytorch_lightning.callbacks import Timer
 from attnorm import progress
 from attnorm.errors import Interrupted, stopping
 from attnorm.run.checkpoint import LAST
+from attnorm.run.run import Run
 from attnorm.schema import Count
 
 
@@ -28,11 +28,11 @@ class GracefulStop(pl.Callback):
     forked from this one, such as data workers, ignore the signals. Outside the main thread, where Python allows no
     handlers, signals are left alone.
 
-    checkpoints: the folder of last.ckpt.
+    run: what is saved and continued.
     """
 
-    def __init__(self, checkpoints: Path):
-        self.checkpoints = checkpoints
+    def __init__(self, run: Run):
+        self.run = run
         self.training = False
         self.received = self.saved_for = 0
         self.owner = os.getpid()
@@ -66,7 +66,7 @@ class GracefulStop(pl.Callback):
             raise self._interrupted(number)
 
     def _interrupted(self, number: int) -> Interrupted:
-        last = self.checkpoints / f"{LAST}.ckpt"
+        last = self.run.checkpoint_file(LAST)
         return Interrupted(number, signal.Signals(number).name, last if last.exists() else None)
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from attnorm.attention.multihead import attention_layers
 from attnorm.optim import with_hooks
-from attnorm.run.scalars import COLUMNS, file_of
+from attnorm.run.tables import COLUMNS
+from attnorm.run.writing import RunWriter
 from attnorm.schema import Count
 from attnorm.training.callbacks.attention_stats import EveryNSteps, layer_label, log_now, stacks_of
-from attnorm.training.csv_table import CsvTable
 from attnorm.training.module import TrainingModule
 
 NO_EVIDENCE = "A weight near one half is no evidence that a layer uses both: it may not have moved yet."
@@ -37,12 +37,12 @@ class LearnedScalars(EveryNSteps):
 
     def __init__(self, run_folder: Path, every_n_steps: Count = 10):
         super().__init__(every_n_steps)
-        self.run_folder = Path(run_folder)
+        self.run = RunWriter(run_folder)
 
     def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         assert isinstance(module, TrainingModule)
         names = learned_scalars(module.model)
-        self.tables = {name: CsvTable(file_of(self.run_folder, name)) for name in names}
+        self.tables = {name: self.run.continued(name) for name in names}
         for logger in trainer.loggers:
             if names and hasattr(logger, "log_charts"):  # of `RunLogger`
                 logger.log_charts(list(names))

@@ -1,17 +1,14 @@
 """Files of a run folder that are kept up to date during training: progress.json and environment.json."""
 
-import json
 import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import pytorch_lightning as pl
 
 from attnorm.attention.linear import kernels
-from attnorm.files import write_json
-from attnorm.run.state import PROGRESS, check_there
+from attnorm.run.writing import RunWriter
 from attnorm.training.compiled import CompiledModel
 
 SECONDS = 2.0  # between two writes of progress.json
@@ -28,8 +25,8 @@ class ProgressFile(pl.Callback):
     wall_seconds: a function that returns the wall time so far.
     """
 
-    def __init__(self, run_folder: Path, monitor: str, mode: str, wall_seconds: Callable[[], float]):
-        self.path, self.monitor, self.wall_seconds = run_folder / PROGRESS, monitor, wall_seconds
+    def __init__(self, run: RunWriter, monitor: str, mode: str, wall_seconds: Callable[[], float]):
+        self.run, self.monitor, self.wall_seconds = run, monitor, wall_seconds
         self.better = max if mode == "max" else min
         self.value: float | None = None
         self.best: float | None = None
@@ -66,7 +63,6 @@ class ProgressFile(pl.Callback):
     def _write(self, trainer: pl.Trainer) -> None:
         if not trainer.is_global_zero:
             return
-        check_there(self.path.parent)
         self.written_at, step = time.monotonic(), trainer.global_step
         made = step - self.first_step
         left = (self.written_at - self.started_at) / made * (self.updates - step) if made else None
@@ -80,7 +76,7 @@ class ProgressFile(pl.Callback):
             "wall_seconds": self.wall_seconds(),
             "seconds_left": None if left is None else round(left, 1),
         }
-        write_json(self.path, content)
+        self.run.write("progress", content)
 
 
 class EnvironmentRecord(pl.Callback):
@@ -90,8 +86,8 @@ class EnvironmentRecord(pl.Callback):
     compile:           with run.compile=true, see `CompiledModel.facts`.
     """
 
-    def __init__(self, run_folder: Path):
-        self.file = run_folder / "environment.json"
+    def __init__(self, run: RunWriter):
+        self.run = run
 
     def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
         self.write(trainer)
@@ -101,10 +97,10 @@ class EnvironmentRecord(pl.Callback):
             self.write(trainer)
 
     def write(self, trainer: pl.Trainer) -> None:
-        if not trainer.is_global_zero or not self.file.exists():
+        if not trainer.is_global_zero or not self.run.exists:
             return
         facts: dict[str, object] = {"attention_kernels": kernels.self_checks()}
         for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by Lightning
             if isinstance(callback, CompiledModel):
                 facts["compile"] = callback.facts()
-        write_json(self.file, json.loads(self.file.read_text()) | facts)
+        self.run.write("environment", self.run.record("environment") | facts)

@@ -8,8 +8,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from attnorm.files import write_json
-from attnorm.run.config_file import COST_FILE
+from attnorm.run.writing import RunWriter
 from attnorm.schema import WholeNumber
 from attnorm.training.callbacks.throughput import loader_of
 from attnorm.training.environment import is_first_rank
@@ -27,7 +26,7 @@ class UpdateCost(pl.Callback):
     """
 
     def __init__(self, run_folder: Path, warmup: WholeNumber = 5):
-        self.path, self.warmup = run_folder / COST_FILE, warmup
+        self.run, self.warmup = RunWriter(run_folder), warmup
         self.tokens: Tensor | float = 0.0
         self.started: float | None = None  # None: warming up
 
@@ -55,7 +54,7 @@ class UpdateCost(pl.Callback):
                 "updates": counted,
                 "device": "gpu" if module.device.type == "cuda" else "cpu",
             }
-            write_json(self.path, cost)
+            self.run.write("cost", cost)
 
 
 def clock(device: torch.device) -> float:

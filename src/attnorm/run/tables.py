@@ -1,11 +1,18 @@
-"""CSV files of a run folder, which are appended to while it trains and continued when it is resumed."""
+"""The CSV files of a run folder, which are appended to while it trains and continued when it is resumed."""
 
 import csv
 from collections.abc import Iterable
 from pathlib import Path
 
 from attnorm.files import replacing
-from attnorm.run.scalars import read_csv
+
+COLUMNS = ("step", "layer", "head", "value")  # of a learned scalar
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file with a header, every value as text."""
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
 
 
 class CsvTable:
@@ -48,11 +55,3 @@ def cut_history(paths: Iterable[Path], step: int) -> None:
             table = CsvTable(path)
             table.columns = list(kept[0]) if kept else []
             table.write(kept) if kept else table.path.unlink(missing_ok=True)
-
-
-def complete_history(path: Path, row: dict) -> None:
-    """Appends the metrics of an update to metrics.csv, if a run was killed before it could log them."""
-    named = [name for name in row if name != "step"]
-    logged = read_csv(path) if path.exists() else []
-    if named and not any(int(other["step"]) == row["step"] and other.get(named[0]) for other in logged):
-        CsvTable(path).append(row)

@@ -1,0 +1,243 @@
+"""The folder of a run: the names of its files, what it is doing, its lock, and its links. It may come from anyone.
+
+The process of a run holds a lock on its folder for as long as it lives. The kernel releases the lock when the process
+ends, however it ends, so the lock is a reliable answer to the question whether a run is still going.
+
+From a run folder, nothing is written outside the folder and the reader's own cache, nothing but the data and the
+weights that its config.yaml names is read outside it, and no code runs that was not typed or trusted.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from attnorm.errors import RunError
+
+CONFIG, SUMMARY, PROGRESS, LOG, LOCK = "config.yaml", "summary.json", "progress.json", "run.log", "run.lock"
+JOB_LOCK, CONSOLE = "job.lock", "console.log"  # of a run that is a job of a sweep
+CURVES = ("metrics.csv", "attention.csv", "head_measures.csv", "state_measures.csv")  # besides learned scalars
+NAMES = {CONFIG, SUMMARY, PROGRESS, LOG, LOCK, JOB_LOCK, CONSOLE, *CURVES, "environment.json", "cost.json"}
+CHECKPOINTS, PREDICTIONS = "checkpoints", "predictions"
+FOLDERS = (CHECKPOINTS, "failures", "figures", PREDICTIONS, "profile", "samples")
+FILES = (
+    *(".ckpt", ".csv", ".html", ".json", ".jsonl", ".lock", ".log", ".model", ".npz", ".parquet", ".png", ".pt"),
+    *(".svg", ".txt", ".yaml"),
+)
+LINKING = "wandb"  # writes links of its own into a folder of this name, which attnorm neither reads nor writes
+LINKED = (*FOLDERS, LINKING, "tensorboard", "stacks")  # folders that may be links if that was typed
+EVENTS = "jobs.jsonl"  # a folder with this file is that of a sweep, where every folder may be that of a run
+SWEEP_FILE = "sweep.json"  # of a sweep folder
+TUNE, COST = "tune", "cost"  # folders in a sweep folder, whose runs tune or measure: they are no runs of arms
+FURTHER = "further"  # the purpose of runs in the folder TUNE with the comparison seeds at other values
+FOLLOW = "run.follow_links"
+SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a link is not followed, a pipe not waited for
+PATIENCE = 1.0  # seconds to wait for somebody who only looks at a lock
+_held: set[int] = set()  # the open files of all locks of this process; a process that it forks inherits them
+_typed: set[str] = set()  # holds FOLLOW if it was typed as true; no run folder can set it
+
+
+class RunState(StrEnum):
+    """The state of a run folder.
+
+    ABSENT:      no run has recorded its settings there. RUNNING: a process holds its lock.
+    FINISHED, INTERRUPTED, FAILED: what summary.json says; INTERRUPTED runs were stopped by a signal or a time limit.
+    KILLED:      the process ended without writing summary.json.
+    """
+
+    ABSENT = "absent"
+    RUNNING = "running"
+    FINISHED = "finished"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+    KILLED = "killed"
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether such a run has started, has ended, and can be resumed."""
+        return self in (RunState.INTERRUPTED, RunState.FAILED, RunState.KILLED)
+
+
+class FolderLock:
+    """An exclusive lock on a folder, held until it is released or the process ends.
+
+    Processes that were forked from the holder hold it as well, unless they call `drop_inherited_locks`.
+    """
+
+    def __init__(self, folder: Path, name: str = LOCK):
+        self.path = folder / name
+        self.descriptor: int | None = None
+        self.before = b""  # what the file held
+
+    def acquire(self, patience: float = PATIENCE) -> bool:
+        """Whether the lock could be taken within `patience` seconds. The file then holds the number of the process."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, end = os.open(self.path, os.O_RDWR | os.O_CREAT | SAFELY, 0o644), time.monotonic() + patience
+        while not _try(descriptor, fcntl.LOCK_EX):
+            if time.monotonic() >= end:
+                os.close(descriptor)
+                return False
+            time.sleep(0.02)
+        self.before = os.pread(descriptor, 32, 0)
+        _write(descriptor, f"{os.getpid()}\n".encode())
+        self.descriptor = descriptor
+        _held.add(descriptor)
+        return True
+
+    def release(self, unchanged: bool = False) -> None:
+        """Releases the lock if it is held. unchanged: leave the file as it was."""
+        if self.descriptor is not None:
+            if unchanged:
+                _write(self.descriptor, self.before)
+            _held.discard(self.descriptor)
+            os.close(self.descriptor)
+            self.descriptor = None
+
+    def holder(self) -> int | None:
+        """The number of the process that holds the lock; None if nobody does."""
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | SAFELY)
+        except OSError:
+            return None
+        try:
+            if _try(descriptor, fcntl.LOCK_SH):
+                return None
+            text = os.pread(descriptor, 32, 0).strip()
+            return int(text) if text.isdigit() else 0
+        finally:
+            os.close(descriptor)
+
+
+def drop_inherited_locks() -> None:
+    """Called in a forked process that does not belong to the run, such as a data worker: it lives on for some seconds
+    after the process of the run was killed, and must not keep the locks for so long."""
+    while _held:
+        os.close(_held.pop())
+
+
+def _write(descriptor: int, content: bytes) -> None:
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, content, 0)
+
+
+def _try(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
+            return False
+        raise
+    return True
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Holds the lock of a run folder. Raises RunError if another process holds it."""
+    lock = FolderLock(folder)
+    if not lock.acquire():
+        raise RunError(f"{folder}: this run is still going, in process {lock.holder() or 'unknown'}")
+    try:
+        yield
+    finally:
+        lock.release(unchanged=True)
+
+
+def is_running(folder: Path) -> bool:
+    """Whether a process holds the lock of a run folder."""
+    return FolderLock(folder).holder() is not None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The content of a JSON file; {} if it is missing or no JSON object can be read from it."""
+    with suppress(OSError, ValueError, RecursionError):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return content if isinstance(content, dict) else {}
+    return {}
+
+
+def opened(folder: Path) -> Path:
+    """The folder itself, in which every path is what its name says and leads nowhere else.
+
+    `folder` may be a link. The folder is also removed from the search path of Python, since its files could take the
+    place of libraries. Links that attnorm never opens are left alone. With `run.follow_links=true` typed, its folders,
+    such as `checkpoints`, may be links to other folders.
+
+    Raises RunError for another link inside the folder, for a pipe, a socket or a device, for a folder with the name of
+    a file, and for a file with the name of a folder.
+    """
+    leave_out(folder)
+    left = [folder]
+    while left:
+        inner = left.pop()
+        try:
+            with os.scandir(inner) as entries:
+                left += [inner / entry.name for entry in entries if is_folder(entry, folder)]
+        except FileNotFoundError:
+            if inner == folder:
+                raise RunError(f"{folder}: no such folder") from None
+        except OSError as error:
+            raise RunError(f"{inner}: cannot be read: {error.strerror}") from error
+    return folder
+
+
+def is_folder(entry: os.DirEntry[str], folder: Path) -> bool:
+    """Whether an entry of a folder is a folder. Raises RunError if it is not what its name says, see `opened`."""
+    path = Path(entry.path)
+    if entry.is_symlink():
+        parts, may_follow = path.relative_to(folder).parts, entry.name in LINKED and path.is_dir()
+        ours = {*path.suffixes, *parts} & {*FILES, *LINKED}
+        is_opened = bool(ours) or (folder / EVENTS).exists()
+        if is_opened and LINKING not in parts[:-1] and not (may_follow and _typed):
+            instead = f"type {FOLLOW}=true if you trust it" if may_follow else "replace the link by what it leads to"
+            raise RunError(
+                f"{path}: is a link to {os.readlink(path)}. The folder of a run may come from anyone, so links in it "
+                f"are not followed; {instead}"
+            )
+        return False
+    if entry.is_dir(follow_symlinks=False):
+        if path.suffix in FILES:
+            raise RunError(f"{path}: is a folder; expected a file")
+        return True
+    if not entry.is_file(follow_symlinks=False) and os.path.lexists(path):  # not a temporary file that was renamed
+        raise RunError(f"{path}: is neither a file nor a folder")
+    if entry.name in FOLDERS:
+        raise RunError(f"{path}: is a file; expected a folder")
+    return False
+
+
+def take_follow_links(arguments: Sequence[str]) -> list[str]:
+    """The arguments of a command without `run.follow_links=true` and `=false`, of which the last one is obeyed."""
+    typed = [argument for argument in arguments if argument in (f"{FOLLOW}=true", f"{FOLLOW}=false")]
+    _typed.clear()
+    if typed and typed[-1].endswith("true"):
+        _typed.add(FOLLOW)
+    return [argument for argument in arguments if argument not in typed]
+
+
+def typed_follow_links() -> list[str]:
+    """The argument that lets another command follow links, if it was typed for this one."""
+    return [f"{FOLLOW}=true"] if _typed else []
+
+
+def folders_in(root: Path) -> list[Path]:
+    """The folders of runs with recorded settings below a folder, or the folder itself if it is one."""
+    configs = [root / CONFIG] if (root / CONFIG).is_file() else sorted(root.rglob(CONFIG))
+    return [path.parent for path in configs if path.lstat().st_size]
+
+
+def is_name(value: object) -> bool:
+    """Whether a value is the name of something in a folder, and not a path that leads elsewhere."""
+    return isinstance(value, str) and value not in ("", ".", "..") and not {"/", "\0"} & set(value)
+
+
+def leave_out(folder: str | Path) -> None:
+    """Removes a folder from the search path of Python."""
+    real = os.path.realpath(folder)
+    sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry or ".") != real]

@@ -1,0 +1,162 @@
+"""What is written into a run folder."""
+
+import logging
+import shutil
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from attnorm.errors import RunError
+from attnorm.files import write_json, write_text
+from attnorm.run.checkpoint import (
+    LAST,
+    LOGGED,
+    best_checkpoints,
+    naming_the_reason,
+    read_checkpoint,
+    replace_by_copy,
+    sweep_unfinished,
+)
+from attnorm.run.folder import CONFIG, CURVES, LOG, opened
+from attnorm.run.integrity import COMPANIONS
+from attnorm.run.key import code_of
+from attnorm.run.run import Run
+from attnorm.run.tables import CsvTable, cut_history
+from attnorm.source_code import recorded
+
+if TYPE_CHECKING:
+    from attnorm.spec.settings import ResolvedConfig
+    from attnorm.tasks.results import Results
+
+log = logging.getLogger(__name__)
+COPIED = (*COMPANIONS, "*.csv", "*_id.txt", "*/events.out.tfevents.*")  # the last are those of wandb and TensorBoard
+
+
+class RunWriter(Run):
+    """A run folder into which this process writes. Files are replaced as a whole, and CSV files continued."""
+
+    @property
+    def log_file(self) -> Path:
+        """Where the messages of its process go."""
+        return self.folder / LOG
+
+    def claim(self) -> bool:
+        """Creates config.yaml in the folder, which may have something in it; False if another run has done so."""
+        if self.folder.exists():
+            opened(self.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            (self.folder / CONFIG).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def start(self, cfg: "ResolvedConfig", environment: dict[str, Any]) -> None:
+        """Writes the configuration and the environment of the run.
+
+        A new run that starts from `ckpt_path` gets its copies before that, so that a run with recorded settings has
+        them all. It claims its folder first: another run that starts from its checkpoint takes it for a run folder from
+        then on. A run that is resumed in its folder keeps its environment and the time of its start. What has changed
+        since then is added to the list `resumed` of environment.json.
+        """
+        self.claim()
+        modules, before = {"modules": modules_of(cfg)}, {}
+        environment = environment | modules
+        if cfg.continues:
+            if cfg.checkpoint is None:  # it starts again, without what it wrote before its first checkpoint
+                self.forget("progress")
+                for path in self.folder.glob("*.csv"):
+                    path.unlink()
+            before = self.record("environment")
+        elif cfg.checkpoint is not None:
+            self._copy(cfg.checkpoint)
+        if before:
+            changed = {key: value for key, value in environment.items() if before.get(key) != value}
+            environment = {**before, **modules, "resumed": [*before.get("resumed", []), changed]}
+        settings = {**cfg.settings, "resume": None}
+        write_text(self.folder / CONFIG, yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
+        self.write("environment", environment)
+        sweep_unfinished(self.checkpoints)
+
+    def _copy(self, checkpoint: Path) -> None:
+        """Copies what continuing from a checkpoint needs: from its run folder, the tokenizer and what callbacks and
+        loggers continue (COPIED); the best checkpoints beside it; and at last itself, as last.ckpt."""
+        other = Run.of_checkpoint(checkpoint)
+        for path in (path for pattern in COPIED if other.exists for path in other.folder.glob(pattern)):
+            copy = self.folder / path.relative_to(other.folder)
+            copy.parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, copy)
+        self.checkpoints.mkdir(exist_ok=True)
+        for path in best_checkpoints(checkpoint.parent):
+            replace_by_copy(path, self.checkpoints / path.name)
+        replace_by_copy(checkpoint, self.checkpoint_file(LAST))
+
+    def rewind(self, checkpoint: Path) -> None:
+        """Takes the folder back to the update of one of its checkpoints: its curves, and last.ckpt.
+
+        The run then has the right last.ckpt before it saves one, and also if it has no update left to make.
+        """
+        content, last = read_checkpoint(checkpoint), self.checkpoint_file(LAST)
+        scalars = [f"{name}.csv" for name in self.learned_scalars]
+        cut_history([self.folder / name for name in (*CURVES, *scalars)], content["global_step"])
+        if row := content.get(LOGGED):
+            with naming_the_reason(checkpoint):
+                named = [name for name in row if name != "step"]
+                logged = (other for other in self.rows() if int(other["step"]) == row["step"])
+                if named and not any(other.get(named[0]) for other in logged):
+                    self.continued("metrics").append(row)  # it was killed before it could log this update
+        if checkpoint != last:
+            replace_by_copy(checkpoint, last)
+
+    def write(self, stem: str, content: dict[str, Any]) -> None:
+        """Writes the record <stem>.json.
+
+        Raises RunError if the folder has been moved or removed while its run was going: to write would make a second
+        folder, which has no settings and cannot be resumed.
+        """
+        if not self.exists:
+            raise RunError(
+                f"{self.folder}: was moved or removed while its run was going, so the run has ended; to continue it "
+                "where it was saved last: attnorm train resume=<the moved folder>"
+            )
+        write_json(self.folder / f"{stem}.json", content)
+
+    def forget(self, stem: str) -> None:
+        """Removes the record <stem>.json."""
+        (self.folder / f"{stem}.json").unlink(missing_ok=True)
+
+    def continued(self, stem: str) -> CsvTable:
+        """The CSV file <stem>.csv, to which rows are appended."""
+        return CsvTable(self.folder / f"{stem}.csv")
+
+    def write_results(self, results: "Results", stem: str, inner: str = "") -> list[str]:
+        """Writes the outputs of a model into the folder, or an inner one, and the table of its examples. Returns the
+        names of the files."""
+        written = results.write(self.folder / inner, stem)
+        if results.predictions is not None:
+            path = self.predictions_file(stem)
+            results.predictions.write(path)
+            written.append(str(path.relative_to(self.folder)))
+        return written
+
+    def free_name(self, stem: str) -> str:
+        """`stem`, or `stem_2`, `stem_3`, ...: an earlier evaluation is not overwritten."""
+        names = (f"{stem}_{number}" if number > 1 else stem for number in count(1))
+        return next(name for name in names if not (self.folder / f"{name}.json").exists())
+
+
+def modules_of(cfg: "ResolvedConfig") -> dict[str, list[str]]:
+    """The digests of the own modules of a run, by name: of those that trained its checkpoint, and of those now."""
+    before = Run.of_checkpoint(cfg.checkpoint).record("environment") if cfg.checkpoint else {}
+    modules = recorded(before.get("modules"))
+    if modules and cfg.checkpoint and read_checkpoint(cfg.checkpoint)["global_step"] == 0:  # nothing has been trained
+        modules = {}
+    for name, digest in code_of(cfg.settings).items():
+        digests = modules.setdefault(name, [])
+        if digest not in digests:
+            digests.append(digest)
+        if len(digests) > 1:
+            log.warning("%s was edited since training started: the run mixes %s", name, " and ".join(digests))
+    return modules
