@@ -5,25 +5,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch import Tensor, nn
-
-from attnorm.analysis.attention.heatmaps import draw_reading
-from attnorm.analysis.attention.reading import LayerAttention, Reading, read
-from attnorm.analysis.figures import figures_of
-from attnorm.data.preprocess import Split
-from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem
 from attnorm.run.opening import open_run, read_run
 from attnorm.run.run import Run
-from attnorm.spec.read import resolve_recorded
-from attnorm.spec.settings import ResolvedConfig
-from attnorm.tasks.results import Results
-from attnorm.tasks.task import Task, Tokens, task_of
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import Tensor, nn
 
+    from attnorm.analysis.attention.reading import LayerAttention, Reading
     from attnorm.analysis.notebook import FigureSet
+    from attnorm.data.preprocess import Split
+    from attnorm.data.tokenizers.base import Tokenizer
+    from attnorm.spec.settings import ResolvedConfig
+    from attnorm.tasks.results import Results
+    from attnorm.tasks.task import Task, Tokens
 
 
 class Measures(NamedTuple):
@@ -46,34 +42,40 @@ class LoadedRun(Run):
         self.config, self.checkpoint = config, checkpoint
 
     @cached_property
-    def resolved(self) -> ResolvedConfig:
+    def resolved(self) -> "ResolvedConfig":
         """The configuration with its classes and typed groups."""
+        from attnorm.spec.read import resolve_recorded
+
         return resolve_recorded(self.config)
 
     @cached_property
-    def task(self) -> Task:
+    def task(self) -> "Task":
         """The task, which builds data and models from the configuration."""
+        from attnorm.tasks.task import task_of
+
         return task_of(self.resolved, self.folder)
 
     @property
-    def model(self) -> nn.Module:
+    def model(self) -> "nn.Module":
         """The model with the parameters of the checkpoint, in evaluation mode, on the GPU if there is one."""
         return self._opened[1]
 
     @property
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> "Tokenizer":
         """The tokenizer with which the run was trained."""
         return self._opened[0]
 
     @cached_property
-    def _opened(self) -> tuple[Tokenizer, nn.Module, int]:
+    def _opened(self) -> "tuple[Tokenizer, nn.Module, int]":
         return open_run(self.folder, self.resolved, self.checkpoint)
 
-    def evaluate(self, split: str = "validation") -> Results:
+    def evaluate(self, split: str = "validation") -> "Results":
         """Scores the model on a split, "validation" or "test". Nothing is written.
 
         Raises ConfigError for a split that the data source of the run does not provide.
         """
+        from attnorm.spec.read import resolve_recorded
+
         if split not in ("validation", "test"):
             raise ConfigError([Problem("split", "allowed: validation, test", split)])
         resolve_recorded(self.config, (split,))
@@ -87,7 +89,7 @@ class LoadedRun(Run):
         """
         return self.task.generate(self.model, self.tokenizer, [self._clean(text) for text in texts])
 
-    def attention(self, text: str | None = None, *, example: str | None = None) -> dict[str, LayerAttention]:
+    def attention(self, text: str | None = None, *, example: str | None = None) -> "dict[str, LayerAttention]":
         """The attention weights of every layer while the model reads an input (and generates an output, if it does so).
 
         text:    a text, for models that read a single text. example: the id of an example of the validation split, as
@@ -117,14 +119,18 @@ class LoadedRun(Run):
         The arguments are those of `attention` and `Reading.select`. A notebook shows the figures; `save(folder)` writes
         them.
         """
+        from attnorm.analysis.attention.heatmaps import draw_reading
+
         return draw_reading([self.reading(text, example=example).select(layers, heads)])
 
     def draw_curves(self) -> "FigureSet":
         """The figures of the run folder: the course of every learned scalar, such as the "hybrid_weights", and that of
         entropy and smallest column mass, "attention"."""
+        from attnorm.analysis.figures import figures_of
+
         return figures_of(self.folder)
 
-    def attended(self, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
+    def attended(self, text: str) -> "tuple[tuple[Tensor, ...], Tokens]":
         """What the model reads when it is given a text: its inputs, of one example, and the tokens of each layer's
         queries and keys.
 
@@ -135,8 +141,10 @@ class LoadedRun(Run):
             raise ConfigError([Problem("text", "must not be empty", text)])
         return self.task.attended(self.model, self.tokenizer, shown)
 
-    def reading(self, text: str | None = None, *, example: str | None = None) -> Reading:
+    def reading(self, text: str | None = None, *, example: str | None = None) -> "Reading":
         """Everything that the attention layers compute while the model reads an input, see `attention`."""
+        from attnorm.analysis.attention.reading import read
+
         if (text is None) == (example is None):
             raise ConfigError([Problem("text", "give either a text or the id of an example")])
         if text is not None:
@@ -155,7 +163,7 @@ class LoadedRun(Run):
         return f"{self.resolved.label} seed {self.resolved.seed}"
 
     @cached_property
-    def validation(self) -> Split:
+    def validation(self) -> "Split":
         """The tokenized validation split."""
         return self.task.splits(self.tokenizer, ("validation",))["validation"]
 

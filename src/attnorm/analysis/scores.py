@@ -12,7 +12,6 @@ from attnorm.analysis.statistics.corpus import mean_loss, perplexity, pseudo_val
 from attnorm.data.readers.text import digest
 from attnorm.errors import RunError
 from attnorm.imports import TRUST, find, trusted_packages
-from attnorm.run.checkpoint import BEST
 from attnorm.run.run import VALIDATION, Run
 from attnorm.tasks.results import CHECKPOINT, CORPUS_METRICS, CorpusMetric, direction
 from attnorm.wording import counted
@@ -180,7 +179,7 @@ def evaluation_of(run: Run, split: SplitName) -> Mapping[str, Any]:
 def test_tables(run: Run) -> list[str]:
     """The stems of the tables of the test split with the settings and the best checkpoint of the run, newest first."""
     records = {stem: run.evaluation(stem) for stem in run.repeated(TEST)}
-    return [stem for stem, its in records.items() if not its.get("typed") and its.get("checkpoint", BEST) == BEST]
+    return [stem for stem, its in records.items() if not its.get("typed") and its.get("checkpoint", "best") == "best"]
 
 
 def test_table(run: Run) -> str | None:

@@ -2,19 +2,16 @@
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, DataError, RunError
-from attnorm.run.checkpoint import BEST, LAST, read_checkpoint
 from attnorm.run.folder import CONFIG
-from attnorm.run.integrity import check_companions, check_fit, parameters_of
 from attnorm.run.run import Run
 from attnorm.run.trust import check_names, own_cache
-from attnorm.spec.settings import ResolvedConfig
-from attnorm.tasks.task import task_of
+
+if TYPE_CHECKING:
+    from attnorm.data.tokenizers.base import Tokenizer
+    from attnorm.spec.settings import ResolvedConfig
 
 
 def read_run(folder: Path, trust_code: bool = False, typed: Collection[str] = ()) -> dict[str, Any]:
@@ -31,9 +28,15 @@ def read_run(folder: Path, trust_code: bool = False, typed: Collection[str] = ()
     return cfg
 
 
-def open_run(run: Path, cfg: ResolvedConfig, checkpoint: str) -> tuple[Tokenizer, Any, int]:
+def open_run(run: Path, cfg: "ResolvedConfig", checkpoint: str) -> "tuple[Tokenizer, Any, int]":
     """The run's tokenizer, and its model with the parameters of `checkpoint` ("best" or "last"), on the GPU if there
     is one; and the update they are from. Raises ConfigError if one of them is missing or does not fit the others."""
+    import torch
+
+    from attnorm.run.checkpoint import BEST, LAST, read_checkpoint
+    from attnorm.run.integrity import check_companions, check_fit, parameters_of
+    from attnorm.tasks.task import task_of
+
     path = Run(run).checkpoint_file(checkpoint)
     if checkpoint not in (BEST, LAST):
         raise ConfigError([f"ckpt={checkpoint}: allowed: {BEST}, {LAST}"])
@@ -51,7 +54,7 @@ def open_run(run: Path, cfg: ResolvedConfig, checkpoint: str) -> tuple[Tokenizer
     return tokenizer, model.to("cuda" if torch.cuda.is_available() else "cpu").eval(), content["global_step"]
 
 
-def read_tokenizer(run: Path, cfg: ResolvedConfig) -> Tokenizer:
+def read_tokenizer(run: Path, cfg: "ResolvedConfig") -> "Tokenizer":
     """The tokenizer that a run was trained with. Raises RunError if its file is missing or cannot be read."""
     try:
         tokenizer: Tokenizer = cfg.tokenizer.cls.load(run)

@@ -122,10 +122,10 @@ class Run:
     @property
     def attention_label(self) -> str:
         """The label of its attention, such as "hnas"."""
-        from attnorm.attention.names import short_name
-
         if label := self.label:
             return str(label)
+        from attnorm.attention.names import short_name
+
         names = [value for value in self.config["attention"].values() if isinstance(value, str)]
         return "_".join(dict.fromkeys(map(short_name, names))) or "none"
 

@@ -108,11 +108,11 @@ def own_cache(paths: dict, trust_code: bool, typed: Collection[str]) -> dict:
     The recorded `cache_dir` is kept if it is trusted, if the user has typed it, or if it is a cache already; otherwise
     the default takes its place, with a warning.
     """
-    from attnorm.data.cache import MANIFEST
-
     recorded, default = paths.get("cache_dir"), choices("paths")["default"]["cache_dir"]
     if trust_code or recorded == default or any(key in ("paths", "paths.cache_dir") for key in typed):
         return paths
+    from attnorm.data.cache import MANIFEST
+
     if isinstance(recorded, str) and any(Path(recorded).glob(f"rows-*/{MANIFEST}")):
         return paths
     log.warning("paths.cache_dir: using %s; there is no cache in %s, which this run folder names", default, recorded)
