@@ -18,7 +18,7 @@ from faulty import check_nothing_lost, start, straight
 
 from attnorm.run import checkpoint as checkpoint_files
 from attnorm.run.checkpoint import read_checkpoint
-from attnorm.run.folder import RunState, is_running
+from attnorm.run.folder import RunState
 from attnorm.run.run import Run
 from attnorm.run.tables import read_csv
 
@@ -35,7 +35,7 @@ def test_kill_9_at_random_moments(tmp_path, task):
         child.join(moments.uniform(0.15, 0.9) * duration)
         child.kill()
         child.join()
-        assert not is_running(folder)
+        assert Run(folder).state is not RunState.RUNNING
         if Run(folder).state is RunState.FINISHED:  # before it was killed; start again
             os.rename(folder, tmp_path / f"finished_{len(os.listdir(tmp_path))}")
             folder.with_suffix(".saved").unlink()

@@ -25,7 +25,7 @@ from attnorm.cli.resume import resume_in
 from attnorm.cli.start import check_settings
 from attnorm.errors import SIGNALS, ConfigError, RunError
 from attnorm.run import writing
-from attnorm.run.folder import LOCK, FolderLock, RunState, is_running, locked
+from attnorm.run.folder import LOCK, FolderLock, RunState, locked
 from attnorm.run.key import run_key
 from attnorm.run.resume import newest_good
 from attnorm.run.run import Run
@@ -555,10 +555,10 @@ def test_a_run_that_is_going_is_neither_resumed_nor_trained_again(tmp_path):
     run = stopped_at_5(tmp_path / "run")
     with locked(run):
         assert Run(run).state == RunState.RUNNING
-        code = "from pathlib import Path; from attnorm.run.folder import *; print(is_running(Path(sys.argv[1])))"
+        code = "from attnorm.run.run import Run; print(Run(sys.argv[1]).state)"
         code = f"import sys; {code}"
         ended = subprocess.run([sys.executable, "-c", code, str(run)], capture_output=True, text=True)
-        assert ended.stdout == "True\n"
+        assert ended.stdout == "running\n"
         with pytest.raises(RunError, match="still going"):
             resume(run)
         with pytest.raises(RunError, match=f"still going, in process {os.getpid()}"):
@@ -600,7 +600,7 @@ def test_the_lock_ends_with_its_process_however_it_ends(tmp_path):
     assert FolderLock(tmp_path).holder() == child.pid and not FolderLock(tmp_path).acquire(patience=0)
     child.kill()
     child.wait()
-    assert not is_running(tmp_path) and FolderLock(tmp_path).acquire(patience=0)
+    assert FolderLock(tmp_path).holder() is None and FolderLock(tmp_path).acquire(patience=0)
 
 
 # where it lies

@@ -9,7 +9,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from attnorm.errors import ConfigError, Problem, RunError
-from attnorm.run.folder import is_running
+from attnorm.run.folder import RunState
+from attnorm.run.run import Run
 from attnorm.spec.compose import AUTO
 from attnorm.spec.settings import ResolvedConfig
 
@@ -83,7 +84,7 @@ def checkpoint_of(folder: Path) -> Path | None:
     from attnorm.training.rendezvous import decided_by_first
 
     def decide() -> str:
-        if is_running(folder):
+        if Run(folder).state is RunState.RUNNING:
             raise RunError(f"resume={folder}: this run is still going")
         return str(newest_good(folder) or "")
 

@@ -149,11 +149,6 @@ def locked(folder: Path) -> Iterator[None]:
         lock.release(unchanged=True)
 
 
-def is_running(folder: Path) -> bool:
-    """Whether a process holds the lock of a run folder."""
-    return FolderLock(folder).holder() is not None
-
-
 def read_json(path: Path) -> dict[str, Any]:
     """The content of a JSON file; {} if it is missing or no JSON object can be read from it."""
     with suppress(OSError, ValueError, RecursionError):

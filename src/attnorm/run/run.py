@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from attnorm.errors import RunError
 from attnorm.run import folder as named
 from attnorm.run.config_file import read_settings
-from attnorm.run.folder import FolderLock, RunState, is_running, opened, read_json
+from attnorm.run.folder import FolderLock, RunState, opened, read_json
 from attnorm.run.key import arm_settings
 from attnorm.run.tables import COLUMNS, read_csv
 
@@ -70,7 +70,7 @@ class Run:
     @cached_property
     def state(self) -> RunState:
         """What has become of it."""
-        if is_running(self.folder):
+        if FolderLock(self.folder).holder() is not None:
             return RunState.RUNNING
         if not self.exists or not self.config_file.stat().st_size:
             return RunState.ABSENT  # also if it was stopped before it had recorded its settings: it cannot be resumed

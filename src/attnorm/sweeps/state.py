@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from attnorm.run.folder import COST, EVENTS, FURTHER, TUNE, RunState, is_running
+from attnorm.run.folder import COST, EVENTS, FURTHER, TUNE, RunState
 from attnorm.sweeps.jobs import Job, job_folder
 
 SWEEP_LOCK = "sweep.lock"
@@ -179,7 +179,7 @@ def is_event(content: Any) -> bool:
 
 def is_held(job: Job) -> bool:
     """Whether a process of the job lives. Its lock is taken before the process starts, and the process inherits it."""
-    return job.run.job_lock.holder() is not None or is_running(job.folder)
+    return job.run.job_lock.holder() is not None or job.run.state is RunState.RUNNING
 
 
 def state_of_job(job: Job, journal: Journal) -> JobState:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
-from attnorm.run.folder import is_running
+from attnorm.run.folder import RunState
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.state import holders
 
@@ -61,7 +61,7 @@ class Attached:
         if self.job.run.job_lock.holder() is not None:
             return False
         # a run that somebody resumed by hand holds only the lock of its own: it is waited for, but not stopped
-        return self.stopped or not is_running(self.job.folder)
+        return self.stopped or self.job.run.state is not RunState.RUNNING
 
     def stop(self) -> None:
         self.stopped = True
