@@ -59,7 +59,8 @@ class Run:
         if not self.exists:
             raise RunError(f"{key}={self.folder}: no {named.CONFIG} there, so it is not a run folder")
         if not self.config_file.stat().st_size:
-            raise RunError(f"{key}={self.folder}: the run ended before it had recorded its settings; start it anew")
+            why = f"{named.CONFIG} is empty, so the run ended before it had recorded its settings; start it anew"
+            raise RunError(f"{key}={self.folder}: {why}")
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -79,8 +80,7 @@ class Run:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """The content of summary.json: final scores, number of updates, whether it finished. {} without the file, and
-        while the run is going: a summary is then of its earlier part."""
+        """The content of summary.json, {} without it, and while the run is going: the file is of an earlier part."""
         return {} if self.state is RunState.RUNNING else self.record("summary")
 
     def record(self, stem: str) -> dict[str, Any]:
