@@ -31,12 +31,11 @@ from attnorm.cli import train as front
 from attnorm.cli.attention import read_attention
 from attnorm.cli.compare import CompareSettings
 from attnorm.cli.doctor import read_keys as read_doctor
-from attnorm.cli.evaluate import EvalKeys
+from attnorm.cli.evaluate import EvalKeys, files_of
 from attnorm.cli.generate import GenerateKeys
 from attnorm.cli.probe import read_probe
 from attnorm.cli.read_sweep import read_sweep
 from attnorm.cli.report import read_report
-from attnorm.cli.score_predictions import files_of
 from attnorm.cli.sweep import sample_jobs
 from attnorm.data.sources.gigaword import FILES
 from attnorm.errors import ConfigError

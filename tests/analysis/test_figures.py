@@ -17,8 +17,7 @@ from attnorm.analysis.figures import (
     normalizer_of,
     split_label,
 )
-from attnorm.run.tables import CsvTable
-from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE
+from attnorm.run.tables import NO_EVIDENCE, CsvTable
 
 CONFIG = {
     "task": {"name": "gigaword"},

@@ -18,7 +18,7 @@ from attnorm.analysis.report.content import collect
 from attnorm.analysis.report.curves import Point
 from attnorm.analysis.report.page import figures_of, html_of, json_of, write_page
 from attnorm.errors import UserError
-from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE
+from attnorm.run.tables import NO_EVIDENCE
 
 SMALL = {"examples": 40, "steps": 600}
 EVIL = "</script><img src=x onerror=alert(1)><!--"

@@ -17,6 +17,7 @@ import pytest
 import runs
 from builders import build_source
 from lightning_fabric.utilities.exceptions import MisconfigurationException
+from made_up_runs import make_run
 from marks import slow
 from omegaconf import OmegaConf
 
@@ -29,7 +30,10 @@ from attnorm.spec.overrides import SHARED
 from attnorm.tasks.seq2seq import base as seq2seq
 from attnorm.training import console
 
-HEAVY = ("torch", "pytorch_lightning", "datasets", "transformers", "matplotlib")
+HEAVY = {  # libraries that take long to import
+    *("torch", "torch._dynamo", "pytorch_lightning", "datasets", "transformers", "matplotlib", "pandas", "scipy"),
+    *("wandb", "tensorboard"),
+}
 ARTICLE = "police in the capital said on monday that two men were arrested ."
 
 
@@ -46,16 +50,46 @@ def refused(monkeypatch, capsys, script, *arguments):
 # starting
 
 
-@pytest.mark.parametrize("script", ["train", "eval", "generate"])
-def test_help_loads_nothing_heavy(tmp_path, script):
-    ended = runs.command("-X", "importtime", str(runs.ROOT / f"{script}.py"), "--help", cwd=tmp_path)
-    assert ended.returncode == 0
-    loaded = set(re.findall(r"\| +([\w.]+)$", ended.stderr, re.M))
-    assert "yaml" in loaded or "omegaconf" in loaded  # the list is one
-    assert not loaded & set(HEAVY)
-    expected = {"train": "max_steps: ", "eval": "attnorm eval run=", "generate": "attnorm generate run="}
-    assert expected[script] in ended.stdout
+SCRIPTS = {
+    "train": ("train.py", "max_steps: "),
+    "eval": ("eval.py", "attnorm eval run="),
+    "generate": ("generate.py", "attnorm generate run="),
+}
+VERB = "import sys; from attnorm.cli.main import main; sys.argv = ['attnorm', *sys.argv[1:]]; sys.exit(main())"
+LOADED = [  # a command or a program, the most modules and the heavy ones that it may load, and its exit code
+    (("import attnorm.nn",), 1300, {"torch"}, 0),
+    (("import attnorm; print(attnorm.load_run('{runs}/hnas-1').scores)",), 700, set(), 0),
+    (("train", "--help"), 500, set(), 0),
+    (("eval", "metric=rouge", "predictions={texts}", "references={texts}"), 2500, {"pandas", "scipy"}, 0),  # of nltk
+    (("compare", "{runs}"), 1700, {"pandas", "scipy"}, 0),
+    (("report", "{runs}", "out={texts}.html"), 2000, {"pandas", "scipy"}, 0),
+    (("eval", "run={texts}"), 2000, {"torch"}, 2),
+    (("probe", "normalizers=softmx"), 2300, {"torch", "scipy"}, 2),
+]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_shows_its_keys_and_writes_nothing(tmp_path, script):
+    file, expected = SCRIPTS[script]
+    ended = runs.command(str(runs.ROOT / file), "--help", cwd=tmp_path)
+    assert ended.returncode == 0 and expected in ended.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("typed", "most", "needed", "code"), LOADED, ids=[" ".join(it[0])[:30] for it in LOADED])
+def test_a_command_loads_what_it_needs(tmp_path, typed, most, needed, code):
+    places = {"texts": tmp_path / "texts", "runs": tmp_path / "runs"}
+    places["texts"].write_text("the cat sat\n")
+    if "{runs}" in " ".join(typed):
+        for name in ("softmax-1", "softmax-2", "hnas-1", "hnas-2"):
+            make_run(places["runs"] / name, name[:-2], int(name[-1]))
+    program = () if typed[0].startswith("import ") else (VERB,)
+    ended = runs.command("-X", "importtime", "-c", *program, *(it.format(**places) for it in typed), cwd=tmp_path)
+    loaded = set(re.findall(r"\| +([\w.]+)$", ended.stderr, re.M))
+    assert "attnorm.moved" in loaded  # the list is one
+    assert loaded & HEAVY <= needed
+    assert len(loaded) <= most
+    assert ended.returncode == code, ended.stderr[-500:]
 
 
 @pytest.mark.parametrize("arguments", [(), ("-h",), ("--help",), ("run=x", "--help")])

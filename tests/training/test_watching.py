@@ -13,16 +13,17 @@ from attnorm.attention import MultiHeadAttention, Normalizer, build_normalizer, 
 from attnorm.attention.multihead import observe
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.data.sampler import TokenBatches
+from attnorm.models.recording import layer_label
 from attnorm.models.seq2seq import Seq2Seq
 from attnorm.run.checkpoint import load_weights
 from attnorm.run.run import Run
-from attnorm.run.tables import read_csv
+from attnorm.run.tables import NO_EVIDENCE, read_csv
 from attnorm.tasks.mlm.task import MaskedLMModule
 from attnorm.tasks.task import task_of
 from attnorm.training import console
 from attnorm.training.callbacks import attention_stats as watching
-from attnorm.training.callbacks.attention_stats import AttentionStats, layer_label
-from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE, fast_scalars, learned_scalars
+from attnorm.training.callbacks.attention_stats import AttentionStats
+from attnorm.training.callbacks.learned_scalars import fast_scalars, learned_scalars
 
 TWO = ("model.encoder_layers=2", "callbacks.attention_stats.every_n_steps=1", "task.max_steps=3")
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnorm.attention.names import short_name
+from attnorm.imports import short_name
 from attnorm.run.run import Run
-from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE, is_share
+from attnorm.run.tables import NO_EVIDENCE, is_share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,7 +8,7 @@ from torch import nn
 
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.scorers import Scorer
-from attnorm.imports import find, nearest, parameters
+from attnorm.imports import find, nearest, parameters, short_name
 
 NORMALIZERS = {
     "softmax": "attnorm.attention.normalizers.softmax.Softmax",
@@ -140,11 +140,6 @@ def build(kind: str, name: str, options: Mapping[str, Any], facts: Mapping[str, 
         return cls(**given)
     except ValueError as error:
         raise ValueError(f"{kind} {name!r}: {error}") from error
-
-
-def short_name(name: str) -> str:
-    """The key of a part's options: its name, or the class name if it is a dotted path."""
-    return name.replace(":", ".").rpartition(".")[2]
 
 
 def build_part(kind: str, name: str, attention: Mapping[str, Any], **facts: Any) -> Any:

@@ -5,12 +5,13 @@ from typing import Any
 
 from attnorm.attention.layer_options import LAYER_OPTIONS, LayerOptions
 from attnorm.attention.multihead import MultiHeadAttention
-from attnorm.attention.names import build_part, normalizers_of, problem_of_part, short_name
+from attnorm.attention.names import build_part, normalizers_of, problem_of_part
 from attnorm.attention.normalizers._fixed import fixed_value
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.priors import Sum
 from attnorm.attention.scorers import Scorer
 from attnorm.attention.tables import DEFAULT, Rule, broken
+from attnorm.imports import short_name
 from attnorm.wording import counted
 
 MIXTURES = ("hnas", "hnas_prefix", "mix")  # normalizers whose shares can be fixed

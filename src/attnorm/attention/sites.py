@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from attnorm.attention.layer_options import LAYER_OPTIONS
-from attnorm.attention.names import PARTS, normalizers_of, short_name
+from attnorm.attention.names import PARTS, normalizers_of
 from attnorm.attention.priors import needs_of
 from attnorm.attention.site import Site
 from attnorm.attention.tables import (
@@ -25,7 +25,7 @@ from attnorm.attention.tables import (
     table_rules,
     value_rules,
 )
-from attnorm.imports import find, nearest
+from attnorm.imports import find, nearest, short_name
 
 
 def resolve_attention(attention: Mapping, sites: Mapping[str, bool]) -> dict[str, Any]:

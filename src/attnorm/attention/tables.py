@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from attnorm.attention.layer_options import LAYER_OPTIONS
-from attnorm.attention.names import normalizers_of, short_name
-from attnorm.imports import nearest
+from attnorm.attention.names import normalizers_of
+from attnorm.imports import nearest, short_name
 
 DEFAULT = "_default_"
 SWITCHES = tuple(table for table in LAYER_OPTIONS if table != "gate")  # on or off

@@ -23,11 +23,11 @@ from attnorm.analysis.probes.verdicts import (
     write_csv,
 )
 from attnorm.analysis.verdict import AT_THESE_RATES
-from attnorm.attention.names import short_name
 from attnorm.attention.testing.before_training import failure_of, is_of_attnorm
 from attnorm.attention.testing.cases import WIDTH
 from attnorm.errors import ConfigError, Problem
 from attnorm.files import why_not_writable
+from attnorm.imports import short_name
 from attnorm.probes import PROBES
 from attnorm.probes.arm import ALIASES, NULLS, Arm
 from attnorm.probes.ensemble import stack

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from attnorm.data.sources.base import RowSchema
     from attnorm.data.tokenizers.base import Tokenizer
 
@@ -68,16 +68,20 @@ def cut(sequences: Sequence[list[int]], limit: int) -> tuple[list[list[int]], in
     return [sequence[:limit] for sequence in sequences], sum(len(sequence) > limit for sequence in sequences)
 
 
-def pad(sequences: list[list[int]], pad_id: int) -> Tensor:
+def pad(sequences: list[list[int]], pad_id: int) -> "Tensor":
     """Pads lists of ids to one int64 tensor (B, longest)."""
+    import torch
+
     table = np.full((len(sequences), max(map(len, sequences))), pad_id, dtype=np.int64)
     for row, ids in zip(table, sequences, strict=True):
         row[: len(ids)] = ids
     return torch.from_numpy(table)
 
 
-def second_part(first: Sequence[int], sequences: Sequence[Sequence[int]]) -> Tensor:
+def second_part(first: Sequence[int], sequences: Sequence[Sequence[int]]) -> "Tensor":
     """bool (B, N): the tokens after the first part, which has the lengths `first`. Padding is False."""
+    import torch
+
     lengths = torch.tensor([len(sequence) for sequence in sequences])[:, None]
     positions = torch.arange(int(lengths.max()))
     return (positions >= torch.tensor(first)[:, None]) & (positions < lengths)

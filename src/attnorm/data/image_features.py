@@ -14,20 +14,21 @@ from collections.abc import Iterable, Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO, ClassVar
+from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from attnorm.data.sources.base import VISUAL, Source
 from attnorm.errors import DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CHUNK = 1 << 20  # bytes that are written at a time
 NAMED = 10  # maximum number of images in a message
 COCO = re.compile(r"(?:COCO_\w+_)?(\d{12})(?:\.jpg)?")  # the names of the images of COCO, which contain their id
 
-View = tuple[Tensor, Tensor, Tensor | None]
+View = tuple["Tensor", "Tensor", "Tensor | None"]
 Boxes = tuple[np.ndarray, np.ndarray | None]  # features (n, width) and geometry (n, 4) of the present boxes
 
 
@@ -96,6 +97,8 @@ def refuse_missing(where: object, missing: Sequence[str], what: str = "features"
 
 def padded(images: Sequence[Boxes], boxes: int, width: int) -> View:
     """Stacks the boxes of several images into one view. Either all images have a geometry, or none has."""
+    import torch
+
     features = np.zeros((len(images), boxes, width), np.float32)
     present = np.zeros((len(images), boxes), bool)
     geometry = np.zeros((len(images), boxes, 4), np.float32)
@@ -130,8 +133,10 @@ class MappedRows:
         """Raises ValueError that names the images that are missing."""
         refuse_missing(self.folder, [image for image in images if image not in self.rows], self.what)
 
-    def tensors(self, images: Sequence[str]) -> list[Tensor]:
+    def tensors(self, images: Sequence[str]) -> "list[Tensor]":
         """The rows of some images, of each array."""
+        import torch
+
         self.check(images)
         rows = [self.rows[image] for image in images]
         return [torch.from_numpy(array[rows]) for array in self.arrays]

@@ -5,14 +5,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from pydantic import Field
-from torch import Tensor
 
 from attnorm.data.image_features import ImageFeatures, MappedRows, coco_id, new_array
 from attnorm.errors import DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Side = Annotated[int, Field(ge=16)]  # pixels, of which the smallest things of the built-in scenes then have 1.3
 
@@ -48,7 +50,7 @@ class Images(ABC):
         """Raises ValueError that names the images that are missing."""
 
     @abstractmethod
-    def read(self, images: Sequence[str]) -> dict[str, Tensor]:
+    def read(self, images: Sequence[str]) -> "dict[str, Tensor]":
         """The tensors of some images.
 
         image:   uint8 (B, 3, side, side), or the features of regions, float32 (B, regions, width).
@@ -68,7 +70,7 @@ class MappedPixels(MappedRows, Images):
     def files(self) -> list[str]:
         return ["pixels.npy"]
 
-    def read(self, images: Sequence[str]) -> dict[str, Tensor]:
+    def read(self, images: Sequence[str]) -> "dict[str, Tensor]":
         [pixels] = self.tensors(images)
         return {"image": pixels.permute(0, 3, 1, 2)}
 
@@ -94,7 +96,7 @@ class RegionFeatures(Images):
     def check(self, images: Iterable[str]) -> None:
         self.views.check(map(self._stored_as, images))
 
-    def read(self, images: Sequence[str]) -> dict[str, Tensor]:
+    def read(self, images: Sequence[str]) -> "dict[str, Tensor]":
         [(features, present, _)] = self.views.read(list(map(self._stored_as, images)))
         return {"image": features, "present": present}
 

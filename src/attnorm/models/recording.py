@@ -1,6 +1,6 @@
 """What every attention layer of a model computes in a forward pass, together with the states around it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -134,3 +134,19 @@ def record(model: nn.Module) -> Iterator[dict[str, LayerRecord]]:
                 hooks.callback(module.register_forward_hook(after_residual).remove)
         hooks.enter_context(observe_all(model, seen.__setitem__))
         yield records
+
+
+def layer_label(name: str, stacks: Mapping[str, str]) -> str:
+    """A short label for the module name of an attention layer: "encoder/0" for "encoder.layers.0.attention",
+    "fusion" for "fusion.attention", "guided/0/cross" for "guided.0.cross".
+
+    stacks: what a model calls a stack whose module has another name, as in `Seq2Seq.stacks`: "decoder/1/cross" for
+    "layers.1.cross" with {"layers": "decoder"}.
+    """
+    stack, *rest = name.removesuffix(".attention").split(".")
+    return "/".join([stacks.get(stack, stack), *(part for part in rest if part != "layers")])
+
+
+def stacks_of(model: nn.Module) -> Mapping[str, str]:
+    """The names that a model declares for its stacks, or none."""
+    return getattr(model, "stacks", {})

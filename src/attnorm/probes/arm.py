@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from attnorm.attention.names import NORMALIZERS, PARTS, build, short_name
+from attnorm.attention.names import NORMALIZERS, PARTS, build
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.surroundings import in_layer
-from attnorm.imports import find, parameters
+from attnorm.imports import find, parameters, short_name
 
 NULLS = ("uniform", "none")
 CONTENT = "content"  # the prior u that is computed from the states of the keys

@@ -7,10 +7,11 @@ The value of this option may be a run folder. It is replaced by the shares that 
 from collections.abc import Mapping
 from typing import Any
 
-from attnorm.attention.names import build, normalizers_of, short_name
+from attnorm.attention.names import build, normalizers_of
 from attnorm.attention.site import MIXTURES
 from attnorm.attention.tables import names_in
 from attnorm.errors import ConfigError, Problem
+from attnorm.imports import short_name
 from attnorm.run.folder import CONFIG
 from attnorm.run.run import Run
 

@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Self
 
 from attnorm.errors import RunError
+from attnorm.imports import short_name
 from attnorm.run import folder as named
 from attnorm.run.config_file import read_settings
 from attnorm.run.folder import FolderLock, RunState, opened, read_json
@@ -124,8 +125,6 @@ class Run:
         """The label of its attention, such as "hnas"."""
         if label := self.label:
             return str(label)
-        from attnorm.attention.names import short_name
-
         names = [value for value in self.config["attention"].values() if isinstance(value, str)]
         return "_".join(dict.fromkeys(map(short_name, names))) or "none"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from attnorm.files import replacing
 
 COLUMNS = ("step", "layer", "head", "value")  # of a learned scalar
+NO_EVIDENCE = "A weight near one half is no evidence that a layer uses both: it may not have moved yet."
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
@@ -41,6 +42,11 @@ class CsvTable:
             writer = csv.DictWriter(file, self.columns)
             writer.writeheader()
             writer.writerows(rows)
+
+
+def is_share(name: str) -> bool:
+    """Whether a learned scalar is the share of a normalizer in a mixture, as of `hnas` or `mix`."""
+    return name.endswith("hybrid_weights") or "mix_" in name
 
 
 def cut_history(paths: Iterable[Path], step: int) -> None:

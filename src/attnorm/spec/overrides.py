@@ -13,7 +13,6 @@ from attnorm.parts import class_of, names_of
 from attnorm.spec.command import cannot_be_set
 from attnorm.spec.compose import escaped
 from attnorm.spec.settings import CleaningConfig, DataConfig, leaves
-from attnorm.tasks.task import Task
 
 OVERRIDABLE = ("data", "paths")  # what a finished run can be scored with anew, besides `scoring` of its task
 SHARED = (*names_of(DataConfig), *names_of(CleaningConfig))
@@ -22,6 +21,8 @@ SHARED = (*names_of(DataConfig), *names_of(CleaningConfig))
 def changed(recorded: Mapping[str, Any], changes: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """The run's configuration with the overrides applied. `data=<source>` takes that source's file from conf/data, but
     keeps how the run cleaned its text and cut its batches. Raises ConfigError for a key that is not there."""
+    from attnorm.tasks.task import Task
+
     cfg = OmegaConf.create(escaped(recorded))
     problems: list[str] = []
     allowed = [*OVERRIDABLE, *class_of("task", recorded["task"], Task).scoring]

@@ -57,7 +57,8 @@ def resolve(
     """The configuration of a run that trains. Raises ConfigError with every problem of the settings.
 
     Lightning takes seconds to import, so problems that are found without it are reported without it, unless the user
-    also typed keys that only Lightning can judge: then all problems are reported together.
+    also typed keys that only Lightning can judge: then all problems are reported together. So it is with what an
+    optimizer says of its values.
 
     settings: the composed values. overrides: those of the command line, "key=value". checkpoint: the one in the folder
     `resume` from which the run continues.
@@ -69,9 +70,11 @@ def resolve(
         checkpoint = Path(settings["ckpt_path"])
     settings = resolve_init(settings, checkpoint)
     config = read(settings, task, problems, ("train", "validation"), typed)
-    optimization = read_optimization(settings["optimizer"], settings["scheduler"], problems)
     run = problems.typed("run", RunSettings, settings["run"])
     trainer = read_trainer(settings["trainer"], problems)
+    groups = {override.key_or_group.split(".")[0] for override in typed}
+    build = not problems or not groups.isdisjoint(("optimizer", "scheduler"))
+    optimization = read_optimization(settings["optimizer"], settings["scheduler"], problems, build)
     if problems.is_valid("trainer", "data"):
         problems += check_update_size(settings["data"], trainer)
     if config is not None and checkpoint is not None:
@@ -79,7 +82,7 @@ def resolve(
     callbacks: dict[str, Part] = {}
     loggers: dict[str, Part] = {}
     undecided = {group for group in LIGHTNING_GROUPS if problems.is_valid(group)}
-    if not problems or any(override.key_or_group.split(".")[0] in undecided for override in typed):
+    if not problems or groups & undecided:
         callbacks = read_entries("callbacks", settings["callbacks"], problems)
         loggers = read_entries("logger", settings["logger"], problems)
         trainer = check_trainer(trainer, problems)

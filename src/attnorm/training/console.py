@@ -2,17 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pytorch_lightning as pl
-from pytorch_lightning.profilers import AdvancedProfiler, Profiler
 from rich.markup import escape
 from rich.table import Table
 
 from attnorm.progress import console
 from attnorm.run.folder import RunState
+from attnorm.run.tables import NO_EVIDENCE, is_share
 from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.results import NAMES, NATS_OR_BITS, Results
-from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE, is_share
+
+if TYPE_CHECKING:
+    from pytorch_lightning import Trainer
+    from pytorch_lightning.profilers import Profiler
 
 WIDE = 6  # metrics that a table has side by side; more of them stand one below the other
 UNLIMITED = 10_000  # columns of a console
@@ -39,8 +42,10 @@ def show_plan(summary: dict, batch_tokens: int, updates: int) -> None:
     console.print(f"{updates:,} updates of at most {batch_tokens:,} tokens ({padding}), {size}")
 
 
-def show_profile(trainer: pl.Trainer) -> None:
+def show_profile(trainer: "Trainer") -> None:
     """The report of trainer.profiler, unless it is as long as that of `advanced`, and where its files are."""
+    from pytorch_lightning.profilers import AdvancedProfiler
+
     profiler: Profiler = trainer.profiler  # type: ignore[attr-defined]  # set by Lightning
     if profiler.dirpath is not None:
         if not isinstance(profiler, AdvancedProfiler):

@@ -57,6 +57,10 @@ Draw = Callable[[Path], list[Path]]
 SAMPLES = 5  # examples that are shown at the end
 
 
+class MemoryCallback(OutOfMemory, pl.Callback):
+    """`OutOfMemory` as a callback; evaluating a run imports no Lightning."""
+
+
 def train(
     config: ResolvedConfig,
     run_folder: Path,
@@ -95,7 +99,7 @@ def train(
         GracefulStop(run) as stop,
         Watchdog(run_folder, config.run.hang_timeout, summary.fail) as watchdog,
         RunLoggers(config, run_folder, draw) as loggers,
-        OutOfMemory(config) as memory,
+        MemoryCallback(config) as memory,
     ):
 
         def record() -> None:
@@ -122,7 +126,7 @@ def train(
         task_module = task.module(model, splits["train"].tokenizer, splits["validation"])
         module = TrainingModule(task_module, config.optimization)
         progress = ProgressFile(run, task_module.monitor, task_module.mode, summary.wall_seconds)
-        watching = [throughput, finite, memory, progress, watchdog, loggers]
+        watching: list[pl.Callback] = [throughput, finite, memory, progress, watchdog, loggers]
         trainer = build_trainer(config, run, task_module, watching, stop)
         data = TaskDataModule(task, splits)
         updates = set_length(trainer, data)

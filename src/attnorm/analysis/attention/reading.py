@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from attnorm.attention.measures import sink_rate
 from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.imports import nearest
-from attnorm.models.recording import LayerRecord, record
+from attnorm.models.recording import LayerRecord, layer_label, record, stacks_of
 from attnorm.tasks.task import Tokens
-from attnorm.training.callbacks.attention_stats import layer_label, stacks_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,7 +19,7 @@ from attnorm.analysis.report.curves import (
 )
 from attnorm.analysis.report.results import title_of
 from attnorm.run.run import Run
-from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE, is_share
+from attnorm.run.tables import NO_EVIDENCE, is_share
 
 MOST_SCALARS = 12  # charts of learned scalars
 GRADIENT_NORM = "train/gradient_norm"

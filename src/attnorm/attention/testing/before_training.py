@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from attnorm.attention.names import PARTS, build_part, short_name
+from attnorm.attention.names import PARTS, build_part
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.site import Site
 from attnorm.attention.sites import Sites
@@ -17,7 +17,7 @@ from attnorm.attention.testing.cases import PRIORS, WIDTH, Subject
 from attnorm.attention.testing.check import PROPERTIES, meaning_of
 from attnorm.attention.testing.report import Failure, Result, Skip
 from attnorm.errors import Problem
-from attnorm.imports import find, parameters
+from attnorm.imports import find, parameters, short_name
 
 CHEAPEST = ("masked_entries_are_zero", "dead_rows_give_zero")
 CAUSAL = "no_leak_in_causal_use"  # tried at autoregressive sites

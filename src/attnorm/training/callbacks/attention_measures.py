@@ -6,16 +6,14 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from attnorm.models.recording import record
+from attnorm.models.recording import layer_label, record, stacks_of
 from attnorm.run.writing import RunWriter
 from attnorm.schema import Count
 from attnorm.training.callbacks.attention_stats import (
     EveryNSteps,
     first_batch,
     in_evaluation,
-    layer_label,
     log_now,
-    stacks_of,
 )
 from attnorm.training.module import TrainingModule
 

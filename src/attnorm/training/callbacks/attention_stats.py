@@ -1,6 +1,6 @@
 """Entropy and column mass of every attention head while a model trains."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,27 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from attnorm.attention.multihead import entropy, observe, smallest_column_mass
+from attnorm.models.recording import layer_label, stacks_of
 from attnorm.run.tables import CsvTable, read_csv
 from attnorm.run.writing import RunWriter
 from attnorm.schema import WholeNumber
 from attnorm.tasks.ranks import gathered
 from attnorm.training.module import TrainingModule
-
-
-def layer_label(name: str, stacks: Mapping[str, str]) -> str:
-    """A short label for the module name of an attention layer: "encoder/0" for "encoder.layers.0.attention",
-    "fusion" for "fusion.attention", "guided/0/cross" for "guided.0.cross".
-
-    stacks: what a model calls a stack whose module has another name, as in `Seq2Seq.stacks`: "decoder/1/cross" for
-    "layers.1.cross" with {"layers": "decoder"}.
-    """
-    stack, *rest = name.removesuffix(".attention").split(".")
-    return "/".join([stacks.get(stack, stack), *(part for part in rest if part != "layers")])
-
-
-def stacks_of(model: nn.Module) -> Mapping[str, str]:
-    """The names that a model declares for its stacks, or none."""
-    return getattr(model, "stacks", {})
 
 
 class EveryNSteps(pl.Callback):

@@ -7,14 +7,14 @@ import pytorch_lightning as pl
 from torch import Tensor, nn
 
 from attnorm.attention.multihead import attention_layers
+from attnorm.models.recording import layer_label, stacks_of
 from attnorm.optim import with_hooks
 from attnorm.run.tables import COLUMNS
 from attnorm.run.writing import RunWriter
 from attnorm.schema import Count
-from attnorm.training.callbacks.attention_stats import EveryNSteps, layer_label, log_now, stacks_of
+from attnorm.training.callbacks.attention_stats import EveryNSteps, log_now
 from attnorm.training.module import TrainingModule
 
-NO_EVIDENCE = "A weight near one half is no evidence that a layer uses both: it may not have moved yet."
 RESERVED = (
     "attention",
     "head_measures",
@@ -60,11 +60,6 @@ class LearnedScalars(EveryNSteps):
                 metrics[f"{name}/{layer}"] = sum(values) / len(values)
         if metrics:
             log_now(trainer, metrics)
-
-
-def is_share(name: str) -> bool:
-    """Whether a learned scalar is the share of a normalizer in a mixture, as of `hnas` or `mix`."""
-    return name.endswith("hybrid_weights") or "mix_" in name
 
 
 def fast_scalars(model: nn.Module) -> set[str]:

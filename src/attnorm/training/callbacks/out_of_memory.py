@@ -3,9 +3,8 @@
 import traceback
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
@@ -15,6 +14,9 @@ from attnorm.errors import UserError
 from attnorm.spec.settings import ResolvedConfig
 from attnorm.training.environment import peak_memory
 
+if TYPE_CHECKING:
+    from pytorch_lightning import Trainer
+
 ON_CPU = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory")
 
 
@@ -22,25 +24,25 @@ class NotEnoughMemory(UserError, MemoryError):
     """A batch did not fit into memory."""
 
 
-class OutOfMemory(pl.Callback):
+class OutOfMemory:
     """Turns an out-of-memory error into NotEnoughMemory, with the original error as its cause.
 
-    It is used as a context manager around training and scoring, and as a callback of the trainer, from which it knows
-    the step. A Linux kernel that kills the process for its use of memory leaves nothing to turn: such a run is found as
-    killed, see `RunState`.
+    It is used as a context manager around training and scoring; in training it is also a callback of the trainer, from
+    which it knows the step (`training.train.MemoryCallback`). A Linux kernel that kills the process for its use of
+    memory leaves nothing to turn: such a run is found as killed, see `RunState`.
 
     cfg: the configuration of the run.
     """
 
     def __init__(self, cfg: ResolvedConfig):
         self.cfg = cfg
-        self.trainer: pl.Trainer | None = None
+        self.trainer: Trainer | None = None
         self.phase = "scoring"
 
-    def on_train_start(self, trainer: pl.Trainer, *_: Any) -> None:
+    def on_train_start(self, trainer: "Trainer", *_: Any) -> None:
         self.trainer, self.phase = trainer, "training"
 
-    def on_validation_start(self, trainer: pl.Trainer, *_: Any) -> None:
+    def on_validation_start(self, trainer: "Trainer", *_: Any) -> None:
         self.trainer, self.phase = trainer, "validation"
 
     def on_validation_end(self, *_: Any) -> None:
@@ -49,7 +51,7 @@ class OutOfMemory(pl.Callback):
     def on_train_end(self, *_: Any) -> None:
         self.phase = "scoring"
 
-    def __enter__(self) -> "OutOfMemory":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, where: TracebackType | None) -> None:
