@@ -1,14 +1,15 @@
 """Base class of all normalizers. A normalizer turns scores into attention weights."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from attnorm.attention.hooks import TrainingHooks
 from attnorm.attention.masking import Mask, allowed_in, dense_mask, hides_the_future
-from attnorm.attention.normalizers.scores import add_log_prior as add_log_prior  # own normalizers import these here
+from attnorm.attention.normalizers.scores import Given as Given  # own normalizers import these here
+from attnorm.attention.normalizers.scores import add_log_prior as add_log_prior
 from attnorm.attention.normalizers.scores import dot_scores, masked_scores, upcast, with_shared_heads
 from attnorm.attention.normalizers.scores import logsumexp_over_queries as logsumexp_over_queries
 from attnorm.attention.normalizers.scores import softmax_over_keys as softmax_over_keys
@@ -16,17 +17,6 @@ from attnorm.attention.surroundings import being_transformed, may_look, without_
 
 AT_MOST_ONE = (0.0, 1.0)  # a value for `Normalizer.total`, for example for sigmoid attention divided by M
 LOWEST = -1e30  # is added to the score of a masked pair where -inf would give NaN
-
-
-class Given(NamedTuple):
-    """What the formula of a normalizer may use besides the scores, as it was passed to `Normalizer.forward`."""
-
-    mask: Tensor | Mask | None = None
-    log_prior: Tensor | None = None
-    keys: Tensor | None = None
-    scale: float | None = None
-    queries: Tensor | None = None
-    features: Tensor | None = None
 
 
 class Normalizer(TrainingHooks):
@@ -137,7 +127,9 @@ class Normalizer(TrainingHooks):
             s = masked_scores(scores, mask)
             if self.finite_scores:
                 allowed = s != -torch.inf
-                return self.finite_weights(s.masked_fill(~allowed, 0.0), allowed, given).to(scores.dtype)
+                weights, live = self.finite_weights(s.masked_fill(~allowed, 0.0), allowed, given)
+                assert live is not None  # because there is a mask
+                return (weights * live).to(scores.dtype)
             return self.weights(s, given).to(scores.dtype)
 
     def __call__(self, scores: Tensor, mask: Tensor | Mask | None = None, **given: Any) -> Tensor:
@@ -202,46 +194,50 @@ class Normalizer(TrainingHooks):
         """
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         self.refuse_leak(mask)
-        weights = self.weights_of(q, k, mask, log_prior=log_prior, scale=scale, features=features)
-        return weights.to(v.dtype) @ v
+        weights, live = self._weights_and_live(Given(mask, log_prior, k, scale, q, features))
+        output = weights.to(v.dtype) @ v
+        return output if live is None else output * live  # fewer numbers than the weights
 
-    def weights_of(
-        self,
-        q: Tensor,
-        k: Tensor,
-        mask: Tensor | Mask | None = None,
-        *,
-        log_prior: Tensor | None = None,
-        scale: float,
-        features: Tensor | None = None,
-    ) -> Tensor:
-        """The weights (B, H, N, M) for the scores `scale` q k', which are finite, in float32 or wider; as `attend`."""
+    def weights_of(self, q: Tensor, k: Tensor, mask: Tensor | Mask | None = None, **given: Any) -> Tensor:
+        """The weights (B, H, N, M) for the scores `scale` q k', which are finite, in float32 or wider.
+
+        given: log_prior, features and scale, as in `attend`; the scale has no default.
+        """
+        weights, live = self._weights_and_live(Given(mask, keys=k, queries=q, **given))
+        return weights if live is None else weights * live
+
+    def _weights_and_live(self, given: Given) -> tuple[Tensor, Tensor | None]:
+        q, k, scale = given.queries, given.keys, given.scale
+        assert q is not None and k is not None and scale is not None
         s = dot_scores(q, k, scale)
-        if not (self.finite_scores and self._has_plain_forward and s.numel()):
-            given = {"keys": k, "scale": scale, **self.declared(q, features)}
-            return self._weigh(s, mask, log_prior=log_prior, **given)
-        with without_autocast(s):
-            return self.finite_weights(s, dense_mask(mask, s), Given(mask, log_prior, k, scale, q, features))
+        if self.finite_scores and self._has_plain_forward and s.numel():
+            with without_autocast(s):
+                return self.finite_weights(s, dense_mask(given.mask, s), given)
+        options = {"log_prior": given.log_prior, "keys": k, "scale": scale, **self.declared(q, given.features)}
+        return self._weigh(s, given.mask, **options), None
 
-    def finite_weights(self, s: Tensor, allowed: Tensor | None, given: Given) -> Tensor:
-        """Calls `weights` with finite scores s (B, H, N, M). Rows without an allowed key are set to 0 afterwards.
+    def finite_weights(self, s: Tensor, allowed: Tensor | None, given: Given) -> tuple[Tensor, Tensor | None]:
+        """Calls `weights` with finite scores s (B, H, N, M), which it changes. Returns the weights and `live`: the rows
+        that have an allowed key, bool (B, H, N, 1). The others are to be set to 0. None: all have one.
 
         allowed: bool, broadcastable to s, or None if nothing is masked. LOWEST is added to the scores of masked pairs,
                  and is their prior. The prior excludes a key that no query may see, whose column is otherwise uniform.
         """
         log_prior = given.log_prior
         if allowed is None and log_prior is None:
-            return self.weights(s, given)
-        if log_prior is None:
+            return self.weights(s, given), None
+        if repeats := log_prior is None:
             live = allowed
         else:
             log_prior, live = log_prior.to(s.dtype).clamp(min=LOWEST), log_prior != -torch.inf
             live = live if allowed is None else live & allowed
         if allowed is not None:
             bias = torch.zeros_like(allowed, dtype=s.dtype).masked_fill_(~allowed, LOWEST)
-            s, log_prior = s + bias, bias if log_prior is None else torch.where(allowed, log_prior, LOWEST)
+            s = s + bias if being_transformed() else s.add_(bias)  # without another matrix
+            log_prior = bias if log_prior is None else torch.where(allowed, log_prior, LOWEST)
         assert live is not None  # the mask, the prior, or both
-        return self.weights(s, given._replace(log_prior=log_prior)) * live.any(-1, keepdim=True)
+        given = given._replace(log_prior=log_prior, repeats_mask=repeats)
+        return self.weights(s, given), live.any(-1, keepdim=True)
 
     def remainder_value(self) -> Tensor | None:
         """The value (H, D) that a layer gives the weight 1 - sum_j w_ij, beside the values of the keys. None: no value.

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from attnorm.attention.normalizers._fixed import Place, fixed_value, is_share
 from attnorm.attention.normalizers._key_bias import memory_linear
-from attnorm.attention.normalizers.base import FastNormalizer, Given, Normalizer
+from attnorm.attention.normalizers.base import FastNormalizer, Given, Normalizer, being_transformed
 from attnorm.attention.normalizers.dnas import DNAS
 from attnorm.attention.normalizers.softmax import Softmax
 
@@ -101,7 +101,10 @@ class HNAS(FastNormalizer):
         return torch.lerp(softmax, doubly, v)  # avoids temporary tensors for the two products
 
     def weights(self, s: Tensor, given: Given) -> Tensor:
-        return self.mix(self.dnas.weights(s, given), self.softmax.weights(s, given))
+        doubly, softmax = self.dnas.weights(s, given), self.softmax.weights(s, given)
+        if torch.compiler.is_compiling() or being_transformed() or not torch.is_grad_enabled():
+            return self.mix(doubly, softmax)
+        return Interpolation.apply(doubly, softmax, self.hybrid_weight()[:, None, None].to(s.dtype))
 
     def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor | None:
         """Mixes the outputs of both parts if neither of them needs the (N, M) weights."""
@@ -110,3 +113,23 @@ class HNAS(FastNormalizer):
         mask, log_prior, scale = given.mask, given.log_prior, given.scale
         parts = (part.attend(q, k, v, mask, log_prior=log_prior, scale=scale) for part in (self.dnas, self.softmax))
         return self.mix(*parts)
+
+
+class Interpolation(torch.autograd.Function):
+    """v * doubly + (1 - v) * softmax. The gradient of `torch.lerp` would write two more matrices of weights."""
+
+    @staticmethod
+    def forward(ctx: Any, doubly: Tensor, softmax: Tensor, v: Tensor) -> Tensor:
+        ctx.save_for_backward(doubly, softmax, v)
+        return torch.lerp(softmax, doubly, v)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        doubly, softmax, v = ctx.saved_tensors
+        of_doubly, of_v = v * g, None
+        if ctx.needs_input_grad[2] and v.numel() == 1:
+            flat = g.flatten()
+            of_v = (flat.dot(doubly.flatten()) - flat.dot(softmax.flatten())).view_as(v)
+        elif ctx.needs_input_grad[2]:
+            of_v = (g * (doubly - softmax)).sum_to_size(v.shape)
+        return of_doubly, g - of_doubly, of_v

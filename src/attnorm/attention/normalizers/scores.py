@@ -1,6 +1,7 @@
 """Scores: products of queries and keys, masks, priors, and softmaxes that are safe for rows and columns of -inf."""
 
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -8,6 +9,23 @@ from torch import Tensor
 
 from attnorm.attention.masking import Mask, dense_mask
 from attnorm.attention.surroundings import without_autocast
+
+
+class Given(NamedTuple):
+    """What the formula of a normalizer may use besides the scores, as it was passed to `Normalizer.forward`."""
+
+    mask: Tensor | Mask | None = None
+    log_prior: Tensor | None = None
+    keys: Tensor | None = None
+    scale: float | None = None
+    queries: Tensor | None = None
+    features: Tensor | None = None
+    repeats_mask: bool = False  # whether the prior only excludes masked pairs
+
+    @property
+    def row_prior(self) -> Tensor | None:
+        """The prior for a step over the keys of scores that are masked already."""
+        return None if self.repeats_mask else self.log_prior
 
 
 def with_shared_heads(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -36,7 +36,7 @@ class Sink(KeyBiased):
         return self.sink.learned_scalars()
 
     def weights(self, s: Tensor, given: Given) -> Tensor:
-        s = add_log_prior(s, given.log_prior)
+        s = add_log_prior(s, given.row_prior)
         b = self.sink().to(s.dtype).expand(*s.shape[:-1], 1)
         return torch.cat([b, s], -1).softmax(-1)[..., 1:]
 

@@ -19,7 +19,7 @@ class Softmax(KeyBiased):
     proportional_to_prior = True
 
     def weights(self, s: Tensor, given: Given) -> Tensor:
-        return add_log_prior(s, given.log_prior).softmax(-1)
+        return add_log_prior(s, given.row_prior).softmax(-1)
 
     def value(self, scores: Tensor, mask: Tensor | Mask | None = None, *, log_prior: Tensor | None = None) -> Tensor:
         """As `RowMap.value`, with Omega(p) = sum_j p_j log p_j: log sum_j u_j exp(s_ij)."""
