@@ -1,5 +1,6 @@
 """The path without an (N, M) table: exact against the formula, whatever the mask, and really without that table."""
 
+from functools import partial
 from itertools import product
 
 import pytest
@@ -17,6 +18,7 @@ from attnorm.attention.linear.logsumexp import attention, attention_and_logsumex
 from attnorm.attention.normalizers import _key_bias as key_bias
 from attnorm.attention.normalizers.base import Given
 from attnorm.attention.normalizers.sinkhorn import marginal_error
+from attnorm.attention.speed import make_inputs, peak, step
 
 pytestmark = pytest.mark.numerical
 
@@ -506,3 +508,14 @@ def test_transforms_of_functions_differentiate_as_finite_differences_do(variant)
     leaf = q.clone().requires_grad_()
     (plain,) = torch.autograd.grad(attend(leaf).square().sum(), leaf)
     assert_close(torch.func.grad(lambda q: attend(q).square().sum())(q), plain, **TIGHT)
+
+
+def test_dnas_needs_at_most_one_and_a_half_times_the_memory_of_softmax(monkeypatch):
+    monkeypatch.setitem(flash.CHUNK, "cpu", 2**17)  # one head at a time, as with 8,192 positions
+    inputs = make_inputs((1, 4, 2048, 64), torch.float32, "cpu")
+    megabytes = {}
+    for name in ("softmax", "dnas"):
+        attend = build_normalizer(name).attend
+        step(attend, inputs)  # kernels are checked at their first call
+        megabytes[name] = peak(partial(step, attend, inputs), "cpu")
+    assert megabytes["dnas"] < 1.5 * megabytes["softmax"]

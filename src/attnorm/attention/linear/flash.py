@@ -122,7 +122,7 @@ class InChannels(ABC):
     ) -> tuple[Tensor, Tensor]:
         if not needs_channels(q, bias):
             return self.plain_forward(q, k, v, scale, causal)
-        out, logsumexp = torch.empty_like(q), q.new_empty(q.shape[:-1], dtype=torch.float32)
+        out, logsumexp = empty_like(q), q.new_empty(q.shape[:-1], dtype=torch.float32)
         for heads in head_slices(q, k):
             wide = carry_bias(q[:, heads], k[:, heads], v[:, heads], bias, heads, scale)
             wide_out, logsumexp[:, heads] = self.plain_forward(*wide, scale, causal)
@@ -209,7 +209,7 @@ def wide_backward(
     """
     q, k, v, _, out, logsumexp, scale, causal = call
     width = q.shape[-1]
-    grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    grads = empty_like(q), empty_like(k), empty_like(v)
     grad_bias = logsumexp.new_empty(*k.shape[:2], 1, k.shape[-2]) if bias_needs_grad else None
     for heads in head_slices(q, k):
         wide = widened(heads)
@@ -223,7 +223,13 @@ def wide_backward(
             grad[:, heads] = wide_part[..., :width]
         if grad_bias is not None:
             grad_bias[:, heads, 0] = part[1][..., width] / scale
+        del wide, wide_grad, wide_out, part, wide_part  # before those of the next heads are made
     return *grads, grad_bias
+
+
+def empty_like(x: Tensor) -> Tensor:
+    """An empty tensor with the shape of `x` (B, H, N, D) that is (B, N, H, D) in memory, as all results are."""
+    return x.new_empty(x.transpose(1, 2).shape).transpose(1, 2)
 
 
 def heads_inside(x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnorm.attention.linear import flash, tiles
-from attnorm.attention.linear.flash import Call, heads_inside
+from attnorm.attention.linear.flash import Call, empty_like, heads_inside
 
 
 @torch.library.custom_op("attnorm::attention", mutates_args=())
@@ -75,14 +75,16 @@ def logsumexp_backward(
 
     mean_key: sum_j p_ij k_j, (B, H, N, D).
     """
-    grad_q = (scale * grad.unsqueeze(-1) * mean_key).to(q.dtype)
-    grad_k = torch.empty_like(k)
+    grad_q, grad_k = empty_like(q), empty_like(k)
     grad_bias = logsumexp.new_empty(*k.shape[:2], 1, k.shape[-2]) if bias_needs_grad else None
-    extra = int(bias_needs_grad)  # one channel for the gradient of the bias
     for heads in flash.head_slices(q, k):
         g = grad[:, heads].unsqueeze(-1)  # (B, h, N, 1)
-        values = (g * F.pad(q[:, heads], (0, extra), value=1.0)).to(q.dtype)
-        keys, queries = (F.pad(x[:, heads], (0, extra)) for x in (q, k))  # queries and keys swap roles
+        grad_q[:, heads] = scale * g * mean_key[:, heads]
+        queries, keys = k[:, heads], q[:, heads]  # they swap roles
+        values = keys
+        if bias_needs_grad:  # in a channel more
+            queries, keys, values = (F.pad(x, (0, 1), value=c) for x, c in ((queries, 0.0), (keys, 0.0), (keys, 1.0)))
+        values = (g * values).to(q.dtype)
         potentials = -logsumexp[:, heads].unsqueeze(-2)
         sums, transposed = tiles.forward(queries, keys, values, potentials, scale, causal=False)
         mass = transposed if bias is None else transposed + bias[:, heads, 0]
@@ -90,12 +92,8 @@ def logsumexp_backward(
         grad_k[:, heads] = scale * sums[..., : k.shape[-1]]
         if grad_bias is not None:
             grad_bias[:, heads, 0] = sums[..., -1]
-    return heads_inside(grad_q), heads_inside(grad_k), logsumexp.new_empty(0) if grad_bias is None else grad_bias
-
-
-def _empty_like(x: Tensor) -> Tensor:
-    """An empty tensor with the shape of `x` (B, H, N, D) that is (B, N, H, D) in memory."""
-    return x.new_empty(x.transpose(1, 2).shape).transpose(1, 2)
+        del values, keys, queries, sums  # before those of the next heads are made
+    return grad_q, grad_k, logsumexp.new_empty(0) if grad_bias is None else grad_bias
 
 
 def _empty_total(q: Tensor, bias: Tensor | None) -> Tensor:
@@ -109,24 +107,24 @@ def _empty_bias(logsumexp: Tensor, k: Tensor, needed: bool) -> Tensor:
 
 @attention.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
-    return _empty_like(q), _empty_total(q, bias)
+    return empty_like(q), _empty_total(q, bias)
 
 
 @attention_backward.register_fake
 def _(grad_out: Tensor, grad_logsumexp: Tensor | None, *call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     q, k, v, _, _, logsumexp, _, _, bias_needs_grad = call
-    return _empty_like(q), _empty_like(k), _empty_like(v), _empty_bias(logsumexp, k, bias_needs_grad)
+    return empty_like(q), empty_like(k), empty_like(v), _empty_bias(logsumexp, k, bias_needs_grad)
 
 
 @logsumexp.register_fake
 def _(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
-    return _empty_total(q, bias), _empty_like(q)
+    return _empty_total(q, bias), empty_like(q)
 
 
 @logsumexp_backward.register_fake
 def _(grad: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tensor]:
     q, k, _, _, logsumexp, _, bias_needs_grad = call
-    return _empty_like(q), _empty_like(k), _empty_bias(logsumexp, k, bias_needs_grad)
+    return empty_like(q), empty_like(k), _empty_bias(logsumexp, k, bias_needs_grad)
 
 
 def _save_attention(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
@@ -148,9 +146,12 @@ def _save_logsumexp(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> N
     total, mean_key = output
     ctx.save_for_backward(*tensors, mean_key, total)
     ctx.mark_non_differentiable(mean_key)
+    ctx.set_materialize_grads(False)  # no zeros for that of `mean_key`
 
 
-def _logsumexp_gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+def _logsumexp_gradients(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+    if grad is None:
+        return None, None, None, None
     needed = ctx.needs_input_grad[2]
     *grads, grad_bias = logsumexp_backward(grad, *ctx.saved_tensors, ctx.scale, needed)
     return *grads, grad_bias if needed else None, None
