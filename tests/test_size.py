@@ -22,9 +22,9 @@ from attnorm.data.sampler import TokenBatches
 from attnorm.tasks.task import task_of
 
 RECORDED = {
-    "lines of src": 52_914,
+    "lines of src": 52_958,
     "files of src": 478,
-    "functions of src": 3762,
+    "functions of src": 3766,
     "public names that several modules define": 136,
     "lines of tests per line of src": 1.07,
     "functions that an override passes": 176,
