@@ -322,3 +322,40 @@ def test_each_head_mixes_by_its_own_hybrid_weight():
     for head in range(HEADS):
         expected = v[head] * dnas[:, head] + (1 - v[head]) * softmax[:, head]
         assert_close(hnas(scores)[:, head], expected, **TIGHT)
+
+
+REFUSED = {  # solvers that look at values, and functions of libraries without rules for these transforms
+    **dict.fromkeys(("fenchel", "fusedmax", "continuous"), ("grad", "jvp", "vmap")),
+    **{"espformer": ("jvp", "vmap"), "lotformer": ("vmap",), "ot": ("vmap",)},
+}
+
+
+@pytest.mark.parametrize("name", NORMALIZERS)
+def test_the_transforms_of_torch_func_agree_with_autograd_or_say_what_to_use(name):
+    sizes = {"heads": HEADS, "width": reference.WIDTH, "state_width": reference.WIDTH}
+    module = build("normalizer", name, {}, sizes).double().eval()
+    (q, k, _), states = reference.make_qkv(5, 5), randn(BATCH, 5, reference.WIDTH, seed=5)
+    features = None if module.needs_states == "none" else module.features_of(states)
+    mask = torch.ones(5, 5, dtype=torch.bool).tril() if module.needs_causal else None
+    scores, step = random_scores(5, 5), randn(BATCH, HEADS, 5, 5, seed=6)
+
+    def weights(scores, q=q):
+        return module(scores, mask, keys=k, scale=0.5, **module.declared(q, features))
+
+    of_queries = module.needs_queries
+    given, direction = (q, randn(*q.shape, seed=7)) if of_queries else (scores, step)
+    f = (lambda q: weights(scores, q)) if of_queries else weights
+    leaf = given.clone().requires_grad_()
+    slope = torch.autograd.grad((f(leaf) * step).sum(), leaf, allow_unused=True)[0] if f(leaf).requires_grad else None
+    slope = torch.zeros_like(given) if slope is None else slope
+    transforms = {
+        "grad": (lambda: torch.func.grad(lambda x: (f(x) * step).sum())(given), slope),
+        "jvp": (lambda: (torch.func.jvp(f, (given,), (direction,))[1] * step).sum(), (slope * direction).sum()),
+        "vmap": (lambda: torch.vmap(weights)(torch.stack([scores, 2 * scores]))[0], weights(scores)),
+    }
+    for transform, (call, expected) in transforms.items():
+        if transform in REFUSED.get(name, ()):
+            with pytest.raises(NotImplementedError, match=rf"{type(module).__name__}: not defined .* pass a batch"):
+                call()
+        else:
+            assert_close(call(), expected, rtol=1e-6, atol=1e-8)
