@@ -35,20 +35,17 @@ class CompareSettings:
 
 
 def run_compare(arguments: list[str]) -> None:
-    """Prints the scores of the arms and the verdicts, or a plan. The trials of a search are no arms: the best one is
-    shown, and the value of each."""
+    """Prints the scores of the arms and the verdicts, or a plan; of a search, the best trial and the value of each."""
     settings = read(arguments, CompareSettings, "attnorm compare").settings
     options: dict[str, Any] = {"metric": settings.metric, "split": settings.split, "level": settings.level}
-    against: Any = settings.against
-    searches, others = searches_of(find_runs(places_of(against)))
+    searches, others = searches_of(find_runs(places_of(settings.against)))
     for search in searches:
         show_lines(search.headline, search.command)
         rows = [[cell.text for cell in row] for row in search.table.rows]
         print_table(search.table.caption, [[column.name for column in search.table.columns], *rows])
-    if searches:
-        if not others:
-            return
-        against = [run.folder for run in others]
+    if searches and not others:
+        return
+    against = [run.folder for run in others] if searches else settings.against
     places: tuple[Any, Any] = (against, None) if settings.baseline is None else (settings.baseline, against)
     comparison = compare(*places, **options)
     show_warnings(withheld_lines(comparison.withheld))

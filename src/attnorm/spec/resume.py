@@ -48,8 +48,7 @@ def recorded_settings(folder: Path, arguments: list[str], *, is_first: bool = Tr
         if override.key_or_group in OWN_KEYS:
             continue
         changes += as_typed([override.input_line or ""])
-        found = [*_apply(override, cfg)]
-        problems += found if is_first or not override.is_delete() else []
+        problems += [it for it in _apply(override, cfg) if is_first or not override.is_delete()]
     if problems:
         raise ConfigError(problems)
     settings, keys = plain(cfg), [override.key_or_group for override in typed]

@@ -70,12 +70,8 @@ def convert(model: Model, attention: str | type[Normalizer] | Mapping[str, Any])
     changed: Any = model
     earlier = getattr(changed.config, "attnorm", None)
     earlier = earlier if isinstance(earlier, Record) else {}
-    if any(
-        not hasattr(it, CONVERTED)
-        for site, its in attention_modules(model).items()
-        if site in earlier
-        for it in its.values()
-    ):
+    here = [it for site, its in attention_modules(model).items() if site in earlier for it in its.values()]
+    if not all(hasattr(it, CONVERTED) for it in here):
         copies, earlier = dict[int, Any](), {}  # another model of the same configuration object has been converted
         copy.deepcopy(changed.config, copies)
         for part in changed.modules():
