@@ -4,7 +4,6 @@ The clock and the meter of memory are `rates` and `peak` of `attnorm.attention.s
 """
 
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -12,18 +11,14 @@ from attnorm.spec.settings import ResolvedConfig
 
 PAD, BOS, EOS = 0, 1, 2  # ids of the special tokens in generated data
 PEER = "transformers "  # the names of contestants to be compared with begin so, then the attention implementation
-CONF = Path(__file__).resolve().parents[1] / "conf"
 
 
 def configure(*overrides: str) -> ResolvedConfig:
     """The configuration of `python train.py <overrides>`."""
-    from hydra import compose, initialize_config_dir
+    from attnorm.spec.compose import composed, plain_settings
+    from attnorm.spec.read import resolve
 
-    from attnorm.cli.train import check_composed, register_resolvers
-
-    register_resolvers()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return check_composed(compose("train", overrides=list(overrides)), overrides=overrides)
+    return resolve(plain_settings(composed(overrides)), overrides)
 
 
 def shape_of(cfg: ResolvedConfig, **changes: Any):

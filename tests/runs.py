@@ -20,15 +20,14 @@ import torch
 import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, flag_override
 
 from attnorm.cli import main
-from attnorm.cli import train as front
 from attnorm.errors import ConfigError, Interrupted
 from attnorm.run.tables import read_csv
-from attnorm.spec.compose import as_typed, readable
+from attnorm.spec.compose import compose_files, plain_settings, run_folder
+from attnorm.spec.compose import composed as compose_settings
+from attnorm.spec.read import resolve
 from attnorm.spec.settings import ResolvedConfig
 from attnorm.training.callbacks import throughput as callbacks
 from attnorm.training.callbacks.throughput import TIMING_COLUMNS
@@ -347,16 +346,30 @@ def vqa_files() -> tuple[str, ...]:
     return tuple(key for pair in keys for key in pair)
 
 
-def without_plus(overrides: Iterable[str]) -> list[str]:
-    """The overrides, those of `attention` as the command line reads them: its sites need no `+`."""
-    return [readable([it])[0] if it.lstrip("+").startswith("attention") else it for it in overrides]
-
-
-def composed(*overrides: str, name: str = "train", hydra: bool = False) -> DictConfig:
+def composed(*overrides: str, name: str = "train") -> DictConfig:
     """conf/<name>.yaml with these overrides, as the command line would compose it."""
-    front.register_resolvers()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose(name, without_plus(overrides), return_hydra_config=hydra)
+    if name != "train":
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            return compose(name, list(overrides))
+    return composed_by(overrides)
+
+
+def composed_by(overrides: Iterable[str], of_files: Callable = compose_files) -> DictConfig:
+    cfg = compose_settings([*overrides], of_files=of_files)
+    with flag_override(cfg, ["struct", "readonly"], False):
+        del cfg["hydra"]
+    return cfg
+
+
+def folder_of(*overrides: str) -> str:
+    """The folder of a new run with these overrides."""
+    cfg = compose_settings([*overrides], of_files=files_once)
+    return str(run_folder(cfg, checked(cfg).label))
+
+
+def checked(cfg: DictConfig, overrides: Iterable[str] = ()) -> ResolvedConfig:
+    """The checked settings of a composed configuration. overrides: those that were typed."""
+    return resolve(plain_settings(cfg), [*overrides])
 
 
 def plain(*overrides: str) -> dict:
@@ -372,39 +385,24 @@ def group(name: str, file: str) -> dict:
 def problems(settings: Mapping, *, overrides: Iterable[str] = ()) -> list[str]:
     """Every problem of plain settings; empty if they can be trained."""
     try:
-        front.check_settings(dict(settings), list(overrides))
+        resolve(dict(settings), list(overrides))
     except ConfigError as error:
         return error.problems
     return []
 
 
-@functools.cache
-def _composed_groups(*groups: str) -> DictConfig:
-    return composed(*groups)
+files_once = functools.cache(compose_files)
 
 
 def composed_once(*overrides: str, base: tuple[str, ...] = ()) -> DictConfig:
-    """`composed(*base, *overrides)`. Composing takes a fifth of a second, so each choice of groups is composed once,
-    with `base`, and single keys are put in afterwards."""
-    overrides = tuple(without_plus(overrides))
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
-
-    def is_key(override: Override) -> bool:
-        key = override.key_or_group
-        is_group = (CONF / key).is_dir() or "/" in key or key.startswith("hydra.")
-        return not (is_group or override.is_add() or override.is_delete())
-
-    groups = (text for text, override in zip(overrides, parsed, strict=True) if not is_key(override))
-    cfg = _composed_groups(*base, *groups).copy()
-    for override in filter(is_key, parsed):
-        OmegaConf.update(cfg, override.key_or_group, override.value(), force_add=override.is_force_add())
-    return cfg
+    """`composed(*base, *overrides)`. Composing files takes a fifth of a second, so each choice is composed once."""
+    return composed_by((*base, *overrides), files_once)
 
 
 def tiny(*overrides: str, task: str = "gigaword") -> ResolvedConfig:
     """A checked configuration of a very small run; `overrides` come last."""
     cfg = composed_once(*overrides, base=tiny_overrides(task))
-    return front.check_composed(cfg, overrides=as_typed(without_plus(overrides)))
+    return checked(cfg, overrides=[it.lstrip("+") for it in overrides])
 
 
 def tiny_language(folder: Path, *overrides: str) -> ResolvedConfig:
@@ -412,7 +410,7 @@ def tiny_language(folder: Path, *overrides: str) -> ResolvedConfig:
     which the overrides choose. Its cache is in `folder`."""
     sizes = [it for it in LANGUAGE if not it.startswith(("data.", "tokenizer."))]
     cache = f"paths.cache_dir={folder / 'cache'}"
-    return front.check_composed(composed(*sizes, "data.batch_tokens=600", cache, *overrides))
+    return checked(composed(*sizes, "data.batch_tokens=600", cache, *overrides))
 
 
 def tiny_run(folder: Path, *overrides: str, task: str = "gigaword") -> dict:

@@ -42,10 +42,9 @@ from attnorm.errors import ConfigError
 from attnorm.experiments.papers.figures import read_figures
 from attnorm.run.opening import read_run
 from attnorm.run.tables import read_csv
-from attnorm.spec import check_trainer
-from attnorm.spec import overrides as rerun
+from attnorm.spec import lightning
+from attnorm.spec import recorded as rerun
 from attnorm.spec.command import read
-from attnorm.spec.compose import readable, register_attention
 from attnorm.spec.read import resolve_recorded
 from attnorm.tasks.results import LOWER_IS_BETTER, NAMES
 from attnorm.training.module import NonFiniteLoss, TrainingModule
@@ -121,7 +120,7 @@ def material(tmp_path, monkeypatch):
     monkeypatch.setenv("ATTNORM_LOGS", str(tmp_path))
     monkeypatch.setenv("ATTNORM_CACHE", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(check_trainer, "refused_by_lightning", lambda *_: [])  # Lightning itself sees no GPU
+    monkeypatch.setattr(lightning, "refused_by_lightning", lambda *_: [])  # Lightning itself sees no GPU
     parallel = (f"{stem}.{language}" for stem in ("train", "val") for language in ("de", "en", "fr"))
     for name in itertools.chain(*FILES.values(), parallel):
         (tmp_path / name).write_text("an article\n")
@@ -206,9 +205,8 @@ def each(arguments):
 
 def problems_of_job(overrides: tuple[str, ...]) -> list[str]:
     """What is wrong with one training job."""
-    register_attention(readable(overrides))
     try:
-        front.check_composed(runs.composed_once(*readable(overrides)), overrides)
+        runs.checked(runs.composed_once(*overrides), overrides)
     except ConfigError as error:
         return error.problems
     return []

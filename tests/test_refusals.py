@@ -16,11 +16,10 @@ import yaml
 from made_up_runs import make_run
 
 from attnorm.cli import sweep as sweep_verb
-from attnorm.cli.train import check_composed
 from attnorm.errors import ConfigError
 from attnorm.run.folder import locked
 from attnorm.run.integrity import seal
-from attnorm.spec.resume import DEVICES, recorded_settings
+from attnorm.spec.recorded import DEVICES, recorded_settings
 from attnorm.training.train import train
 
 sys.path.insert(0, str(Path(__file__).parent / "sweeps"))
@@ -67,7 +66,7 @@ def write_pairs(folder):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     files = ("data=pair_files", f"data.train={folder}/train.jsonl", f"data.validation={folder}/validation.jsonl")
     typed = (*(it for it in runs.tiny_overrides() if it not in runs.DATA), *files, "data.batch_tokens=1000")
-    train(check_composed(runs.composed(*typed)), folder / "files")
+    train(runs.checked(runs.composed(*typed)), folder / "files")
 
 
 @pytest.fixture(scope="module")

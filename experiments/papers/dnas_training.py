@@ -17,7 +17,7 @@ from attnorm.imports import short_name
 from attnorm.run.opening import read_run
 from attnorm.run.run import Run
 from attnorm.run.tables import NO_EVIDENCE
-from attnorm.spec.read import label_of, resolve_recorded
+from attnorm.spec.read import resolve_recorded
 from attnorm.tasks.task import task_of
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def named(runs: tuple[Path, ...], trust_code: bool) -> Iterator[tuple[Path, str,
     """Each run with a name, such as "hnas, seed 1", and its configuration. A name that several runs would have gets the
     folder."""
     configs = [read_run(run, trust_code) for run in runs]
-    names = [f"{label_of(cfg)}, seed {cfg['seed']}" for cfg in configs]
+    names = [f"{resolve_recorded(cfg).label}, seed {cfg['seed']}" for cfg in configs]
     for run, name, cfg in zip(runs, names, configs, strict=True):
         yield run, f"{name} ({run})" if names.count(name) > 1 else name, cfg
 

@@ -86,9 +86,8 @@ def read_options(
 
 def wrong_values(group: str, maker: Callable, options: Mapping[str, Any]) -> list[Problem]:
     """One problem for each option of `maker` whose value its annotation does not allow, as in `read_options`."""
-    known = parameters(maker)
-    _, wrong = _converted(maker, {name: value for name, value in options.items() if name in known})
-    return [refused(f"{group}.{name}", options[name], known[name].annotation) for name in wrong]
+    _, wrong = _converted(maker, options)
+    return [refused(f"{group}.{name}", options[name], parameters(maker)[name].annotation) for name in wrong]
 
 
 def refused(key: str, value: Any, annotation: Any) -> Problem:
@@ -138,7 +137,7 @@ def _converted(maker: Callable, options: Mapping[str, Any]) -> tuple[dict[str, A
         except ValidationError as error:
             wrong |= {detail["loc"][0] for detail in error.errors(include_url=False)}
             continue
-        values |= {name: checked[name] for name, value in right.items() if isinstance(value, (list, str))}
+        values |= {name: value for name, value in checked.items() if isinstance(options[name], (list, str))}
         return values, wrong
 
 

@@ -13,7 +13,6 @@ from made_up_runs import make_run
 from omegaconf import OmegaConf
 
 from attnorm.cli import main
-from attnorm.cli.train import check_composed
 from attnorm.errors import ConfigError, UserError
 from attnorm.experiments.papers import drawing, figures, registry, short_runs
 from attnorm.experiments.papers.registry import FIGURES, Settings
@@ -218,7 +217,7 @@ def test_a_short_run_is_trained_for_a_figure_that_shows_runs(tmp_path, monkeypat
 @pytest.mark.slow
 def test_every_short_run_can_be_composed():
     for name, overrides in short_runs.RUNS.items():
-        assert check_composed(runs.composed(*overrides, *short_runs.ALWAYS)), name
+        assert runs.checked(runs.composed(*overrides, *short_runs.ALWAYS)), name
 
 
 def test_without_transformers_the_figures_of_t5_are_left_out(tmp_path, monkeypatch, capsys):

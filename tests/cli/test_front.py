@@ -26,7 +26,7 @@ from attnorm.cli import train as front
 from attnorm.data.sources.newswire import Newswire
 from attnorm.data.tokenizers.sentencepiece import SentencePiece
 from attnorm.errors import DataError
-from attnorm.spec.overrides import SHARED
+from attnorm.spec.recorded import SHARED
 from attnorm.tasks.seq2seq import base as seq2seq
 from attnorm.training import console
 
@@ -129,7 +129,7 @@ WRONG_COMMANDS = [
         ("scheduler=null",),
         "error: scheduler._target_: is not set; choose a file that sets it, with",
     ),
-    (("paths=null",), "error: paths.log_dir: is not set; choose a file that sets it, with paths=<file>"),
+    (("paths=null",), "error: paths.log_dir: must be given, as in paths.log_dir=<value>\n"),
     (("callbacks.a._target_=pytorch_lightning.callbacks.RichProgressBar",), "use callbacks.progress.bar\n"),
     (("callbacks.a._target_=pytorch_lightning.callbacks.StochasticWeightAveraging",), "averages the weights when"),
     (("-sc",), 'type eval "$(attnorm train -sc install=bash)"'),
@@ -162,14 +162,20 @@ WRONG_COMMANDS = [
     (("--attention", "hnas"), "error: --attention: settings are typed without dashes, as in attention=<value>\n"),
     (("--seed=3",), "error: --seed=3: settings are typed without dashes, as in seed=3\n"),
     (("resume=nowhere",), "error: resume=nowhere: no such folder\n"),
-    (("task=null",), "error: task.name: is not set; choose a file that sets it, with task=<file>"),
-    (("paths.log_dir=/dev/null",), "error: paths.log_dir: the run folder /dev/null/gigaword/"),
+    (("task=null",), "error: task._target_: is not set; choose a file that sets it, with task=<file>"),
+    (("paths.log_dir=/dev/null",), "error: paths.log_dir=/dev/null: must be a folder, but /dev/null is a file\n"),
+    (("paths.log_dir=/proc/none",), "error: paths.log_dir: the run folder /proc/none"),
     (("task=",), "error: task=: allowed: captioning, causal_lm, classify, "),
     ((f"seed={'9' * 5000}",), "... (5,000 characters): allowed: whole numbers from 0"),
     ((f"seed={'a' * 200_000}",), "... (200,000 characters): allowed: at most 20,000 characters"),
     ((f"tags=[{'a,' * 40_000}a]",), "... (80,003 characters): allowed: at most 20,000 characters"),
     (("tags=" + "[" * 300 + "]" * 300,), "]: allowed: at most 20 brackets within each other"),
     (("decoding.beam_size=100000",), "error: decoding.beam_size=100000: allowed: whole numbers from 1 to 1000"),
+    (("--config-dir=nowhere",), "error: --config-dir=nowhere: no such folder\n"),
+    (("=3",), "error: =3: expected key=value\n"),
+    (("hydra.nothing=3",), "nothing"),
+    (("--config-name=mine",), "error: --config-name=mine: not available here; allowed: --config-dir, --cfg\n"),
+    (("attention={encoder: hnsa}",), "Did you mean 'hnas'?"),
 ]
 
 
@@ -185,7 +191,16 @@ def test_a_wrong_command_ends_with_2_and_a_message_and_leaves_no_folder(
     said = refused(monkeypatch, capsys, "train", *arguments)
     assert words in said
     assert "++" not in said and " cleaned," not in said  # neither a rewritten override nor a file that is no choice
-    assert [path for path in tmp_path.rglob("*") if path != tmp_path / "logs"] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_configuration_is_shown_without_a_run(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert runs.call(monkeypatch, "train", "--cfg", "job", "attention=[dnas,softmax]", "seed=7") == 0
+    shown = OmegaConf.create(capsys.readouterr().out)
+    assert (shown.attention._default_, shown.seed) == (["dnas", "softmax"], 7)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

@@ -6,17 +6,16 @@ from dataclasses import dataclass, field
 import pytest
 import runs
 import yaml
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from marks import slow
 from torch import nn
 
 from attnorm.errors import ConfigError
 from attnorm.models.grid import GridClassifier
 from attnorm.parts import class_of
-from attnorm.spec.check_together import typed_keys
-from attnorm.spec.compose import as_typed, readable, register_attention
+from attnorm.spec.compose import values_typed
 from attnorm.spec.read import run_label
 from attnorm.spec.read_parts import read_attention
+from attnorm.sweeps.jobs import as_typed, readable
 
 FILES = sorted(file.stem for file in (runs.CONF / "attention").glob("*.yaml"))
 MODELS = sorted(file.stem for file in (runs.CONF / "model").glob("*.yaml"))
@@ -261,7 +260,7 @@ def test_a_model_sees_the_defaults_of_its_options_when_it_names_its_sites():
 def test_a_model_with_a_new_site_is_set_without_a_plus():
     typed = ("attention=hnas", "attention.caption=dnas_prefix", "attention.image=[hnas,softmax]")
     cfg = of_model(Captioner, *typed)
-    assert tables_of(cfg, typed_keys(OverridesParser.create().parse_overrides(list(typed)))).problems == []
+    assert tables_of(cfg, values_typed(typed)).problems == []
     assert run_label(cfg["model"], tables_of(cfg)) == "hnas+softmax_caption-dnas_prefix"
     assert tables_of(of_model(Captioner, "attention.image=[dnas*3]"), None).problems == [
         "attention.image: 3 normalizers for 2 layers"
@@ -279,8 +278,8 @@ def test_a_model_with_autoregressive_sites_only_is_told_what_to_use():
 
 def test_keys_are_typed_one_by_one_or_as_a_table():
     overrides = ["attention=hnas", "attention.encoder=[dnas]", "attention.prior={encoder: [t5], x: [t5]}", "~data.test"]
-    found = typed_keys(OverridesParser.create().parse_overrides(overrides))
-    assert found == {"attention", "attention.encoder", "attention.prior.encoder", "attention.prior.x"}
+    t5 = {"attention.prior.encoder": ["t5"], "attention.prior.x": ["t5"]}
+    assert values_typed(overrides) == {"attention": "hnas", "attention.encoder": ["dnas"], **t5}
 
 
 # arguments
@@ -358,7 +357,6 @@ def mine(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_path_or_a_list_is_the_default_of_every_site(mine):
-    register_attention(readable([f"attention=softmax,{mine},[{mine},hnas]"]))
     assert runs.tiny(f"attention={mine}")["attention"] == runs.tiny(f"attention._default_={mine}")["attention"]
     found = runs.tiny(f"attention={mine}")["attention"]
     assert (found["encoder"], found["decoder"], found["cross"]) == (mine, "softmax", "softmax")
@@ -428,9 +426,3 @@ def test_a_default_that_no_site_uses_is_refused_also_if_its_site_was_typed():
     [problem] = caught.value.problems
     assert problem.startswith("attention._default_=dnas: no site uses it.") and "(decoder, cross)" in problem
     assert runs.tiny("attention=dnas", "attention.encoder=dnas")["attention"]["encoder"] == "dnas"
-
-
-def test_the_length_of_a_list_does_not_keep_a_run_from_its_label():
-    """Where the weights decide how many layers there are, it is not known when the folder is named."""
-    folder = runs.composed("attention.encoder=[hnas*6,softmax*6]", hydra=True).hydra.run.dir
-    assert folder.startswith("logs/gigaword/hnas*6+softmax*6/")

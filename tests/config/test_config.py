@@ -23,7 +23,6 @@ from pytorch_lightning.loggers import Logger
 from safetensors.torch import save_file
 
 from attnorm.choices import choices
-from attnorm.cli import train as front
 from attnorm.cli.main import VERBS
 from attnorm.data.sources.base import DOCUMENTS
 from attnorm.data.sources.gigaword import FILES
@@ -34,10 +33,10 @@ from attnorm.models.generation import Decoding
 from attnorm.optim import ParamGroups, warmup_decay
 from attnorm.parts import TARGET, Part
 from attnorm.schema import parameters
-from attnorm.spec import check_trainer
+from attnorm.spec import lightning
 from attnorm.spec import settings as resolved
-from attnorm.spec.components import FACTS, build_entries
-from attnorm.spec.compose import readable
+from attnorm.spec.lightning import FACTS, build_entries
+from attnorm.spec.read import resolve
 from attnorm.spec.settings import DataConfig, PathsConfig, RunConfig, StartConfig, TaskConfig
 
 YAML_FILES = sorted(runs.CONF.rglob("*.yaml"))
@@ -65,7 +64,7 @@ def needed(tmp_path, monkeypatch):
     monkeypatch.setenv("ATTNORM_LOGS", str(tmp_path))
     monkeypatch.setenv("ATTNORM_CACHE", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(check_trainer, "refused_by_lightning", lambda trainer: [])  # it sees no GPU here
+    monkeypatch.setattr(lightning, "refused_by_lightning", lambda trainer: [])  # it sees no GPU here
     for name in (*FILES["train"], *FILES["validation"], "pairs.tsv", "others.tsv"):
         (tmp_path / name).write_text("article\ttitle\n")
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]) + "\n")
@@ -179,15 +178,15 @@ FIRST = {f.parent: f for f in reversed(CHOSEN)}  # of each group
 def test_every_file_composes_alone_and_is_sound(needed, file):
     composed = runs.composed(*needed(file))
     cfg = OmegaConf.to_container(composed, resolve=True)
-    record = front.check_composed(composed).settings
-    assert front.check_settings(copy.deepcopy(record)).settings == record  # a record resolves to itself
+    record = runs.checked(composed).settings
+    assert resolve(copy.deepcopy(record)).settings == record  # a record resolves to itself
     assert record.keys() >= cfg.keys() - {"experiment", "debug"}
 
 
 @pytest.mark.slow
 def test_a_file_that_is_only_a_base_is_refused_with_a_message():
     with pytest.raises(ConfigError, match="data"):
-        front.check_composed(runs.composed("data=base"))
+        runs.checked(runs.composed("data=base"))
 
 
 @pytest.mark.parametrize("file", [f for f in GROUP_FILES if "???" in re.sub("#.*", "", f.read_text())], ids=name_of)
@@ -195,7 +194,7 @@ def test_keys_that_have_to_be_given_are_asked_for(file):
     missing = [key for key in keys_of(file) if re.search(rf"^{key.split('.')[1]}: \?\?\?", file.read_text(), re.M)]
     assert missing
     with pytest.raises(ConfigError) as caught:
-        front.check_composed(runs.composed(chosen(file)))
+        runs.checked(runs.composed(chosen(file)))
     assert caught.value.problems == sorted(f"{key}: must be given, as in {key}=<value>" for key in missing)
 
 
@@ -341,8 +340,8 @@ def test_all_problems_are_reported_together_and_before_data_is_read(monkeypatch)
 
 
 def test_the_arguments_of_the_trainer_are_those_of_lightning():
-    assert check_trainer.ARGUMENTS | check_trainer.OWN_KEYS.keys() == inspect.signature(pl.Trainer).parameters.keys()
-    assert check_trainer.ARGUMENTS.isdisjoint(check_trainer.OWN_KEYS)
+    assert lightning.ARGUMENTS | lightning.OWN_KEYS.keys() == inspect.signature(pl.Trainer).parameters.keys()
+    assert lightning.ARGUMENTS.isdisjoint(lightning.OWN_KEYS)
 
 
 @pytest.mark.parametrize(("typed", "near"), [("optimizer.lrr=1", "lr"), ("trainer.max_stepz=1", "max_steps")])
@@ -600,7 +599,7 @@ def test_a_prior_that_is_not_a_list_is_refused_by_its_key(value):
 @pytest.mark.slow
 @pytest.mark.parametrize("group", ["callbacks", "logger", "experiment", "debug", "trainer"])
 def test_a_group_may_be_null_if_a_run_needs_nothing_of_it(group):
-    cfg = front.check_composed(runs.composed(*readable([f"{group}=null"])))
+    cfg = runs.checked(runs.composed(f"{group}=null"))
     assert not cfg.get(group)
 
 
@@ -660,9 +659,9 @@ def test_what_is_not_such_a_part_is_refused(change, words):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("key", check_trainer.OWN_KEYS)
+@pytest.mark.parametrize("key", lightning.OWN_KEYS)
 def test_trainer_keys_that_a_run_sets_are_refused_with_what_to_use(key):
-    assert refused(f"+trainer.{key}=1") == [f"trainer.{key}: cannot be set; {check_trainer.OWN_KEYS[key]}"]
+    assert refused(f"+trainer.{key}=1") == [f"trainer.{key}: cannot be set; {lightning.OWN_KEYS[key]}"]
     assert key in inspect.signature(pl.Trainer).parameters
 
 
@@ -692,7 +691,7 @@ def test_any_other_trainer_key_passes_through():
 )
 def test_runs_are_filed_under_what_was_resolved(changes, label):
     assert runs.tiny(*changes).label == label
-    folder = runs.composed(*changes, hydra=True).hydra.run.dir
+    folder = runs.folder_of(*changes)
     assert folder.startswith(f"logs/gigaword/{label}/")
     assert "=" not in folder
 
@@ -700,8 +699,8 @@ def test_runs_are_filed_under_what_was_resolved(changes, label):
 @pytest.mark.slow
 def test_only_the_sites_of_the_model_are_recorded():
     cfg = runs.plain("attention=hnas")
-    assert [*front.check_settings(cfg)["attention"]] == ["encoder", "decoder", "cross", "prior", "scorer", "options"]
-    encoder = front.check_settings(runs.plain("attention=hnas", "task=mlm"))["attention"]
+    assert [*resolve(cfg)["attention"]] == ["encoder", "decoder", "cross", "prior", "scorer", "options"]
+    encoder = resolve(runs.plain("attention=hnas", "task=mlm"))["attention"]
     tables = {"prior": {"encoder": []}, "scorer": {"encoder": "scaled_dot"}, "options": cfg["attention"]["options"]}
     assert encoder == {"encoder": "hnas", **tables}
 
@@ -713,7 +712,7 @@ def test_options_of_what_stands_only_where_other_models_have_a_site_are_left_out
     nowhere is still refused."""
     assert runs.problems(runs.plain("task=mlm", f"attention={attention}")) == []
     alone = ["task=vqa", "model.fusion=single", f"attention={attention}"]
-    record = front.check_settings(runs.plain(*alone))["attention"]
+    record = resolve(runs.plain(*alone))["attention"]
     assert record == {"prior": {}, "scorer": {}, "options": {}}
     [problem] = runs.problems(runs.plain(*alone, "+attention.options.entmax.alpha=1.2"))
     assert problem.startswith("attention.options.entmax: has no effect, because no site uses 'entmax'")

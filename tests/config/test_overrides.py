@@ -15,7 +15,8 @@ from attnorm.errors import ConfigError
 from attnorm.run.run import Run
 from attnorm.schema import Share, Text, WholeNumber
 from attnorm.spec.command import read as read_command
-from attnorm.spec.compose import PATH_KEYS, as_typed, quoted, readable
+from attnorm.spec.compose import PATH_KEYS, quoted, settings_of
+from attnorm.sweeps.jobs import as_typed, readable
 
 NASTY = [
     "my file (1).json",
@@ -54,11 +55,10 @@ NASTY = [
 ]
 
 
-def read(arguments, **options):
-    """What Hydra and then OmegaConf make of arguments."""
-    parsed = OverridesParser.create().parse_overrides(readable(arguments, **options))
-    assert not any(override.is_sweep_override() for override in parsed)
-    values = OmegaConf.create({override.key_or_group: override.value() for override in parsed})
+def read(arguments):
+    """What the arguments set, after OmegaConf has read it; a sweep gives each of its jobs the same."""
+    values = OmegaConf.create({setting.key: setting.value for setting in settings_of(arguments)})
+    assert values == OmegaConf.create({it.key: it.value for it in settings_of(as_typed(readable(arguments)))})
     return OmegaConf.to_container(values, resolve=True)
 
 

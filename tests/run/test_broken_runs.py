@@ -19,7 +19,6 @@ from marks import slow
 from safetensors.torch import save_file
 
 from attnorm.analysis.scores import example_table
-from attnorm.cli.start import check_settings
 from attnorm.errors import ConfigError, RunError
 from attnorm.run.config_file import REQUIRED_GROUPS
 from attnorm.run.folder import leave_out, read_json
@@ -27,7 +26,8 @@ from attnorm.run.integrity import COMPANIONS, seal
 from attnorm.run.opening import read_run
 from attnorm.run.resume import newest_good
 from attnorm.run.run import Run
-from attnorm.spec.resume import recorded_settings
+from attnorm.spec.read import resolve
+from attnorm.spec.recorded import recorded_settings
 from attnorm.sweeps.state import Journal
 
 EVIL = "import pathlib\npathlib.Path({mark!r}).write_text('run')\nfrom attnorm.attention.normalizers.hnas import HNAS\n"
@@ -695,7 +695,7 @@ def test_an_entry_is_not_named_like_a_path(tmp_path):
     runs.edit(run, "logger", {"../x": {"_target_": "attnorm.training.loggers.TensorBoard"}})
     settings, _ = recorded_settings(run, [])
     with pytest.raises(ConfigError, match=re.escape("logger.../x: an entry must have a name without /")):
-        check_settings(settings)
+        resolve(settings)
 
 
 @pytest.mark.slow

@@ -13,12 +13,11 @@ from pathlib import Path
 import pandas
 import pytest
 import runs
-from hydra.core.global_hydra import GlobalHydra
 
 from attnorm.analysis.arms import find_runs
 from attnorm.analysis.run import load_run
-from attnorm.cli.check_jobs import check_job, start_hydra
-from attnorm.cli.resume import resume_in
+from attnorm.cli.check_jobs import check_job
+from attnorm.cli.start import resume_in
 from attnorm.errors import ConfigError
 from attnorm.run.config_file import translate_targets
 from attnorm.run.folder import RunState
@@ -73,12 +72,8 @@ def test_a_killed_sweep_keeps_its_jobs(folders):
     states = {job.label: state_of_job(job, journal) for job in journal.jobs()}
     assert list(states.values()) == [JobState.FINISHED] * 2 + [JobState.WAITING] * 2
     assert [run.summary["best_step"] for run in find_runs([folders / "sweep"])] == [60, 60]
-    start_hydra([runs.CONF])
-    try:
-        for job in journal.jobs():
-            assert check_job(job.overrides).key == job.key, "the repeated command would train the job again"
-    finally:
-        GlobalHydra.instance().clear()
+    for job in journal.jobs():
+        assert check_job(job.overrides).key == job.key, "the repeated command would train the job again"
 
 
 def test_every_class_that_a_run_may_have_recorded_can_be_imported():

@@ -5,7 +5,6 @@ import runs
 import yaml
 
 from attnorm.analysis.figures import draw_run
-from attnorm.cli import train as front
 from attnorm.errors import ConfigError
 from attnorm.models.vqa.mcan import MCAN
 from attnorm.run.fixed_shares import learned_shares
@@ -66,18 +65,18 @@ def test_members_that_nobody_typed_are_those_of_the_normalizer(tmp_path):
 def test_the_numbers_are_what_a_run_records(mixed_run):
     typed = ("attention=mix", "attention.options.mix.members=[softmax,dnas]", "model.encoder_layers=2")
     typed = (*runs.tiny_overrides("mlm"), *typed, f"+attention.options.mix.fixed={mixed_run}")
-    cfg = front.check_composed(runs.composed(*typed), overrides=typed)
+    cfg = runs.checked(runs.composed(*typed), overrides=typed)
     assert cfg["attention"]["options"]["mix"]["fixed"] == {"encoder": [[0.3, 0.7], [0.9, 0.1]]}
     assert cfg.label == "mix"
     with pytest.raises(ConfigError, match="2 values for the 1 layers of encoder"):
-        front.check_composed(runs.composed(*typed, "model.encoder_layers=1"))
+        runs.checked(runs.composed(*typed, "model.encoder_layers=1"))
 
 
 @pytest.mark.slow
 def test_values_per_head_are_as_many_as_the_heads_of_the_site():
     typed = (*runs.tiny_overrides("mlm"), "attention=hnas", "+attention.options.hnas.fixed=[0.1,0.2,0.3]")
     with pytest.raises(ConfigError, match=r"attention.options.hnas.fixed: .*: 3 values for 2 heads"):
-        front.check_composed(runs.composed(*typed, "model.n_heads=2"))
+        runs.checked(runs.composed(*typed, "model.n_heads=2"))
     settings = {"fusion": "attention", "n_heads": 4, "fusion_heads": 1}
     assert MCAN.site_heads(settings) == {"fusion": 1, "encoder": 4, "guided": 4}
     assert MCAN.site_heads({}).keys() == MCAN.sites_of({}).keys()
@@ -114,7 +113,7 @@ def five_steps():
 def test_what_is_not_a_run_folder_is_refused(tmp_path):
     typed = (*runs.tiny_overrides("mlm"), "attention=hnas", f"+attention.options.hnas.fixed={tmp_path}")
     with pytest.raises(ConfigError) as error:
-        front.check_composed(runs.composed(*typed))
+        runs.checked(runs.composed(*typed))
     assert str(error.value).startswith(f"attention.options.hnas.fixed={tmp_path}: no config.yaml there")
 
 

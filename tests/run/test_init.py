@@ -15,8 +15,7 @@ from tolerance import rounding
 from torch.testing import assert_close
 
 from attnorm.choices import choices
-from attnorm.cli import train as front
-from attnorm.cli.resume import resume_in
+from attnorm.cli.start import resume_in
 from attnorm.data import preprocess as corpus
 from attnorm.data.sampler import MicroBatch
 from attnorm.errors import ConfigError
@@ -523,7 +522,7 @@ def test_a_run_with_values_of_another_kind_is_refused(tmp_path, key, value):
 def test_a_shape_that_was_typed_is_not_passed_over(copy):
     typed = [*runs.tiny_overrides("mlm"), f"model.init={copy}"]
     with pytest.raises(ConfigError) as caught:
-        front.check_composed(runs.composed(*typed), overrides=["model.d_model=16", "model.norm_eps=1e-3"])
+        runs.checked(runs.composed(*typed), overrides=["model.d_model=16", "model.norm_eps=1e-3"])
     assert caught.value.problems == ["model.d_model=16: ignored: model.init fixes it at 24"]
 
 

@@ -214,10 +214,9 @@ def test_other_data_under_the_same_name_are_refused(tmp_path):
     sizes = [o for o in runs.tiny_overrides() if not o.startswith(("data.train_size", "data.valid_size", "data.test"))]
 
     def train(folder: str, *more: str) -> None:
-        from attnorm.cli import train as front
         from attnorm.training.train import train
 
-        train(front.check_composed(runs.composed(*sizes, *typed, *more)), tmp_path / folder)
+        train(runs.checked(runs.composed(*sizes, *typed, *more)), tmp_path / folder)
 
     write(table)
     train("first")

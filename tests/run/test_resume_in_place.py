@@ -21,8 +21,7 @@ import yaml
 from marks import slow
 
 from attnorm.analysis.run import load_run
-from attnorm.cli.resume import resume_in
-from attnorm.cli.start import check_settings
+from attnorm.cli.start import resume_in
 from attnorm.errors import SIGNALS, ConfigError, RunError
 from attnorm.run import writing
 from attnorm.run.folder import LOCK, FolderLock, RunState, locked
@@ -30,6 +29,7 @@ from attnorm.run.key import run_key
 from attnorm.run.resume import newest_good
 from attnorm.run.run import Run
 from attnorm.run.tables import read_csv
+from attnorm.spec.read import resolve
 from attnorm.sweeps.state import holders
 from attnorm.tasks.task import Task
 from attnorm.testing.records import without
@@ -352,7 +352,7 @@ def test_a_scheduler_that_watches_a_metric_is_resumed_exactly(monkeypatch, tmp_p
     plateau = "_target_: torch.optim.lr_scheduler.ReduceLROnPlateau, factor: 0.1, patience: 0, threshold: 10.0"
     scheduler = yaml.safe_load(f"{{{plateau}, monitor: val/loss, {timing}}}")
     settings = {**runs.tiny(*SHORT, "trainer.val_check_interval=3", "run.save_every_steps=1"), "scheduler": scheduler}
-    train(check_settings(settings), tmp_path / "whole")
+    train(resolve(settings), tmp_path / "whole")
     rates = [row["train/lr"] for row in read_csv(tmp_path / "whole/metrics.csv") if row["train/lr"]]
     assert len(set(rates)) > 1
     for step in steps:  # 6 and 12 are also ends of epochs
@@ -364,7 +364,7 @@ def test_a_scheduler_that_watches_a_metric_is_resumed_exactly(monkeypatch, tmp_p
         folder = tmp_path / str(step)
         with monkeypatch.context() as patch, pytest.raises(Crash):
             patch.setattr(Checkpoints, hook, followed(getattr(Checkpoints, hook), crash))
-            train(check_settings(settings), folder)
+            train(resolve(settings), folder)
         (folder / "summary.json").unlink()
         resume(folder)
         assert runs.same_run(tmp_path / "whole", folder), step

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from attnorm.cli import sweep
 from attnorm.cli.check_jobs import Checked
-from attnorm.spec.compose import as_typed
+from attnorm.sweeps.jobs import as_typed
 
 PROGRAM = (sys.executable, str(Path(__file__).with_name("standin.py")))
 

@@ -17,7 +17,7 @@ from attnorm.cli.sweep_jobs import refuse_other_code
 from attnorm.errors import RunError
 from attnorm.run.key import run_key
 from attnorm.run.run import Run
-from attnorm.spec.compose import readable
+from attnorm.sweeps.jobs import readable
 from attnorm.sweeps.state import Journal
 
 pytestmark = [pytest.mark.training, pytest.mark.slow]  # it starts processes

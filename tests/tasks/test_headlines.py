@@ -16,7 +16,6 @@ from builders import BOS, EOS, PAD, SPECIAL, random_words, rough_model
 from marks import slow
 from torch.testing import assert_close
 
-from attnorm.cli import train as front
 from attnorm.data.sampler import TokenBatches
 from attnorm.models.generation import Decoding, generate
 from attnorm.run.key import run_key
@@ -409,7 +408,7 @@ def test_headlines_in_any_script_are_learned_and_scored(monkeypatch, tmp_path, c
     typed = ["data=pair_files", *headlines_in(language, tmp_path), "data.batch_tokens=1500", "task.validations=10"]
     typed += ["task.max_steps=200", f"tokenizer={tokenizer}", f"tokenizer.vocab_size={pieces}", "optimizer.lr=5.0e-3"]
     typed += ["trainer.accelerator=cpu", f"paths.cache_dir={tmp_path}/cache", "decoding.beam_size=2"]
-    train(front.check_composed(runs.composed("task=gigaword", *runs.SIZES, *typed, "model.dropout=0")), run)
+    train(runs.checked(runs.composed("task=gigaword", *runs.SIZES, *typed, "model.dropout=0")), run)
     assert re.search(r"validation 21 pairs \(.*, 1 unknown characters? \(0\.\d+%\)", capsys.readouterr().out)
     rows = list(csv.DictReader((run / "metrics.csv").open()))
     moving = [float(row["val/rougeL"]) for row in rows if row["val/rougeL"]]

@@ -16,7 +16,6 @@ import attnorm
 from attnorm.analysis.alignment import alignment, draw_alignments
 from attnorm.analysis.scores import corpus_metrics_of, example_table
 from attnorm.analysis.statistics.corpus import pseudo_values
-from attnorm.cli import train as front
 from attnorm.errors import ConfigError, RunError, UserError
 from attnorm.run.run import Run
 from attnorm.tasks.bleu import Bleu
@@ -95,7 +94,7 @@ def test_texts_are_detokenized_before_they_are_scored():
 @pytest.mark.slow
 def test_the_language_of_the_targets_decides_how_texts_are_detokenized(tmp_path):
     def recorded(*typed):
-        return front.check_composed(runs.composed("task=translation", *typed))
+        return runs.checked(runs.composed("task=translation", *typed))
 
     for file in ("train.en", "train.fr", "val.en", "val.fr"):
         (tmp_path / file).write_text("a b\n")

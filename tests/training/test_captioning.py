@@ -231,7 +231,7 @@ def test_a_transformer_that_looks_at_features(tmp_path):
     overrides = [it for it in runs.tiny_overrides(TASK) if not it.startswith(("data.", "tokenizer.vocab"))]
     small = ["model=transformer_captioner", "model.n_heads=2", "model.ffn_dim=16", "model.decoder_layers=1"]
     found = [*small, "data=caption_files", *keys, f"data.features={data}/features", "data.max_boxes=5"]
-    cfg = runs.front.check_composed(
+    cfg = runs.checked(
         runs.composed(*overrides, *found, "data.batch_tokens=60", "attention.cross=hnas_prefix"), overrides=[]
     )
     runs.train(cfg, tmp_path / "run")

@@ -93,7 +93,7 @@ def test_pairs_of_texts_with_the_labels_of_inference(tmp_path):
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
     files = [f"data.{name}={tmp_path}/{name}.jsonl" for name in places]
     groups = ("task=mnli", *runs.ENCODER, *files, "task.max_steps=3", f"paths.cache_dir={tmp_path}/cache")
-    cfg = front.check_composed(runs.composed(*groups))
+    cfg = runs.checked(runs.composed(*groups))
     train(cfg, tmp_path / "run")
     summary = runs.summary_of(tmp_path / "run")
     counts = {name: summary["data"]["validation"][f"label {name}"] for name in cfg["data"]["labels"]}

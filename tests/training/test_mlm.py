@@ -8,7 +8,6 @@ import runs
 import torch
 
 from attnorm import load_run
-from attnorm.cli import train as front
 from attnorm.data.sampler import MicroBatch
 from attnorm.errors import ConfigError
 from attnorm.tasks.mlm.task import MaskedLMModule
@@ -191,7 +190,7 @@ def own_text(folder, *overrides):
     lines = [" ".join(words) + " ." for words in runs.sentences(0, 150)]
     (folder / "mine.txt").write_text("\n".join(lines) + "\n")
     mine = ("data=text", f"data.files={folder}/mine.txt", "data.holdout=0.2", f"paths.cache_dir={folder}/cache")
-    return front.check_composed(runs.composed("task=mlm", *runs.ENCODER, *mine, *overrides))
+    return runs.checked(runs.composed("task=mlm", *runs.ENCODER, *mine, *overrides))
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from attnorm.run import shards as sharded_checkpoint
 from attnorm.run.checkpoint import read_checkpoint, read_resumable
 from attnorm.run.opening import open_run
 from attnorm.run.run import Run
-from attnorm.spec.check_trainer import check_trainer, read_trainer
+from attnorm.spec.lightning import check_trainer, read_trainer
 from attnorm.spec.read import resolve_recorded
 from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.ranks import Ranks, is_sharded

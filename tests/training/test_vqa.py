@@ -158,8 +158,7 @@ def test_every_arm_trains_and_says_what_it_is(tmp_path, capsys, typed, label, la
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_each_arm_has_a_folder_of_its_own(typed, label):
-    cfg = runs.composed(*runs.tiny_overrides("vqa"), *typed, hydra=True)
-    assert cfg.hydra.run.dir.startswith(f"logs/vqa/{label}/")
+    assert runs.folder_of(*runs.tiny_overrides("vqa"), *typed).startswith(f"logs/vqa/{label}/")
 
 
 @pytest.mark.slow
@@ -201,11 +200,11 @@ def test_attention_without_a_site_to_be_at_is_refused():
     ):
         typed = [*typed, "attention.fusion=dnas"]
         with pytest.raises(front.ConfigError) as caught:
-            front.check_composed(runs.composed(*runs.tiny_overrides("vqa"), *typed), overrides=typed)
+            runs.checked(runs.composed(*runs.tiny_overrides("vqa"), *typed), overrides=typed)
         [problem] = caught.value.problems
         assert problem.startswith("attention.fusion: the model has no such site; it has ")
     typed = ["attention.fusion=dnas"]
-    front.check_composed(runs.composed(*runs.tiny_overrides("vqa"), *typed), overrides=typed)
+    runs.checked(runs.composed(*runs.tiny_overrides("vqa"), *typed), overrides=typed)
 
 
 def test_the_question_alone_reads_no_features(monkeypatch, tmp_path):
@@ -470,21 +469,21 @@ def problems_of(*typed, task="vqa_v2"):
 def test_what_nothing_would_read_is_refused(typed, vain, reader):
     cfg = runs.composed(*runs.tiny_overrides("vqa"), *typed, vain)
     with pytest.raises(front.ConfigError) as caught:
-        front.check_composed(cfg, overrides=[*typed, vain])
+        runs.checked(cfg, overrides=[*typed, vain])
     assert caught.value.problems == [f"{vain}: has no effect with these settings; it is for {reader}"]
-    front.check_composed(cfg, overrides=typed)  # from a file it is a default like any other
+    runs.checked(cfg, overrides=typed)  # from a file it is a default like any other
 
 
 def test_of_a_key_that_was_typed_twice_the_last_counts():
     typed = ["model.dropout=0.1", "model.dropout=0.2"]
-    cfg = front.check_composed(runs.composed(*runs.tiny_overrides("vqa"), *typed), overrides=typed)
+    cfg = runs.checked(runs.composed(*runs.tiny_overrides("vqa"), *typed), overrides=typed)
     assert cfg["model"]["dropout"] == 0.2
 
 
 def test_a_fusion_that_the_data_rule_out_is_refused():
     cfg = runs.composed(*runs.tiny_overrides("vqa_v2"), "model.fusion=concat")
     with pytest.raises(front.ConfigError) as caught:
-        front.check_composed(cfg, overrides=["model.fusion=concat"])
+        runs.checked(cfg, overrides=["model.fusion=concat"])
     assert caught.value.problems == ["model.fusion=concat: ignored: the data fix it at none"]
 
 

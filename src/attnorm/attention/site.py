@@ -115,15 +115,16 @@ class Site:
             of_name, shares = f"{key}={name}", self.wrong_shares(name, part)
             leaks = self.autoregressive and part.couples_queries == "all" and self.key != DEFAULT
             yield not part.differentiable, of_name, f"{name} has no gradient, so a model cannot be trained with it"
-            yield leaks, of_name, part.leak_message(name)
+            yield leaks, of_name, part.leak_message(name) if leaks else ""
             yield bool(shares), f"attention.options.{name}.fixed", shares
 
         layers, names = self.layers, f"[{','.join(self.names)}]"
         where = f" at {at}" if self.key == DEFAULT else ""
-        lengths = f"{counted(len(self.names), 'normalizer')} for {counted(layers, 'layer')}" if is_count(layers) else ""
         reason = f"the model does not say how many layers {at} has; set one normalizer"
         yield self.per_layer and layers is None, f"{key}={names}", reason
-        yield self.per_layer and is_count(layers) and layers != len(self.names), key, f"{lengths}{where}"
+        differ = self.per_layer and is_count(layers) and layers != len(self.names)
+        lengths = f"{counted(len(self.names), 'normalizer')} for {counted(layers, 'layer')}" if differ else ""
+        yield differ, key, f"{lengths}{where}"
 
         no_weights, no_effect = {*self.names} == {"none"}, f"has no effect, because attention.{at}=none"
         priors = f"attention.prior.{at}=[{','.join(self.priors)}]"

@@ -23,7 +23,7 @@ from attnorm.errors import Problem
 from attnorm.run.run import Run
 from attnorm.schema import Text, WholeNumber
 from attnorm.spec.command import Command, read
-from attnorm.spec.overrides import OVERRIDABLE
+from attnorm.spec.recorded import OVERRIDABLE
 from attnorm.tasks.seq2seq.base import Seq2SeqTask
 
 if TYPE_CHECKING:

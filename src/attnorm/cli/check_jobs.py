@@ -10,18 +10,20 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from attnorm.errors import Problem, key_of
+from attnorm.choices import CONF
+from attnorm.errors import key_of
+from attnorm.spec.compose import compose_files, composed, plain_settings
 from attnorm.spec.settings import ResolvedConfig
-from attnorm.sweeps.jobs import override_key
+from attnorm.sweeps.jobs import as_typed
 
 
 @dataclass
@@ -102,85 +104,28 @@ def main(folders: Sequence[str]) -> int:
     from attnorm.run.trust import find_own_parts
 
     find_own_parts("sweep", ())
-    start_hydra(list(map(Path, folders)))
     quiet_libraries()
+    places, of_files = [*map(Path, folders)], cache(compose_files)  # the jobs of a sweep share few choices of files
     for line in sys.stdin:
-        found = [asdict(check_job(job)) for job in json.loads(line)]
+        found = [asdict(check_job(job, places, of_files)) for job in json.loads(line)]
         print(json.dumps(found), file=answers, flush=True)
     return 0
 
 
-def start_hydra(folders: Sequence[Path]) -> None:
-    """Prepares Hydra's `compose`. folders: the configuration folder, and those of `--config-dir`."""
-    from hydra import version
-    from hydra._internal.hydra import Hydra
-    from hydra._internal.utils import create_config_search_path
-    from hydra.core.config_search_path import SearchPathQuery
-    from hydra.core.global_hydra import GlobalHydra
-
-    from attnorm.cli.train import register_resolvers
-
-    register_resolvers()
-    version.setbase("1.3")
-    conf, *more = folders
-    search_path = create_config_search_path(str(conf))
-    for folder in more:
-        search_path.prepend("command-line", f"file://{folder.absolute()}", SearchPathQuery(provider="schema"))
-    GlobalHydra.instance().clear()
-    Hydra.create_main_hydra2("train", search_path)
-
-
-def check_job(overrides: Sequence[str]) -> Checked:
-    """Composes one job and checks it."""
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
-    from attnorm.cli.errors import explain_hydra_error
-    from attnorm.cli.train import check_composed
+def check_job(
+    overrides: Sequence[str], folders: Sequence[Path] = (CONF,), of_files: Callable[..., DictConfig] = compose_files
+) -> Checked:
+    """Composes one job and checks it. folders, of_files: as in `composed`."""
+    from attnorm.cli.errors import explained
     from attnorm.errors import ConfigError
-    from attnorm.spec.compose import as_typed, register_attention
+    from attnorm.spec.read import resolve
 
-    register_attention(overrides)
     try:
-        return facts(check_composed(composed(overrides), overrides=as_typed(overrides)))
+        with explained():
+            settings = plain_settings(composed(overrides, folders, of_files))
+        return facts(resolve(settings, as_typed(overrides)))
     except ConfigError as error:
         return Checked([(key_of(problem), str(problem)) for problem in error.problems])
-    except (HydraException, OmegaConfBaseException) as error:
-        return Checked([("", str(Problem.about("", explain_hydra_error(str(error)))))])
-
-
-def composed(overrides: Sequence[str]) -> DictConfig:
-    """The composed configuration of a job: what its files give, with single keys set as Hydra sets them.
-
-    The jobs of a sweep share few choices of files, and composing files takes most of the time of a check.
-    """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    keys = []
-    for override in overrides:
-        name = override_key(override)
-        if name not in groups() and not name.startswith(("~", "hydra.")) and not {"/", "@"} & set(name):
-            keys.append(override)
-    cfg = of_files(*[override for override in overrides if override not in keys]).copy()
-    for parsed in OverridesParser.create().parse_overrides(keys):
-        OmegaConf.update(cfg, parsed.key_or_group, parsed.value(), force_add=True)
-    return cfg
-
-
-@cache
-def groups() -> set[str]:
-    """The groups of files at the top level."""
-    from hydra.core.global_hydra import GlobalHydra
-
-    return set(GlobalHydra.instance().config_loader().list_groups(""))
-
-
-@cache
-def of_files(*overrides: str) -> DictConfig:
-    """What the files that these overrides choose give."""
-    from hydra import compose
-
-    return compose("train", list(overrides))
 
 
 def facts(config: ResolvedConfig) -> Checked:

@@ -16,8 +16,8 @@ from omegaconf.errors import OmegaConfBaseException
 from attnorm.choices import CONF, selectable
 from attnorm.errors import ConfigError, Interrupted, Problem, UserError
 from attnorm.imports import nearest
-from attnorm.spec.compose import COMPLETION
 
+COMPLETION = frozenset({"-sc", "--shell-completion"})  # options of Hydra
 MACHINE_ERRORS = {
     errno.ENOSPC,
     errno.EFBIG,
@@ -70,21 +70,33 @@ def to_the_end() -> Iterator[None]:
 
 def explain(error: Exception) -> int:
     """Says what a user got wrong and returns the exit code; a bug is raised again, with its traceback."""
+    if isinstance(error, (HydraException, OmegaConfBaseException)):
+        error = ConfigError([hydra_problem(error)])
     if isinstance(error, ConfigError):
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
-        return 2
-    if isinstance(error, OverrideParseException) and "=" in error.override:
-        key, _, value = error.override.lstrip("+").partition("=")
-        print(f"error: {Problem(key, 'cannot be read; check its commas, brackets and quotes', value)}", file=sys.stderr)
-        return 2
-    if isinstance(error, (HydraException, OmegaConfBaseException)):
-        print(f"error: {explain_hydra_error(str(error))}", file=sys.stderr)
         return 2
     if not is_user_error(error):
         raise error
     print(f"error: {error}\n(HYDRA_FULL_ERROR=1 in the environment shows where)", file=sys.stderr)
     return 1
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Within this context, an error of Hydra or OmegaConf becomes a ConfigError that says what was meant."""
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError([hydra_problem(error)]) from error
+
+
+def hydra_problem(error: Exception) -> str:
+    """What an error of Hydra or OmegaConf means for the user."""
+    if isinstance(error, OverrideParseException) and "=" in error.override:
+        key, _, value = error.override.lstrip("+").partition("=")
+        return Problem(key, "cannot be read; check its commas, brackets and quotes", value)
+    return explain_hydra_error(str(error))
 
 
 def is_user_error(error: Exception) -> bool:

@@ -11,7 +11,7 @@ from attnorm.errors import DataError, Problem
 from attnorm.parts import names_of
 from attnorm.schema import Number, Text
 from attnorm.spec.command import Command, read
-from attnorm.spec.overrides import OVERRIDABLE
+from attnorm.spec.recorded import OVERRIDABLE
 from attnorm.tasks.headlines import rouge
 from attnorm.tasks.results import Results
 from attnorm.tasks.squad import metric as squad_metric

@@ -6,19 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hydra import compose
-from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException
-from hydra.initialize import get_gh_backup, restore_gh_from_backup
-from omegaconf import DictConfig, flag_override
-from omegaconf.errors import OmegaConfBaseException
-
 from attnorm.choices import CONF, own_folder
-from attnorm.cli.check_jobs import start_hydra
-from attnorm.cli.errors import explain_hydra_error
 from attnorm.cli.main import is_busy, threads_spin
-from attnorm.errors import ConfigError, in_yaml
-from attnorm.spec.compose import as_typed, readable, register_attention, run_to_resume, wrong_choices
+from attnorm.errors import in_yaml
+from attnorm.spec.compose import run_to_resume
 
 if TYPE_CHECKING:
     from attnorm.analysis.run import LoadedRun as Run
@@ -39,17 +30,18 @@ def train(overrides: str | Sequence[str] = (), *, config_dir: str | Path | None 
     the update, saves and raises Interrupted.
     """
     from attnorm.analysis.run import load_run
-    from attnorm.cli.resume import resume_in
+    from attnorm.cli.start import resume_in
+    from attnorm.cli.train import train_new
     from attnorm.progress import quiet_libraries
 
     if threads_spin() and is_busy():  # too late to change it: torch may have been imported
         print("Other processes use this machine. Training beside them is faster if Python is started by", SLEEPING)
     with unchanged():
         quiet_libraries()
-        arguments = readable([*([overrides] if isinstance(overrides, str) else overrides), *typed(settings)])
-        folder = run_to_resume(arguments)
+        arguments = [*([overrides] if isinstance(overrides, str) else overrides), *typed(settings)]
+        folder, own = run_to_resume(arguments), Path(config_dir) if config_dir else own_folder()
         if folder is None:
-            folder = train_new(arguments, Path(config_dir) if config_dir else own_folder())
+            folder = train_new(arguments, [CONF, *([own] if own else [])])
         else:
             resume_in(folder, arguments)
         return load_run(folder, trust_code=True)  # the code of its parts has just run
@@ -78,39 +70,3 @@ def typed(settings: Mapping[str, object], group: str = "") -> Iterator[str]:
             yield from typed(value, f"{group}{key}.")
         else:
             yield f"{group}{key}={in_yaml(value)}"
-
-
-def train_new(arguments: list[str], config_dir: Path | None) -> Path:
-    """Trains with these arguments, and returns the run folder."""
-    from attnorm.cli.start import start_composed
-
-    cfg, run = composed(arguments, config_dir)
-    return start_composed(cfg, run, as_typed(arguments))
-
-
-def composed(arguments: list[str], config_dir: Path | None) -> tuple[DictConfig, Path]:
-    """The composed configuration, and the run folder that it names. Raises ConfigError for what cannot be composed."""
-    if problems := wrong_choices(arguments):
-        raise ConfigError(problems)
-    register_attention(arguments)
-    with hydra_started([CONF, *([config_dir] if config_dir else [])]):
-        try:
-            cfg = compose("train", arguments, return_hydra_config=True)
-            run = Path(cfg.hydra.run.dir)
-        except (HydraException, OmegaConfBaseException) as error:
-            raise ConfigError([explain_hydra_error(str(error))]) from error
-    with flag_override(cfg, ["struct", "readonly"], False):
-        del cfg["hydra"]
-    return cfg, run
-
-
-@contextmanager
-def hydra_started(folders: Sequence[Path]) -> Iterator[None]:
-    """Within this context, `hydra.compose` reads these folders. What the caller has made of Hydra is restored."""
-    before = get_gh_backup()
-    try:
-        start_hydra(folders)
-        yield
-    finally:
-        GlobalHydra.instance().clear()
-        restore_gh_from_backup(before)

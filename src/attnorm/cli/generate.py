@@ -20,7 +20,7 @@ from attnorm.run.opening import open_run
 from attnorm.run.run import Run
 from attnorm.schema import Count, Text
 from attnorm.spec.command import read
-from attnorm.spec.overrides import OVERRIDABLE
+from attnorm.spec.recorded import OVERRIDABLE
 from attnorm.tasks.task import Task, task_of
 
 

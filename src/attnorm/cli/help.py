@@ -8,7 +8,7 @@ import yaml
 
 from attnorm.choices import CONF, selectable
 from attnorm.cli.errors import no_such_file
-from attnorm.cli.read_sweep import split_options
+from attnorm.cli.train import split_options
 from attnorm.errors import ConfigError
 from attnorm.imports import PATH
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from hydra.core.override_parser.types import Override
 
-from attnorm.choices import CONF, own_folder
+from attnorm.cli.train import split_options
 from attnorm.errors import Problem
 from attnorm.imports import nearest
 from attnorm.parts import names_of
 from attnorm.spec.command import Command, read
-from attnorm.spec.compose import as_typed, readable, register_attention, wrong_choices
-from attnorm.sweeps.jobs import choices, expand, override_key, parse
+from attnorm.spec.compose import hydra_started
+from attnorm.sweeps.jobs import as_typed, choices, expand, override_key, parse, readable
 from attnorm.sweeps.settings import SweepSettings
 from attnorm.sweeps.tuning import Tuning
 
@@ -81,7 +81,6 @@ def read_sweep(arguments: Sequence[str]) -> SweepCommand:
             problems.append(Problem.about(key, f"{argument}: attnorm sweep has no such key.{suggestion}"))
     if sum(override_key(argument) == "tune" for argument in own) > 1:
         problems.append(Problem("tune", "is given more than once; a sweep tunes one key"))
-    problems += wrong_choices(readable(theirs, is_sweep=True))
     overrides: list[Override] = []
 
     def check(command: Command[SweepSettings]) -> Iterator[Problem]:
@@ -180,38 +179,9 @@ def is_of_runs(key: str, folders: Sequence[Path]) -> bool:
     return key in names_of(RunConfig) or any((folder / key).is_dir() for folder in folders)
 
 
-def split_options(arguments: Sequence[str]) -> tuple[tuple[str, ...], list[Path], list[str], list[str]]:
-    """`--config-dir` options, all configuration folders, the other arguments, and problems with other options."""
-    options, folders, rest, problems = [], [CONF], [], []
-    left = list(arguments)
-    while left:
-        argument = left.pop(0)
-        name, equals, value = argument.partition("=")
-        if name in ("--config-dir", "-cd"):
-            value = value if equals else (left.pop(0) if left else "")
-            options += ["--config-dir", value]
-            folders.append(Path(value))
-        elif argument in ("-m", "--multirun"):
-            problems.append(f"{argument}: attnorm sweep always starts several runs; leave it out")
-        elif argument.startswith("-"):
-            problems.append(f"{argument}: no such option; allowed: --config-dir, --help, and key=value")
-        else:
-            rest.append(argument)
-    if not options and (own := own_folder()):
-        options, folders = ["--config-dir", str(own)], [CONF, own]
-    return tuple(options), folders, rest, problems
-
-
 def parse_overrides(folders: Sequence[Path], arguments: Sequence[str]) -> list[Override]:
     """The overrides of the runs, in Hydra's grammar."""
     from hydra.core.global_hydra import GlobalHydra
 
-    from attnorm.cli.check_jobs import start_hydra
-
-    start_hydra(folders)
-    rewritten = readable(arguments, is_sweep=True)
-    register_attention(rewritten)
-    try:
-        return parse(rewritten, GlobalHydra.instance().config_loader())
-    finally:
-        GlobalHydra.instance().clear()
+    with hydra_started(folders):
+        return parse(readable(arguments, is_sweep=True), GlobalHydra.instance().config_loader())

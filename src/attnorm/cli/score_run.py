@@ -10,8 +10,8 @@ from attnorm.run.opening import open_run, read_run
 from attnorm.run.run import Run
 from attnorm.run.writing import RunWriter
 from attnorm.spec.command import Command
-from attnorm.spec.overrides import changed
 from attnorm.spec.read import resolve_recorded
+from attnorm.spec.recorded import changed
 from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.leaks import describe_leaks
 from attnorm.tasks.task import task_of

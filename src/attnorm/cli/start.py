@@ -1,38 +1,77 @@
-"""Starting a run whose settings have been composed, or continuing the unfinished run that has the same settings."""
+"""Starting a run whose settings have been composed, and continuing one: the run of `resume=<run folder>`, or with
+`resume=auto` the unfinished run that has the same settings."""
 
 import os
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
+from attnorm.cli.errors import explained, to_the_end
 from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.run.folder import RunState
 from attnorm.run.run import Run
-from attnorm.spec.compose import AUTO
-from attnorm.spec.settings import ResolvedConfig
+from attnorm.spec.compose import AUTO, hydra_config, plain_settings, run_folder
+
+if TYPE_CHECKING:
+    from attnorm.spec.settings import ResolvedConfig
 
 
-def start_composed(cfg: DictConfig, run: Path, overrides: Sequence[str]) -> Path:
+def start_composed(cfg: DictConfig, overrides: Sequence[str]) -> Path:
     """Checks a composed configuration, trains and returns the run folder.
 
-    run: the folder of a new run. With `resume=auto`, the run may continue in another one.
+    With `resume=auto`, the run may continue in the folder of another one.
     """
-    settings = plain_settings(cfg)
-    config = check_settings(settings, overrides)
+    from attnorm.spec.read import resolve
+
+    with hydra_config(cfg), explained():
+        settings = plain_settings(cfg)
+        config = resolve(settings, overrides)
+        run = run_folder(cfg, config.label)
     if config.resume == AUTO and (folder := unfinished(config)):
-        config = check_settings({**settings, "resume": str(folder)}, overrides, checkpoint_of(folder))
+        config = resolve({**settings, "resume": str(folder)}, overrides, checkpoint_of(folder))
     return start(config, run, overrides)
 
 
-def start(config: ResolvedConfig, run: Path, overrides: Sequence[str]) -> Path:
+@to_the_end()
+def resume_in(folder: Path, arguments: list[str]) -> int:
+    """Continues the run in a folder with its recorded configuration. Returns the exit code.
+
+    A finished run is left alone, unless settings are changed, for example to make it longer.
+
+    arguments: of the command. They may change some settings.
+    """
+    from attnorm.progress import quiet_libraries
+    from attnorm.spec.read import resolve
+    from attnorm.spec.recorded import recorded_settings
+    from attnorm.training.environment import is_first_rank
+    from attnorm.training.rendezvous import decided_by_first
+
+    quiet_libraries()
+    run = Run(folder)
+    settings, changes = recorded_settings(folder, arguments, is_first=is_first_rank())
+    if decided_by_first("state", lambda: run.state) == RunState.FINISHED and not changes:
+        if is_first_rank():
+            print(f"resume={folder}: this run is finished")
+        return 0
+    checkpoint = checkpoint_of(folder)
+    overrides = [*(run.environment.get("overrides") or []), *changes]
+    start(resolve(settings, changes, checkpoint), folder, overrides)
+    return 0
+
+
+def start(config: "ResolvedConfig", run: Path, overrides: Sequence[str]) -> Path:
     """Trains in the folder `run`, or in the folder of the run that continues. Returns the folder."""
     from attnorm.analysis.figures import draw_run
     from attnorm.training.train import train
 
-    folder = Path(str(config.resume)) if config.continues else claim_folder(run)
+    try:
+        folder = Path(str(config.resume)) if config.continues else claim_folder(run)
+    except OSError as error:
+        message = f"paths.log_dir: the run folder {error.filename} cannot be made: {error.strerror}"
+        raise ConfigError([Problem.about("paths.log_dir", message)]) from error
     train(config, folder, overrides, draw=draw_run)
     return folder
 
@@ -54,27 +93,6 @@ def claim_folder(folder: Path) -> Path:
     return claimed if folder.is_absolute() else Path(os.path.relpath(claimed))
 
 
-def plain_settings(cfg: DictConfig) -> dict[str, Any]:
-    """The settings of a composed configuration. Raises ConfigError if one that must be given is missing."""
-    missing = sorted(OmegaConf.missing_keys(cfg))
-    if missing:
-        raise ConfigError([Problem(key, f"must be given, as in {key}=<value>") for key in missing])
-    settings: Any = OmegaConf.to_container(cfg, resolve=True)
-    return settings
-
-
-def check_settings(
-    settings: dict[str, Any], overrides: Sequence[str] = (), checkpoint: Path | None = None
-) -> ResolvedConfig:
-    """The checked configuration; raises ConfigError with all its problems.
-
-    overrides: those of the command line. checkpoint: the one in the folder `resume` from which the run continues.
-    """
-    from attnorm.spec.read import resolve
-
-    return resolve(settings, overrides, checkpoint)
-
-
 def checkpoint_of(folder: Path) -> Path | None:
     """The checkpoint from which the run in a folder continues; None for the beginning. The first rank decides.
 
@@ -92,7 +110,7 @@ def checkpoint_of(folder: Path) -> Path | None:
     return Path(checkpoint) if checkpoint else None
 
 
-def unfinished(config: ResolvedConfig) -> Path | None:
+def unfinished(config: "ResolvedConfig") -> Path | None:
     """The folder of the run that `resume=auto` continues; None for a new run."""
     from attnorm.run.resume import newest_unfinished
     from attnorm.training.environment import is_first_rank

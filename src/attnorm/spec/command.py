@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from types import UnionType
 from typing import Any, Generic, TypeVar, Union, get_args, get_origin
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from pydantic import ValidationError
 
 from attnorm.errors import ConfigError, Problem, key_of
 from attnorm.imports import nearest
 from attnorm.schema import EMPTY, build, convert, option_problems, parameters, value_problems
-from attnorm.spec.compose import readable
+from attnorm.spec.compose import Setting, is_misread, parsed, settings_of
 
 Keys = TypeVar("Keys")
 
@@ -75,10 +74,10 @@ def read(
             values[key] = unquoted(text)
             typed.add(key)
             continue
-        [override] = OverridesParser.create().parse_overrides(readable([argument]))
-        key, value = override.key_or_group, None if override.is_delete() else override.value()
+        is_several = has_several(key, text)
+        key, value, _ = Setting(key, text) if is_several else settings_of([argument])[0]
         group, _, name = key.partition(".")
-        if override.is_sweep_override() and (key in own or group in own or groups):
+        if is_several and (key in own or group in own or groups):
             expected = "expected a single value" if key in own else "one value at a time here"
             as_list = f"type several values as a list, {key}=[{text}]"
             problems.append(Problem(key, as_list if key in own and member_of(own[key]) else expected, text))
@@ -98,8 +97,7 @@ def read(
         elif groups:
             problems.append(cannot_be_set(key, [*own, *groups]))
         else:
-            unknown = {key: text if override.is_sweep_override() else value}
-            problems += [it for it in option_problems("", keys, unknown, owner=owner) if it.key == key]
+            problems += [it for it in option_problems("", keys, {key: value}, owner=owner) if it.key == key]
     needed = {name for name, parameter in parameters(keys).items() if parameter.default is EMPTY}
     for key, value in values.items():
         if value == "" and value_problems(key, value, own[key]):
@@ -118,6 +116,12 @@ def read(
     if problems:
         raise ConfigError(problems)
     return command
+
+
+def has_several(key: str, text: str) -> bool:
+    """Whether a text stands for several values, as in a sweep."""
+    override = parsed(f"key={text}")
+    return override is not None and override.is_sweep_override() and not is_misread(override, key, text)
 
 
 def is_text(annotation: Any) -> bool:

@@ -1,35 +1,32 @@
-"""Command-line arguments whose value is plain text, such as a path, in a form that Hydra's grammar reads as that text.
+"""From the arguments of a command to the settings of a run.
 
-Hydra parses the value of every `key=value`. A file name with parentheses, an equals sign or an umlaut is a syntax error
-there, "a,b.json" is a sweep, and 2024 is a number. The commands therefore rewrite their arguments before Hydra sees
-them: a value that Hydra cannot parse, or would misread although it names an existing file, becomes a quoted string.
-Everything that Hydra reads correctly stays as it was typed.
+Hydra composes the files that the arguments choose. Single keys are set afterwards: a value that Hydra's grammar cannot
+read, or would misread although it names an existing file, is the text that was typed. A file name with parentheses, an
+equals sign or an umlaut is a syntax error in that grammar, "a,b.json" is a sweep, and 2024 is a number.
 
-Three more things are rewritten:
-
-- `model.dropout=0.1` becomes `++model.dropout=0.1`, which Hydra accepts whether a file sets the key or not. Which keys
-  are valid depends on the parts that are used; `resolve` checks that, and knows better names than Hydra.
-- `callbacks=null` becomes `~callbacks`, because Hydra has no such value for a group.
-- `attention=package.module.Class` and `attention=[dnas,softmax]` become choices of the group like its files.
+- `model.dropout=0.1` sets a key whether a file sets it or not. Which keys are valid depends on the parts that are used;
+  `spec.read` checks that, and knows better names than Hydra.
+- `callbacks=null` leaves the group out, as `~callbacks` does.
+- `attention=package.module.Class` and `attention=[dnas,softmax]` set the default of the file softmax.
 """
 
 import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Override, Quote, QuotedString
+from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf, flag_override
 from omegaconf.errors import OmegaConfBaseException
 
 from attnorm.choices import CONF, choices
 from attnorm.errors import ConfigError, Problem
-from attnorm.imports import PATH
+from attnorm.imports import PATH, nearest
 
 PATH_KEYS = frozenset(  # their values are never numbers, not even 2024
     {
@@ -39,129 +36,213 @@ PATH_KEYS = frozenset(  # their values are never numbers, not even 2024
         *("ckpt_path", "resume", "model.init", "tokenizer.file", "task.answers", "paths.log_dir", "paths.cache_dir"),
     }
 )
-COMPLETION = frozenset({"-sc", "--shell-completion"})  # options of Hydra
 LONGEST, DEEPEST = 20_000, 20  # characters of an argument, and lists and mappings within each other
 AUTO = "auto"  # the value of `resume` that looks for a run with the same settings
-_ARGUMENT = re.compile(r"(\+{0,2}[\w$][\w$./@:-]*)=(.*)", re.DOTALL)
+KEY = re.compile(r"[\w$][\w$./@:-]*")  # with a slash or an @, it chooses a file
 _INTERPOLATION = re.compile(r"(\\*)\$\{")
 
 
-def readable(arguments: Sequence[str], is_sweep: bool = False) -> list[str]:
-    """The arguments with values that Hydra parses as they were typed; in a sweep, commas separate values.
+class Setting(NamedTuple):
+    """A setting that was typed: its key without plus signs, and its value; `~key` removes what it names."""
 
-    Raises ConfigError for arguments that Hydra would parse for minutes, or not at all.
+    key: str
+    value: Any = None
+    removes: bool = False
+
+
+def settings_of(arguments: Sequence[str]) -> list[Setting]:
+    """What the arguments set, in order. Raises ConfigError for what is no setting, for several values of a key, and for
+    arguments that Hydra's grammar would read for minutes, or not at all."""
+    refuse_large(arguments)
+    settings = []
+    for argument in arguments:
+        key, equals, text = argument.lstrip("+").partition("=")
+        removes = key.startswith("~")
+        key = key.removeprefix("~")
+        if not KEY.fullmatch(key) or not (equals or removes):
+            raise ConfigError([Problem.about(argument, f"{argument}: expected key=value")])
+        settings.append(Setting(key, None if removes else value_of(key, text), removes))
+    return settings
+
+
+def values_typed(arguments: Sequence[str]) -> dict[str, Any]:
+    """The values that were typed, by key: {"attention.encoder": "dnas"}, also for `attention={encoder: dnas}`."""
+    values = {}
+    left = [(key, value) for key, value, removes in settings_of(arguments) if not removes]
+    while left:
+        key, value = left.pop(0)
+        if isinstance(value, dict):
+            left[:0] = [(f"{key}.{name}", inner) for name, inner in value.items()]
+        else:
+            values[key] = value
+    return values
+
+
+def value_of(key: str, text: str) -> Any:
+    """The value that was typed for a key, as OmegaConf reads it: what Hydra's grammar makes of it, or else the text.
+
+    A text that names an existing file is always that text. Raises ConfigError for several values.
     """
-    if problems := [problem for argument in arguments if (problem := too_large(argument))]:
+    override = parsed(f"key={text}")
+    if override is None and text[:1] + text[-1:] == "[]" and not os.path.exists(text):
+        return [value_of("", element.strip()) for element in text[1:-1].split(",")]
+    if override is None:
+        return text if interpolates(text) and not os.path.exists(text) else escaped(text)
+    if is_misread(override, key, text):
+        return escaped(text)
+    if override.is_sweep_override():
+        message = f"several values start a sweep: type attnorm sweep, or add -m; a list is typed as {key}=[{text}]"
+        raise ConfigError([Problem(key, message, text)])
+    return override.value()
+
+
+def composed(
+    arguments: Sequence[str],
+    folders: Sequence[Path] = (CONF,),
+    of_files: Callable[[tuple[str, ...], tuple[Path, ...]], DictConfig] | None = None,
+) -> DictConfig:
+    """The composed configuration, with the node `hydra`: what the chosen files give, and then the keys that were typed.
+
+    folders: the configuration folder, and those of `--config-dir`. of_files: in place of `compose_files`.
+
+    Raises ConfigError, and the exceptions of Hydra and OmegaConf for what cannot be composed.
+    """
+    files, keys = list[str](), list[Setting]()
+    for argument, setting in zip(arguments, settings_of(arguments), strict=True):
+        key, value, removes = setting
+        group, (name, _, text) = key.partition("@")[0], argument.partition("=")
+        is_group = any((folder / group).is_dir() for folder in folders)
+        if name == "attention" and (normalizers := normalizers_typed(text)):
+            files.append("attention=softmax")
+            keys.append(Setting("attention._default_", value_of(name, normalizers)))
+        elif "/" in group or key == "hydra.searchpath" or (is_group and removes):
+            files.append(argument)
+        elif is_group and isinstance(value, str) and value:
+            files.append(argument if parsed(argument) else f"{name}={quoted(text)}")
+        elif is_group and value is None:
+            files.append(f"~{key}")
+        elif is_group and not isinstance(value, dict):
+            allowed = f"allowed: {', '.join(choices(group))}, or leave the key out"
+            raise ConfigError([Problem(key, allowed, value)])
+        else:
+            keys.append(setting)
+    cfg = (of_files or compose_files)(tuple(files), tuple(folders)).copy()
+    with flag_override(cfg, "readonly", False):
+        for key, value, removes in keys:
+            if removes:
+                remove(cfg, key)
+            else:
+                OmegaConf.update(cfg, key, value, force_add=not key.startswith("hydra."))
+    return cfg
+
+
+def compose_files(files: tuple[str, ...], folders: tuple[Path, ...]) -> DictConfig:
+    """What conf/train.yaml gives with these choices of files."""
+    from hydra import compose
+
+    with hydra_started(folders):
+        return compose("train", list(files), return_hydra_config=True)
+
+
+@contextmanager
+def hydra_started(folders: Sequence[Path]) -> Iterator[None]:
+    """Within this context, Hydra reads the files of these folders. What the caller has made of Hydra is restored."""
+    from hydra import version
+    from hydra._internal.hydra import Hydra
+    from hydra._internal.utils import create_config_search_path
+    from hydra.core.config_search_path import SearchPathQuery
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.initialize import get_gh_backup, restore_gh_from_backup
+
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError([Problem.about("--config-dir", f"--config-dir={folder}: no such folder")])
+    before = get_gh_backup()
+    try:
+        version.setbase("1.3")
+        conf, *more = folders
+        search_path = create_config_search_path(str(conf))
+        for folder in more:
+            search_path.prepend("command-line", f"file://{folder.absolute()}", SearchPathQuery(provider="schema"))
+        GlobalHydra.instance().clear()
+        Hydra.create_main_hydra2("train", search_path)
+        yield
+    finally:
+        GlobalHydra.instance().clear()
+        restore_gh_from_backup(before)
+
+
+def remove(cfg: DictConfig, key: str) -> None:
+    """Removes an entry. Raises ConfigError if it is not there."""
+    group, _, entry = key.rpartition(".")
+    node = OmegaConf.select(cfg, group) if group else cfg
+    if not isinstance(node, DictConfig) or entry not in node:
+        names = [str(name) for name in node] if isinstance(node, DictConfig) else []
+        raise ConfigError([Problem.about(key, f"~{key}: there is no such entry to remove.{nearest(entry, names)}")])
+    with flag_override(node, "struct", False):
+        del node[entry]
+
+
+def normalizers_typed(text: str) -> str:
+    """The value of `attention=` if it is a normalizer or a list of them, and not the name of a file; "" otherwise."""
+    text = text.replace("\\:", ":")  # as Hydra writes the values of a sweep
+    text = text[1:-1] if text[:1] + text[-1:] in ("''", '""') else text
+    return text if text.startswith("[") or PATH.fullmatch(text) else ""
+
+
+@contextmanager
+def hydra_config(cfg: DictConfig) -> Iterator[None]:
+    """Within this context, `${hydra:...}` in the settings refers to this configuration."""
+    from hydra.core.hydra_config import HydraConfig
+
+    instance: Any = HydraConfig.instance()
+    before, instance.cfg = instance.cfg, cfg
+    try:
+        yield
+    finally:
+        instance.cfg = before
+
+
+def run_folder(cfg: DictConfig, label: str) -> Path:
+    """The folder of a new run, as a composed configuration names it. label: the name of its attention."""
+    OmegaConf.register_new_resolver("attention_label", lambda: label, replace=True)
+    return Path(cfg.hydra.run.dir)
+
+
+def plain_settings(cfg: DictConfig) -> dict[str, Any]:
+    """The settings of a composed configuration. Raises ConfigError if one that must be given is missing."""
+    cfg = cfg.copy()
+    with flag_override(cfg, ["struct", "readonly"], False):
+        cfg.pop("hydra", None)
+    if missing := sorted(OmegaConf.missing_keys(cfg)):
+        raise ConfigError([Problem(key, f"must be given, as in {key}=<value>") for key in missing])
+    settings: Any = OmegaConf.to_container(cfg, resolve=True)
+    return settings
+
+
+def refuse_large(arguments: Sequence[str]) -> None:
+    """Raises ConfigError for arguments longer than LONGEST, or with more than DEEPEST brackets within each other."""
+    problems, steps = [], {"[": 1, "{": 1, "]": -1, "}": -1}
+    for argument in arguments:
+        key, _, value = argument.partition("=")
+        key, brackets = key[:100].lstrip("+"), value.count("[") + value.count("{")
+        if len(argument) > LONGEST:
+            message = f"allowed: at most {LONGEST:,} characters; write longer values into a YAML file"
+            problems.append(Problem(key, message, value))
+        elif brackets > DEEPEST and max(itertools.accumulate(steps.get(sign, 0) for sign in value)) > DEEPEST:
+            problems.append(Problem(key, f"allowed: at most {DEEPEST} brackets within each other", value))
+    if problems:
         raise ConfigError(problems)
-    if not COMPLETION.isdisjoint(arguments):
-        return list(arguments)  # `install=bash` is not a setting
-    return [_readable(argument, is_sweep) for argument in arguments]
-
-
-def too_large(argument: str) -> Problem | None:
-    """A problem if an argument is longer than LONGEST, or has more than DEEPEST brackets within each other."""
-    key, _, value = argument.partition("=")
-    steps, key = {"[": 1, "{": 1, "]": -1, "}": -1}, key[:100].lstrip("+")
-    if len(argument) > LONGEST:
-        return Problem(key, f"allowed: at most {LONGEST:,} characters; write longer values into a YAML file", value)
-    if max(itertools.accumulate(steps.get(it, 0) for it in value), default=0) > DEEPEST:
-        return Problem(key, f"allowed: at most {DEEPEST} brackets within each other", value)
-    return None
 
 
 def run_to_resume(arguments: Sequence[str]) -> Path | None:
     """The run folder that `resume=<folder>` names; None without it, and for `resume=auto`."""
-    parsed = [_parsed(argument) for argument in arguments if argument.lstrip("+").startswith("resume=")]
-    values = [it.value() for it in parsed if it is not None]
-    chosen = values[-1].text if values and isinstance(values[-1], QuotedString) else (values or [None])[-1]
-    return Path(chosen) if isinstance(chosen, str) and chosen not in ("", AUTO) else None
+    typed = [it for it in arguments if it.lstrip("+").startswith("resume=")]
+    chosen = settings_of(typed[-1:])[0].value if typed else None
+    return Path(OmegaConf.create([chosen])[0]) if isinstance(chosen, str) and chosen not in ("", AUTO) else None
 
 
-def _readable(argument: str, is_sweep: bool) -> str:
-    if not (found := _ARGUMENT.fullmatch(argument)):
-        return argument
-    key, value = found.groups()
-    override, name = _parsed(argument), key.lstrip("+")
-    if value == "null" and (CONF / name).is_dir():
-        return f"~{name}"
-    if is_sweep and (CONF / name).is_dir():  # of several values, null would be one that Hydra cannot have
-        value = re.sub(r"(?<![^,])null(?![^,])", "'null'", value)
-    if override is None or _misread(override, name, value, is_sweep):
-        value = _rewritten(value, is_sweep)
-    if name == "attention":
-        return f"{key}={_choices_quoted(value)}"
-    is_group = "." not in name and (argument.startswith("+") or (CONF / name).is_dir())
-    is_key = not is_group and "/" not in name and not name.startswith("hydra.")
-    return f"++{name}={value}" if is_key else f"{key}={value}"
-
-
-def as_typed(overrides: Sequence[str]) -> list[str]:
-    """Overrides of a job without what `readable` and Hydra's sweeps add to them."""
-    return [_as_typed(override) for override in overrides]
-
-
-def _as_typed(override: str) -> str:
-    key, equals, value = override.partition("=")
-    if not equals:
-        return override
-    name = key.lstrip("+")
-    value = value.strip("'") if name == "attention" else value
-    return f"{name}={value}".replace("\\:", ":") if name.startswith("attention") else f"{name}={value}"
-
-
-def wrong_choices(arguments: Sequence[str]) -> list[Problem]:
-    """A problem for each argument whose value cannot be a file of its group, such as `task=1`, for which Hydra raises
-    an error of its own. arguments: as `readable` returns them."""
-    parsed = [it for it in map(_parsed, arguments) if it is not None and not it.is_delete()]
-    return [
-        Problem(it.key_or_group, f"allowed: {', '.join(choices(it.key_or_group))}, or leave the key out", value)
-        for it in parsed
-        if choices(it.key_or_group)
-        for value in _elements(it)
-        if value == "" or not isinstance(value, (str, list, dict))
-    ]
-
-
-def register_attention(arguments: Sequence[str]) -> None:
-    """Registers values of `attention=` that are not files as choices of the group, also in a sweep.
-
-    `attention=package.module.Class` means `attention=softmax attention._default_=package.module.Class`, and so does a
-    list with one normalizer per layer. arguments: as `readable` returns them.
-    """
-    for argument in arguments:
-        override = _parsed(argument) if argument.startswith("attention=") else None
-        for choice in _elements(override) if override is not None else ():
-            if isinstance(choice, str) and (choice.startswith("[") or PATH.fullmatch(choice)):
-                default = _parsed(f"attention={choice}")
-                node = {"defaults": ["softmax", "_self_"], "_default_": default.value() if default else choice}
-                ConfigStore.instance().store(group="attention", name=choice, node=node, provider="attnorm")
-
-
-def _choices_quoted(value: str) -> str:
-    """The value of `attention=` with each list as text: of a list of choices, Hydra would merge the files."""
-    override = _parsed(f"attention={value}")
-    if override is None or not any(isinstance(choice, list) for choice in _elements(override)):
-        return value
-    texts = (f"[{','.join(map(str, it))}]" if isinstance(it, list) else str(it) for it in _elements(override))
-    return ",".join(quoted(text) if text.startswith("[") else text for text in texts)
-
-
-def _elements(override: Override) -> Iterator[object]:
-    """The value of an override, or the values that it sweeps over; quoted ones without their quotes."""
-
-    def unquoted(value: object) -> object:
-        if isinstance(value, list):
-            return [unquoted(inner) for inner in value]
-        return value.text if isinstance(value, QuotedString) else value
-
-    value = override.value()
-    if isinstance(value, ChoiceSweep):
-        yield from map(unquoted, value.list)
-    elif not override.is_sweep_override():
-        yield value
-
-
-def _misread(override: Override, key: str, value: str, is_sweep: bool) -> bool:
+def is_misread(override: Override, key: str, value: str, is_sweep: bool = False) -> bool:
     """Whether Hydra parses the value, but as something else than the text or the path that it is."""
     if override.is_sweep_override():
         return not is_sweep and os.path.exists(value)
@@ -170,26 +251,6 @@ def _misread(override: Override, key: str, value: str, is_sweep: bool) -> bool:
         return key in PATH_KEYS
     unchanged = read is None or (read == value and "${" not in value)
     return not unchanged and os.path.exists(value)
-
-
-def _rewritten(value: str, is_sweep: bool) -> str:
-    """The value as quoted text. A list, and a sweep, keeps its commas: only its elements are quoted."""
-    if os.path.exists(value):
-        return quoted(value)
-    if value.startswith("[") and value.endswith("]"):
-        return f"[{','.join(map(_element, value[1:-1].split(',')))}]"
-    return ",".join(map(_element, value.split(","))) if is_sweep else _text(value)
-
-
-def _element(text: str) -> str:
-    return text if _parsed(f"key={text}") else _text(text.strip())
-
-
-def _text(text: str) -> str:
-    """The text, quoted. A well-formed `${...}` in it stays an interpolation unless the text names an existing file."""
-    if not os.path.exists(text) and _interpolates(text):
-        return QuotedString(text, Quote.single).with_quotes()
-    return quoted(text)
 
 
 def quoted(text: str) -> str:
@@ -206,14 +267,14 @@ def escaped(value: Any) -> Any:
     return _INTERPOLATION.sub(r"\1\1\\${", value) if isinstance(value, str) else value
 
 
-def _interpolates(text: str) -> bool:
+def interpolates(text: str) -> bool:
     try:
         return OmegaConf.is_interpolation(OmegaConf.create({"text": text}), "text")
     except OmegaConfBaseException:
         return False
 
 
-def _parsed(argument: str) -> Override | None:
+def parsed(argument: str) -> Override | None:
     try:
         return OverridesParser.create().parse_override(argument)
     except (HydraException, ValueError):  # ValueError: a number of more digits than Python reads

@@ -8,30 +8,25 @@ from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from torch import nn
 
 from attnorm.attention.sites import Sites
 from attnorm.attention.tables import TABLES
 from attnorm.attention.testing.before_training import problems_before_training
-from attnorm.errors import ConfigError, Problem, UnknownOption, key_of
-from attnorm.imports import did_you_mean, nearest
+from attnorm.choices import files_with
+from attnorm.errors import ConfigError, Problem, RunError, UnknownOption, key_of
+from attnorm.imports import SYNONYMS, did_you_mean, nearest
 from attnorm.optim import read_optimization
 from attnorm.parts import TARGET, Part, Problems, names_of, options_of
+from attnorm.run.checkpoint import best_checkpoints
 from attnorm.run.fixed_shares import with_fixed_shares
+from attnorm.run.folder import opened
+from attnorm.run.resume import changed_settings
+from attnorm.run.run import Run
 from attnorm.run.warm_start import resolve_init
-from attnorm.spec.check_together import check_resume, check_together, check_update_size, ineffective, typed_keys
-from attnorm.spec.check_trainer import check_trainer, read_trainer
-from attnorm.spec.components import read_entries
-from attnorm.spec.read_parts import (
-    model_of,
-    read_attention,
-    read_model,
-    read_paths,
-    read_source,
-    read_tokenizer,
-    sites_of,
-)
+from attnorm.spec.compose import values_typed
+from attnorm.spec.lightning import GROUPS_OF_LIGHTNING, check_trainer, check_update_size, read_entries, read_trainer
+from attnorm.spec.read_parts import fitting_files, read_attention, read_model, read_paths, read_source, read_tokenizer
 from attnorm.spec.settings import (
     CleaningConfig,
     DataConfig,
@@ -40,15 +35,14 @@ from attnorm.spec.settings import (
     RunSettings,
     TaskConfig,
     TrainerConfig,
+    leaves,
 )
-from attnorm.spec.suggestions import keys_named, with_owners
 from attnorm.tasks.task import Task
 
 GROUPS = (  # of keys that every run has
     *("task", "model", "attention", "data", "tokenizer", "optimizer", "scheduler"),
     *("trainer", "run", "callbacks", "logger", "paths"),
 )
-LIGHTNING_GROUPS = ("trainer", "callbacks", "logger")  # groups that cannot be checked without importing Lightning
 
 
 def resolve(
@@ -63,8 +57,7 @@ def resolve(
     settings: the composed values. overrides: those of the command line, "key=value". checkpoint: the one in the folder
     `resume` from which the run continues.
     """
-    problems, typed = Problems(), OverridesParser.create().parse_overrides(list(overrides))
-    composed = settings
+    problems, typed, composed = Problems(), values_typed(overrides), settings
     settings, task = completed(with_defaults(settings), problems)
     if checkpoint is None and isinstance(settings["ckpt_path"], str):
         checkpoint = Path(settings["ckpt_path"])
@@ -72,7 +65,7 @@ def resolve(
     config = read(settings, task, problems, ("train", "validation"), typed)
     run = problems.typed("run", RunSettings, settings["run"])
     trainer = read_trainer(settings["trainer"], problems)
-    groups = {override.key_or_group.split(".")[0] for override in typed}
+    groups = {key.split(".")[0] for key in typed}
     build = not problems or not groups.isdisjoint(("optimizer", "scheduler"))
     optimization = read_optimization(settings["optimizer"], settings["scheduler"], problems, build)
     if problems.is_valid("trainer", "data"):
@@ -81,36 +74,16 @@ def resolve(
         problems += check_resume(config, checkpoint, problems)
     callbacks: dict[str, Part] = {}
     loggers: dict[str, Part] = {}
-    undecided = {group for group in LIGHTNING_GROUPS if problems.is_valid(group)}
-    if not problems or groups & undecided:
+    if not problems or any(problems.is_valid(group) for group in groups.intersection(GROUPS_OF_LIGHTNING)):
         callbacks = read_entries("callbacks", settings["callbacks"], problems)
         loggers = read_entries("logger", settings["logger"], problems)
         trainer = check_trainer(trainer, problems)
-    if foreign := defaults_of_others(problems, typed_keys(typed)):
+    if problems and (foreign := defaults_of_others(problems, typed)):
         return resolve(without(composed, foreign), overrides, checkpoint)
     if problems or config is None:
         raise ConfigError([with_owners(problem, settings) for problem in problems])
     config = replace(config, run=run, trainer=trainer, optimization=optimization, checkpoint=checkpoint)
     return replace(config, callbacks=callbacks, loggers=loggers)
-
-
-def defaults_of_others(problems: Iterable[str], typed: Collection[str]) -> set[str]:
-    """The unknown options that nobody typed, in groups whose class was typed: defaults of the class that it replaces.
-
-    typed: the keys that were typed.
-    """
-    replaced = {key.removesuffix(TARGET) for key in typed if key.endswith(f".{TARGET}")}
-    unknown = {key_of(problem) for problem in problems if isinstance(problem, UnknownOption)}
-    return {key for key in unknown - {*typed} if key.rpartition(".")[0] + "." in replaced}
-
-
-def without(settings: Mapping[str, Any], keys: Collection[str], group: str = "") -> dict[str, Any]:
-    """The settings without some keys, such as "optimizer.betas"."""
-    return {
-        name: without(value, keys, f"{group}{name}.") if isinstance(value, Mapping) else value
-        for name, value in settings.items()
-        if f"{group}{name}" not in keys
-    }
 
 
 def resolve_recorded(settings: Mapping[str, Any], splits: Sequence[str] = ()) -> ResolvedConfig:
@@ -127,29 +100,6 @@ def resolve_recorded(settings: Mapping[str, Any], splits: Sequence[str] = ()) ->
     if problems or config is None:
         raise ConfigError(problems)
     return config
-
-
-def label_of(settings: Mapping[str, Any]) -> str:
-    """The name that a run is filed under, "unknown" if there are problems that keep it from having one.
-
-    How many layers a site has does not matter: that may be known only once pretrained weights are read.
-
-    settings: the groups attention, model, data and task.
-    """
-    problems = Problems()
-    try:
-        settings, _ = completed(with_defaults(settings), problems)
-        tables = Sites(settings["attention"], sites_of(settings["model"]), typed=())
-        return "unknown" if problems or tables.problems else run_label(settings["model"], tables)
-    except Exception:  # of a part of one's own too: it is raised again later, outside an interpolation of Hydra
-        return "unknown"
-
-
-def run_label(model: Mapping[str, Any], tables: Sites) -> str:
-    """The label of a run: its attention; without the attention that fuses, the fusion too."""
-    fusion = model.get("fusion", "attention")
-    parts = [] if fusion == "attention" else [fusion]
-    return "_".join(parts + ([tables.label] if tables else []))
 
 
 def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,32 +135,25 @@ def read(
     task: type[Task] | None,
     problems: Problems,
     splits: Sequence[str],
-    typed: Sequence[Override] | None,
+    typed: Mapping[str, Any] | None,
 ) -> ResolvedConfig | None:
     """Reads task, model, attention, data, tokenizer and paths; None if there is no such task or model.
 
-    typed: what the user typed; None for a finished run, of which every key counts as typed.
+    typed: the values that the user typed, by key; None for a finished run, of which every key counts as typed.
     """
     top = problems.shared("", RunConfig, settings)
     problems += unknown_keys(settings, task)
     paths = read_paths(settings["paths"], problems)
     source: Any = read_source(settings["data"], task, splits, problems)
     tokenizer: Any = read_tokenizer(settings["tokenizer"], typed is not None, problems)
-    try:
-        model = model_of(settings["model"])
-    except ConfigError as error:
-        problems += error.problems
-        model = None
-    if model is not None:
-        start, options = read_model(settings["model"], model, problems)
-        tables = read_attention(
-            settings["attention"], settings["model"], model, None if typed is None else typed_keys(typed), task
-        )
+    if (found := read_model(settings["model"], problems)) is not None:
+        model, start, options = found
+        tables = read_attention(settings["attention"], settings["model"], model, typed, task)
         problems.add("attention", tables.problems)
     if task is not None:
         options_of_task = problems.typed("task", task.Config, options_of(settings["task"]), owner=task)
         groups = {name: problems.typed(name, cls, settings.get(name) or {}) for name, cls in task.groups.items()}
-    if task is None or model is None:
+    if task is None or found is None:
         return None
     is_sound = problems.is_valid("attention")
     config = ResolvedConfig(
@@ -241,6 +184,66 @@ def read(
     return config
 
 
+def run_label(model: Mapping[str, Any], tables: Sites) -> str:
+    """The label of a run: its attention; without the attention that fuses, the fusion too."""
+    fusion = model.get("fusion", "attention")
+    parts = [] if fusion == "attention" else [fusion]
+    return "_".join(parts + ([tables.label] if tables else []))
+
+
+# ------------------------------------------------------------------------------ settings that are valid alone only
+
+
+def check_together(config: ResolvedConfig, problems: Problems) -> Iterator[str]:
+    """Values of model, data and task that are valid alone and not together."""
+    task, model = config.task_class, config.model_class
+    width, heads = getattr(config.model, "d_model", None), getattr(config.model, "n_heads", None)
+    if width and heads and problems.is_valid("model.d_model", "model.n_heads") and width % heads:
+        yield Problem("model.d_model", f"not a multiple of model.n_heads={heads}", width)
+    if getattr(model, "interface", None) == task.interface:
+        yield from task(config).problems(problems.is_valid)
+        return
+    fitting = fitting_files("model", nn.Module, lambda other: getattr(other, "interface", None) == task.interface)
+    message = f"has the interface {model.interface!r}, but this task trains models with {task.interface!r}"
+    yield Problem("model", f"{model.__name__} {message}; use {', '.join(fitting) or 'a model of your own'}")
+
+
+def ineffective(config: ResolvedConfig, typed: Mapping[str, Any]) -> Iterator[Problem]:
+    """Keys that were typed and change nothing: keys that have no effect with the other settings, and keys of the model
+    that its pretrained weights or the data decide. Those of `attention` are checked with its tables."""
+    ignored, model = config.task_class(config).ignored_keys(), config.settings["model"]
+    for key, value in typed.items():
+        group, _, name = key.partition(".")
+        if key in ignored:
+            yield Problem(key, f"has no effect with these settings; it is for {ignored[key]}", value)
+        elif group == "model" and name in model and value != (now := model[name]) and "${" not in str(value):
+            by = "model.init fixes" if config.start.init else "the data fix"
+            yield Problem(key, f"ignored: {by} it at {now}", value)
+
+
+def check_resume(config: ResolvedConfig, checkpoint: Path, problems: Problems) -> list[str]:
+    """What keeps a run from continuing from a checkpoint: no such file, a damaged one, or one of another run.
+
+    The best checkpoints beside it are checked in the same way, because a new run copies them.
+    """
+    if not problems.is_valid("ckpt_path", "model._target_", "attention", "task"):
+        return []
+    if not checkpoint.is_file():
+        return [Problem("ckpt_path", "no such file", checkpoint)]
+    try:
+        if (run := Run.of_checkpoint(checkpoint)).exists:
+            opened(run.folder)
+        changed = changed_settings(config.settings, checkpoint)
+        for path in () if changed or config.continues else best_checkpoints(checkpoint.parent):
+            changed += changed_settings(config.settings, path)
+        return changed
+    except RunError as error:
+        return [Problem.about("ckpt_path", f"ckpt_path={error}")]
+
+
+# ------------------------------------------------------------------------------------ keys that no part of a run reads
+
+
 def unknown_keys(settings: Mapping[str, Any], task: type[Task] | None) -> Iterator[Problem]:
     """Yields a problem for each key at the top level that no part of a run reads."""
     names, groups = names_of(RunConfig), (*GROUPS, *(task.groups if task else ()))
@@ -249,3 +252,43 @@ def unknown_keys(settings: Mapping[str, Any], task: type[Task] | None) -> Iterat
             same = keys_named(key, settings)
             meant = did_you_mean(same) if same else nearest(key, (*names, *groups), cutoff=0.7)
             yield Problem(key, f"nothing reads this key.{meant}")
+
+
+def defaults_of_others(problems: Iterable[str], typed: Collection[str]) -> set[str]:
+    """The unknown options that nobody typed, in groups whose class was typed: defaults of the class that it replaces.
+
+    typed: the keys that were typed.
+    """
+    replaced = {key.removesuffix(TARGET) for key in typed if key.endswith(f".{TARGET}")}
+    unknown = {key_of(problem) for problem in problems if isinstance(problem, UnknownOption)}
+    return {key for key in unknown - {*typed} if key.rpartition(".")[0] + "." in replaced}
+
+
+def without(settings: Mapping[str, Any], keys: Collection[str], group: str = "") -> dict[str, Any]:
+    """The settings without some keys, such as "optimizer.betas"."""
+    return {
+        name: without(value, keys, f"{group}{name}.") if isinstance(value, Mapping) else value
+        for name, value in settings.items()
+        if f"{group}{name}" not in keys
+    }
+
+
+def with_owners(problem: str, settings: Mapping[str, Any]) -> str:
+    """A problem with a suggestion, if it is about an unknown option: the files of its group that have this option, or
+    else the key with this meaning."""
+    key = key_of(problem)
+    if not isinstance(problem, UnknownOption):
+        return problem
+    if owners := files_with(key):
+        return Problem.about(key, f"{problem} {key} is a key of {', '.join(owners)}.")
+    if "Did you mean" in problem:
+        return problem
+    return Problem.about(key, f"{problem}{did_you_mean(keys_named(key, settings))}")
+
+
+def keys_named(key: str, settings: Mapping[str, Any]) -> list[str]:
+    """Other keys with the same last part, or with its name in attnorm: ["optimizer.lr"] for "lr" or "learning_rate"."""
+    last = key.rpartition(".")[2]
+    name, equals, value = SYNONYMS.get(last, last).partition("=")
+    same = (other for other, _ in leaves(settings) if other.endswith((f".{last}", f".{name}")) and other != key)
+    return [f"{other}{equals}{value}" for other in same]

@@ -1,6 +1,6 @@
 """Reading the groups paths, model, attention, data and tokenizer: their classes, options and problems."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +12,7 @@ from attnorm.choices import choices
 from attnorm.data.sources.base import Source
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem
-from attnorm.parts import TARGET, Part, Problems, class_of, names_of, options_of
+from attnorm.parts import TARGET, Part, Problems, names_of, options_of
 from attnorm.schema import defaults_of, read_options
 from attnorm.spec.settings import CleaningConfig, DataConfig, PathsConfig, StartConfig
 from attnorm.tasks.task import Task
@@ -32,36 +32,23 @@ def read_paths(settings: Mapping[str, Any], problems: Problems) -> PathsConfig:
     return paths
 
 
-def model_of(settings: Mapping[str, Any]) -> Any:
-    """The class of the model. Raises ConfigError for a module that cannot be the model of a task."""
-    cls = class_of("model", settings, nn.Module)
+def read_model(settings: Mapping[str, Any], problems: Problems) -> tuple[Any, StartConfig, Any] | None:
+    """The class of the model, the keys of `model` that attnorm reads, and the options of the class: an instance of its
+    `Config`, or else a namespace with the defaults filled in. None, with a problem, if there is no such model."""
+    cls = problems.class_of("model", settings, nn.Module)
+    if cls is None:
+        return None
     if not hasattr(cls, "interface"):
         message = "must be a model with an `interface` and attention `sites`, see attnorm.models"
-        raise ConfigError([Problem(f"model.{TARGET}", message, settings[TARGET])])
-    return cls
-
-
-def read_model(settings: Mapping[str, Any], cls: Any, problems: Problems) -> tuple[StartConfig, Any]:
-    """The keys of `model` that attnorm reads, and the options of its class: an instance of its `Config`, or else a
-    namespace with the defaults filled in."""
+        problems.append(Problem(f"model.{TARGET}", message, settings[TARGET]))
+        return None
     start, options = problems.shared("model", StartConfig, settings), options_of(settings, names_of(StartConfig))
     if hasattr(cls, "Config"):
-        return start, problems.typed("model", cls.Config, options, owner=cls)
+        return cls, start, problems.typed("model", cls.Config, options, owner=cls)
     values, wrong = read_options("model", cls, options, MODEL_FACTS)
     problems += wrong
     free = {name: value for name, value in defaults_of(cls).items() if name not in MODEL_FACTS}
-    return start, SimpleNamespace(**{**free, **values})
-
-
-def all_options(settings: Mapping[str, Any], model: Any) -> dict[str, Any]:
-    """The keys of `model`, with the defaults of its class for those that are not set."""
-    return {**defaults_of(getattr(model, "Config", model)), **settings}
-
-
-def sites_of(settings: Mapping[str, Any]) -> dict[str, bool]:
-    """The attention sites of the model that the keys of `model` describe, each with whether it is autoregressive."""
-    model = class_of("model", settings, nn.Module)
-    return model.sites_of(all_options(settings, model)) if hasattr(model, "sites_of") else model.sites
+    return cls, start, SimpleNamespace(**{**free, **values})
 
 
 def read_attention(
@@ -77,13 +64,12 @@ def read_attention(
     the latter it is `n_heads`. It declares its sites of self-attention in `self_sites`, or returns them from
     `self_sites_of`, and those with token embeddings in `token_sites`.
     """
-    options = all_options(settings, model)
+    options = {**defaults_of(getattr(model, "Config", model)), **settings}
     sites = model.sites_of(options) if hasattr(model, "sites_of") else model.sites
     of_self = model.self_sites_of(options) if hasattr(model, "self_sites_of") else getattr(model, "self_sites", ())
 
     def remedy(facts: Collection[str]) -> str:
-        classes = {name: Problems().class_of("task", task, Task) for name, task in choices("task").items()}
-        fitting = [f"task={name}" for name, other in classes.items() if other and {*facts} <= {*other.provides(model)}]
+        fitting = fitting_files("task", Task, lambda other: {*facts} <= {*other.provides(model)})
         return f"; use {' or '.join(fitting)}" if fitting else ""
 
     return Sites(
@@ -92,9 +78,9 @@ def read_attention(
         model.site_layers(options) if hasattr(model, "site_layers") else {},
         typed,
         model.site_heads(options) if hasattr(model, "site_heads") else dict.fromkeys(sites, options.get("n_heads")),
-        self_sites=[site for site in sites if site in of_self],
+        self_sites=[site for site in of_self if site in sites],
         token_sites=getattr(model, "token_sites", ()),
-        facts=task.provides(model) if task else None,
+        facts=None if task is None else task.provides(model),
         remedy=remedy,
     )
 
@@ -119,21 +105,15 @@ def read_source(
     problems += wrong
     source = Part(cls, options)
     if task is not None and not cls.schema.has(task.schema):
-        message = f"yields {cls.schema.name}, but this task needs {task.schema.name}; use {fitting_sources(task)}"
-        problems.append(Problem("data", f"{cls.__name__} {message}"))
+        fitting = ", ".join(fitting_files("data", Source, lambda other: other.schema.has(task.schema)))
+        message = f"yields {cls.schema.name}, but this task needs {task.schema.name}"
+        problems.append(Problem("data", f"{cls.__name__} {message}; use {fitting or 'a source of your own'}"))
     elif not wrong and splits:
         try:
             problems.add("data", source.build().check(splits))
         except ConfigError as error:
             problems.add("data", error.problems)
     return source
-
-
-def fitting_sources(task: type[Task]) -> str:
-    """The files of conf/data whose source a task can use."""
-    sources = {name: Problems().class_of("data", settings, Source) for name, settings in choices("data").items()}
-    fitting = [f"data={name}" for name, source in sources.items() if source and source.schema.has(task.schema)]
-    return ", ".join(fitting) or "a source of your own"
 
 
 def read_tokenizer(settings: Mapping[str, Any], trains: bool, problems: Problems) -> Part | None:
@@ -144,6 +124,13 @@ def read_tokenizer(settings: Mapping[str, Any], trains: bool, problems: Problems
     given = options_of(settings)
     options, wrong = read_options("tokenizer", cls.from_settings, given, facts=("draw",))
     problems += wrong
-    keys = {problem.key for problem in wrong}
-    problems.add("tokenizer", cls.check({name: it for name, it in given.items() if f"tokenizer.{name}" not in keys}))
+    for problem in wrong:
+        given.pop(problem.key.removeprefix("tokenizer."), None)
+    problems.add("tokenizer", cls.check(given))
     return Part(cls, options)
+
+
+def fitting_files(group: str, base: type, fits: Callable[[Any], bool]) -> list[str]:
+    """The files of a group whose class fits, as they are typed, such as ["data=newswire"]."""
+    classes = {name: Problems().class_of(group, settings, base) for name, settings in choices(group).items()}
+    return [f"{group}={name}" for name, cls in classes.items() if cls and fits(cls)]

@@ -2,21 +2,24 @@
 
 import hashlib
 import itertools
+import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import ChoiceSweep, Override, Quote, QuotedString
 
+from attnorm.choices import CONF
 from attnorm.run.folder import COST, FURTHER, TUNE
 from attnorm.run.run import Run
-from attnorm.spec.compose import as_typed
+from attnorm.spec.compose import interpolates, is_misread, parsed, quoted, refuse_large
 
 LONGEST = 80  # characters of the readable part of a folder's name
 DIGITS = 8  # of a key in the name of a folder
+_ARGUMENT = re.compile(r"(\+{0,2}[\w$][\w$./@:-]*)=(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ def job_folder(sweep: Path, name: str, purpose: str) -> Path:
 def parse(arguments: Sequence[str], loader: ConfigLoader | None = None) -> list[Override]:
     """The overrides, in Hydra's grammar. Of two for the same key the later one counts, in the place of the first.
 
-    arguments: as `config.arguments.readable` returns them. loader: finds the files that glob(...) matches.
+    arguments: as `readable` returns them. loader: finds the files that glob(...) matches.
     """
     parsed = OverridesParser.create(loader).parse_overrides(list(arguments))
     return list({override.get_key_element(): override for override in parsed}.values())
@@ -108,3 +111,91 @@ def sweep_name(tasks: Iterable[str], overrides: Iterable[str]) -> str:
     """The name of the default sweep folder, which depends on the tasks and on the set of the overrides only."""
     text = "\n".join(sorted(overrides))
     return f"{'_'.join(dict.fromkeys(tasks))}_{hashlib.sha256(text.encode()).hexdigest()[:DIGITS]}"
+
+
+# ------------------------------------------------------------------------ several values, as Hydra's grammar reads them
+
+
+def readable(arguments: Sequence[str], is_sweep: bool = False) -> list[str]:
+    """The arguments with values that Hydra parses as they were typed; in a sweep, commas separate values.
+
+    Raises ConfigError for arguments that Hydra would parse for minutes, or not at all.
+    """
+    refuse_large(arguments)
+    return [_readable(argument, is_sweep) for argument in arguments]
+
+
+def _readable(argument: str, is_sweep: bool) -> str:
+    if not (found := _ARGUMENT.fullmatch(argument)):
+        return argument
+    key, value = found.groups()
+    override, name = parsed(argument), key.lstrip("+")
+    if value == "null" and (CONF / name).is_dir():
+        return f"~{name}"
+    if is_sweep and (CONF / name).is_dir():  # of several values, null would be one that Hydra cannot have
+        value = re.sub(r"(?<![^,])null(?![^,])", "'null'", value)
+    if override is None or is_misread(override, name, value, is_sweep):
+        value = _rewritten(value, is_sweep)
+    if name == "attention":
+        return f"{key}={_choices_quoted(value)}"
+    is_group = "." not in name and (argument.startswith("+") or (CONF / name).is_dir())
+    is_key = not is_group and "/" not in name and not name.startswith("hydra.")
+    return f"++{name}={value}" if is_key else f"{key}={value}"
+
+
+def as_typed(overrides: Sequence[str]) -> list[str]:
+    """Overrides of a job without what `readable` and Hydra's sweeps add to them."""
+    return [_as_typed(override) for override in overrides]
+
+
+def _as_typed(override: str) -> str:
+    key, equals, value = override.partition("=")
+    if not equals:
+        return override
+    name = key.lstrip("+")
+    value = value.strip("'") if name == "attention" else value
+    return f"{name}={value}".replace("\\:", ":") if name.startswith("attention") else f"{name}={value}"
+
+
+def _choices_quoted(value: str) -> str:
+    """The value of `attention=` with each list as text: of a list of choices, Hydra would merge the files."""
+    override = parsed(f"attention={value}")
+    if override is None or not any(isinstance(choice, list) for choice in _elements(override)):
+        return value
+    texts = (f"[{','.join(map(str, it))}]" if isinstance(it, list) else str(it) for it in _elements(override))
+    return ",".join(quoted(text) if text.startswith("[") else text for text in texts)
+
+
+def _elements(override: Override) -> Iterator[object]:
+    """The value of an override, or the values that it sweeps over; quoted ones without their quotes."""
+
+    def unquoted(value: object) -> object:
+        if isinstance(value, list):
+            return [unquoted(inner) for inner in value]
+        return value.text if isinstance(value, QuotedString) else value
+
+    value = override.value()
+    if isinstance(value, ChoiceSweep):
+        yield from map(unquoted, value.list)
+    elif not override.is_sweep_override():
+        yield value
+
+
+def _rewritten(value: str, is_sweep: bool) -> str:
+    """The value as quoted text. A list, and a sweep, keeps its commas: only its elements are quoted."""
+    if os.path.exists(value):
+        return quoted(value)
+    if value.startswith("[") and value.endswith("]"):
+        return f"[{','.join(map(_element, value[1:-1].split(',')))}]"
+    return ",".join(map(_element, value.split(","))) if is_sweep else _text(value)
+
+
+def _element(text: str) -> str:
+    return text if parsed(f"key={text}") else _text(text.strip())
+
+
+def _text(text: str) -> str:
+    """The text, quoted. A well-formed `${...}` in it stays an interpolation unless the text names an existing file."""
+    if not os.path.exists(text) and interpolates(text):
+        return QuotedString(text, Quote.single).with_quotes()
+    return quoted(text)

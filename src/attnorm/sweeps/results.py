@@ -5,8 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from attnorm.run.folder import FURTHER, TUNE
-from attnorm.spec.compose import as_typed
-from attnorm.sweeps.jobs import Job
+from attnorm.sweeps.jobs import Job, as_typed
 from attnorm.sweeps.state import JobState, Journal, state_of_job
 
 ORDER = (  # of states in the closing table

@@ -23,8 +23,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from attnorm.errors import ConfigError, Problem
-from attnorm.spec.compose import as_typed
-from attnorm.sweeps.jobs import Job, choices
+from attnorm.sweeps.jobs import Job, as_typed, choices
 from attnorm.sweeps.state import DONE_STATES, JobState
 
 STUDY = "study.jsonl"

@@ -14,15 +14,15 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from attnorm.cli.from_python import composed
-from attnorm.cli.start import check_settings, plain_settings
+from attnorm.choices import CONF
 from attnorm.data.preprocess import Split
 from attnorm.data.sampler import MicroBatch
 from attnorm.errors import Interrupted
 from attnorm.run.checkpoint import BEST, LAST, read_checkpoint
 from attnorm.run.integrity import parameters_of
 from attnorm.run.run import Run
-from attnorm.spec.compose import readable
+from attnorm.spec.compose import composed, plain_settings
+from attnorm.spec.read import resolve
 from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.task import Task, task_of
@@ -66,8 +66,8 @@ class TaskRuns:
     ):
         self.folder, self.files, self.processes = folder, files, processes
         self.row_loss = row_loss or loss_in_training
-        cfg, _ = composed(readable(arguments), config_dir)
-        self.settings = plain_settings(cfg)
+        folders = [CONF, *([config_dir] if config_dir else [])]
+        self.settings = plain_settings(composed(arguments, folders))
         self.exact: dict[str, object] = {"trainer.precision": "64-true"}
         if "dropout" in self.checked().settings["model"]:
             self.exact["model.dropout"] = 0.0
@@ -81,7 +81,7 @@ class TaskRuns:
             for name in groups:
                 group = group[name]
             group[key] = value
-        return check_settings(settings)
+        return resolve(settings)
 
     def run(self, name: str, changes: Mapping[str, object] | None = None) -> Path:
         """Trains into the folder `name`, quietly. An exception carries what the run printed as a note."""

@@ -11,7 +11,7 @@ from pytorch_lightning.loggers import Logger
 
 from attnorm.run.checkpoint import read_checkpoint
 from attnorm.run.run import Run
-from attnorm.spec.components import build_entries
+from attnorm.spec.lightning import build_entries
 from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.results import Predictions, Results
 from attnorm.training.environment import is_first_rank

@@ -9,8 +9,7 @@ from pytorch_lightning.plugins.environments import SLURMEnvironment
 
 from attnorm.run.folder import RunState
 from attnorm.run.writing import RunWriter
-from attnorm.spec.check_trainer import strategy_of
-from attnorm.spec.components import build_entries
+from attnorm.spec.lightning import build_entries, strategy_of
 from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.module import TaskModule
 from attnorm.training.callbacks.checkpointing import Checkpoints

@@ -1,18 +1,33 @@
-"""The group `trainer`: its keys reach pytorch_lightning.Trainer unchanged, except those that a run itself decides."""
+"""The groups that Lightning uses: `trainer`, whose keys reach pytorch_lightning.Trainer unchanged except those that a
+run itself decides, and `callbacks` and `logger`, which hold named entries, each with a `_target_`.
+
+    callbacks:
+      early:
+        _target_: pytorch_lightning.callbacks.EarlyStopping
+        patience: 3
+
+An entry gets what the run knows (`FACTS`) for each parameter of that name that is not set; `mode` belongs to `monitor`
+and means something else without it. `null` leaves an entry out. Importing Lightning takes seconds, so that the group
+`trainer` is first read without it.
+"""
 
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
 
 from attnorm.errors import Problem
-from attnorm.imports import nearest
-from attnorm.parts import Part, Problems, names_of
-from attnorm.spec.components import lightning
+from attnorm.imports import nearest, parameters
+from attnorm.parts import TARGET, Part, Problems, options_of
+from attnorm.progress import quiet_libraries
+from attnorm.run.folder import is_name
+from attnorm.schema import call, read_options
 from attnorm.spec.settings import TrainerConfig
 
+GROUPS_OF_LIGHTNING = ("trainer", "callbacks", "logger")
 OWN_KEYS = {  # what a run decides itself, and what to use instead
     "logger": "use the group logger, such as logger=wandb",
     "callbacks": "use the group callbacks, such as callbacks.mine._target_=my_module.MyCallback",
@@ -37,6 +52,28 @@ ARGUMENTS = {  # of pytorch_lightning.Trainer, whose import takes seconds, witho
 }
 LIMITS = ("max_steps", "max_epochs")  # null and -1: no such limit
 PER_CORE = 4  # processes on the CPU: a small test may have more of them than there are cores
+FACTS = {
+    "callbacks": ("run_folder", "monitor", "mode"),
+    "logger": ("run_folder", "save_dir", "run_name", "tags", "config", "group", "entry", "first_step"),
+}
+NOT_CALLBACKS = {  # classes of Lightning that cannot be callbacks of a run, with the reason
+    "ProgressBar": "a run has a progress bar of its own; use callbacks.progress.bar",
+    "StochasticWeightAveraging": (
+        "it averages the weights when training has ended, so the best checkpoint, which is kept and scored, would not "
+        "have averaged weights; use pytorch_lightning.callbacks.EMAWeightAveraging"
+    ),
+    "LearningRateFinder": "the schedule sets the rate of every update; use tune=optimizer.lr=... of attnorm sweep",
+    "BackboneFinetuning": "the model of a task has no attribute `backbone`; write a BaseFinetuning of your own",
+}
+
+
+@cache
+def lightning() -> Any:
+    """The module pytorch_lightning, imported when it is needed: that takes seconds."""
+    import pytorch_lightning
+
+    quiet_libraries()
+    return pytorch_lightning
 
 
 def read_trainer(settings: Mapping[str, Any], problems: Problems) -> TrainerConfig:
@@ -47,11 +84,12 @@ def read_trainer(settings: Mapping[str, Any], problems: Problems) -> TrainerConf
         elif key not in ARGUMENTS:
             near = nearest(key, ARGUMENTS)
             problems.append(Problem(f"trainer.{key}", f"pytorch_lightning.Trainer has no such argument.{near}"))
-    ours = {key: value for key, value in settings.items() if key in names_of(TrainerConfig) and key != "arguments"}
+    own = dict(settings)
+    own.pop("arguments", None)  # reported above
     for key in LIMITS:
-        if ours.get(key) == -1:
-            ours[key] = None
-    trainer: TrainerConfig = replace(problems.typed("trainer", TrainerConfig, ours), arguments=dict(settings))
+        if own.get(key) == -1:
+            own[key] = None
+    trainer: TrainerConfig = replace(problems.shared("trainer", TrainerConfig, own), arguments=dict(settings))
     if problems.is_valid("trainer"):
         problems += problems_of_machine(trainer)
         problems += problems_of_intervals(trainer)
@@ -128,3 +166,60 @@ def is_duration(value: Any) -> bool:
         return value is None or (lightning().callbacks.Timer(value).time_remaining() or 0) > 0
     except Exception:  # Lightning raises errors of many kinds for an invalid duration
         return False
+
+
+def check_update_size(data: Mapping[str, Any], trainer: TrainerConfig) -> Iterator[Problem]:
+    """Updates that would be divided into more parts than the training data has rows."""
+    devices, parts = trainer.devices, trainer.accumulate_grad_batches
+    devices = len(devices) if isinstance(devices, list) else devices
+    limits = {key: data[key] for key in ("train_size", "max_train") if isinstance(data.get(key), int)}
+    if not limits or not isinstance(devices, int) or devices < 1:
+        return
+    key = min(limits, key=limits.__getitem__)
+    if limits[key] < devices * parts:
+        message = (
+            f"an update is divided into {devices * parts} parts (times trainer.devices={devices}), but "
+            f"data.{key}={limits[key]} gives fewer rows than that"
+        )
+        yield Problem("trainer.accumulate_grad_batches", message, parts)
+
+
+def read_entries(group: str, settings: Mapping[str, Any], problems: Problems) -> dict[str, Part]:
+    """The entries of the group `callbacks` or `logger` that are not null."""
+    pl, entries = lightning(), {}
+    base = {"callbacks": pl.Callback, "logger": pl.loggers.Logger}[group]
+    for name, entry in settings.items():
+        key = f"{group}.{name}"
+        if entry is None:
+            continue
+        if not is_name(name):  # loggers write into folders of this name
+            problems.append(Problem.about(key, f"{key}: an entry must have a name without /"))
+        elif not isinstance(entry, Mapping):
+            problems.append(Problem(key, "expected an entry with a _target_", entry))
+        elif cls := problems.class_of(key, entry, base):
+            unfit = [
+                why for base_name, why in NOT_CALLBACKS.items() if issubclass(cls, getattr(pl.callbacks, base_name))
+            ]
+            if unfit:
+                problems.append(Problem(f"{key}.{TARGET}", unfit[0], entry[TARGET]))
+                continue
+            facts = [fact for fact in FACTS[group] if fact not in entry]
+            options, wrong = read_options(key, cls, options_of(entry), facts)
+            problems += wrong
+            entries[name] = Part(cls, options)
+    return entries
+
+
+def build_entries(entries: Mapping[str, Part], /, **facts: Any) -> list[Any]:
+    """The callbacks or loggers of a run, in order. facts: values of FACTS; `entry`, the name, is added to them.
+
+    An entry gets those facts that its class names as parameters, unless they are set.
+    """
+    built = []
+    for name, part in entries.items():
+        free = parameters(part.cls).keys() - part.options.keys()  # not what a **kwargs would also take
+        known = {fact: value for fact, value in {**facts, "entry": name}.items() if fact in free}
+        if "monitor" not in parameters(part.cls):
+            known.pop("mode", None)
+        built.append(call(part.cls, part.options, known))
+    return built

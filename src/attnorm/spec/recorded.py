@@ -1,0 +1,131 @@
+"""The recorded settings of a run, changed by typed keys: to evaluate the run again, or to continue it in its folder.
+The current defaults play no part."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from attnorm.choices import CONF
+from attnorm.errors import ConfigError, Problem, RunError, in_yaml, is_in
+from attnorm.imports import nearest
+from attnorm.parts import class_of, names_of
+from attnorm.run.folder import EVENTS
+from attnorm.run.run import Run
+from attnorm.run.trust import check_names, own_cache
+from attnorm.spec.command import cannot_be_set
+from attnorm.spec.compose import Setting, compose_files, escaped, settings_of
+from attnorm.spec.settings import CleaningConfig, DataConfig, leaves
+
+log = logging.getLogger(__name__)
+
+OVERRIDABLE = ("data", "paths")  # what a finished run can be scored with anew, besides `scoring` of its task
+SHARED = (*names_of(DataConfig), *names_of(CleaningConfig))
+RESUMABLE = ("trainer", "run", "callbacks", "logger", "paths")  # groups of which a run that continues may choose files
+DEVICES = ("accelerator", "devices", "num_nodes", "strategy")  # all that another file of the group trainer changes
+OWN_KEYS = ("resume", "trust_code")
+
+
+def changed(recorded: Mapping[str, Any], changes: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """The settings with which a finished run is evaluated. `data=<source>` takes that source's file from conf/data, but
+    keeps how the run cleaned its text and cut its batches. Raises ConfigError for a key that is not there."""
+    from attnorm.tasks.task import Task
+
+    cfg = OmegaConf.create(escaped(recorded))
+    problems: list[str] = []
+    allowed = [*OVERRIDABLE, *class_of("task", recorded["task"], Task).scoring]
+    for key, value in sorted(changes, key=lambda change: "." in change[0]):  # groups first
+        if not any(is_in(key, group) for group in allowed):
+            problems.append(cannot_be_set(key, allowed))
+        elif key == "data":
+            kept = {name: cfg.data[name] for name in SHARED if name in cfg.data}
+            cfg.data = {**group_of_file("data", value), **kept}
+        elif "." not in key:
+            problems.append(f"{key}={value}: type single keys here, such as {key}.<name>=<value>")
+        elif (
+            OmegaConf.select(cfg, key, default="absent") == "absent"
+            and key not in (names := dict(leaves(plain(cfg))))
+            and key not in allowed  # an older version may not have recorded it
+        ):
+            problems.append(f"{key}: the run's config has no such key.{nearest(key, names)}")
+        else:
+            OmegaConf.update(cfg, key, value)
+    problems += [f"{key}: must be given, as in {key}=<value>" for key in OmegaConf.missing_keys(cfg)]
+    if problems:
+        raise ConfigError(problems)
+    return {**plain(cfg), "ckpt_path": None, "resume": None}  # nothing is resumed here
+
+
+def recorded_settings(folder: Path, arguments: list[str], *, is_first: bool = True) -> tuple[dict[str, Any], list[str]]:
+    """The settings with which the run in a folder continues, and the overrides that were typed for that.
+
+    The settings are those of config.yaml, changed by `key=value` arguments. Arguments that choose a file of a group are
+    allowed for the groups that may change (RESUMABLE). is_first: whether this process is the first one of a distributed
+    run; the others may find settings that the first one has changed already.
+
+    Raises RunError for a folder that is not a run's, and ConfigError for arguments that have no meaning here.
+    """
+    if options := [argument for argument in arguments if argument.startswith("-")]:
+        raise ConfigError([f"{option}: has no meaning when a run continues in its folder" for option in options])
+    typed = settings_of(arguments)
+    is_trusted = any(setting.key == "trust_code" and setting.value is True for setting in typed)
+    if (folder / EVENTS).is_file():
+        raise RunError(f"resume={folder}: this is a sweep folder; to continue the sweep, repeat its command")
+    run = Run(folder)
+    run.check("resume")
+    cfg = OmegaConf.create(escaped(run.config))
+    problems: list[str] = []
+    changes: list[str] = []
+    for argument, setting in zip(arguments, typed, strict=True):
+        if setting.key not in OWN_KEYS:
+            changes.append(argument.lstrip("+"))
+            problems += [it for it in _apply(setting, cfg) if is_first or not setting.removes]
+    if problems:
+        raise ConfigError(problems)
+    settings, keys = plain(cfg), [setting.key for setting in typed]
+    check_names(settings, is_trusted, training=True, typed=keys)
+    paths = own_cache(settings.get("paths", {}), is_trusted, keys)
+    return {**settings, "paths": paths, "resume": str(folder)}, changes
+
+
+def _apply(setting: Setting, cfg: Any) -> Iterator[Problem]:
+    """Changes the settings of a run that continues, and yields a problem if that is not possible."""
+    key, value, removes = setting
+    if key == "ckpt_path" or key.startswith("hydra."):
+        yield Problem(key, "cannot be set when a run continues in its folder", value)
+    elif removes:
+        group, _, name = key.rpartition(".")
+        entries = OmegaConf.select(cfg, group) if group else {}
+        if isinstance(entries, Mapping) and name in entries:
+            OmegaConf.update(cfg, group, {it: inner for it, inner in entries.items() if it != name}, merge=False)
+        else:
+            yield Problem.about(key, f"~{key}: the run being resumed has no such entry to remove")
+    elif key in RESUMABLE:
+        chosen, kept = group_of_file(key, str(value)), plain(cfg).get(key) or {}
+        if key == "trainer":
+            of_file = {name: chosen[name] for name in DEVICES if name in chosen}
+            chosen = {name: setting for name, setting in kept.items() if name not in DEVICES} | of_file
+        cfg[key] = chosen
+        before, now = (dict(leaves({key: plain(OmegaConf.create(it))})) for it in (kept, chosen))
+        differing = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        resets = (Problem(name, f"was {in_yaml(before.get(name))}", now.get(name)) for name in differing)
+        if differing:
+            log.warning("%s=%s changes %s", key, value, "; ".join(resets))
+    elif "." in key or not isinstance(cfg.get(key, {}), Mapping):
+        OmegaConf.update(cfg, key, value, force_add=True)
+    else:
+        allowed = f"single keys such as run.save_every_steps=100, and files of the groups {', '.join(RESUMABLE)}"
+        yield Problem(key, f"cannot be set when a run continues in its folder; allowed: {allowed}", value)
+
+
+def plain(cfg: Any, resolve: bool = True) -> dict[str, Any]:
+    """The values of an OmegaConf mapping."""
+    content: Any = OmegaConf.to_container(cfg, resolve=resolve)
+    return content
+
+
+def group_of_file(group: str, name: str) -> dict[str, Any]:
+    """conf/<group>/<name>.yaml with its own defaults."""
+    return plain(compose_files((f"{group}={name}",), (CONF,))[group], resolve=False)
