@@ -186,10 +186,32 @@ def test_wrong_keys_are_refused_all_together_before_anything_is_measured(typed, 
     assert first.startswith(f"error: {wanted}") and len(rest) == 1 and rest[0].startswith("error: speed=3: ")
 
 
+NO_DRIVER = "no device visible: Found no NVIDIA driver on your system"
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_device_that_is_not_there_is_refused(capsys):
+@pytest.mark.parametrize(
+    "cuda, hidden, why",
+    [
+        (None, None, "torch is a CPU build; to install one with CUDA: "),
+        ("12.6", None, NO_DRIVER),
+        ("12.6", "", f"{NO_DRIVER}; CUDA_VISIBLE_DEVICES= is set"),
+    ],
+)
+def test_without_a_gpu_the_reason_is_given(tmp_path, capsys, monkeypatch, cuda, hidden, why):
+    def init():
+        raise RuntimeError("Found no NVIDIA driver on your system. Please check.\nMore.")
+
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(torch.cuda, "init", init)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if hidden is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
     assert run_doctor(["device=cuda"], TINY) == 2
-    assert "device=cuda: PyTorch finds no GPU" in capsys.readouterr().err
+    assert f"device=cuda: {why}" in capsys.readouterr().err
+    monkeypatch.setattr("attnorm.attention.checkup.speeds", lambda *_: [])
+    assert examined(tmp_path)["machine"]["no_gpu"].startswith(why)
+    assert f"no GPU: {why}" in capsys.readouterr().out
 
 
 def test_a_request_for_a_kernel_that_does_not_exist_is_refused(capsys, monkeypatch):

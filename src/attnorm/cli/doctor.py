@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 FORMAT = 1  # of the file
 DEVICES = ("auto", "cpu", "cuda")
 PACKAGES = ("attnorm", "torch", "entmax", "triton", "pytorch-triton-rocm", "numpy")
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 PATH = re.compile(r"\S*[/\\]\w\S*")
 COLUMNS = "{:<9}{:>6}  {:<8}  {:<24}{:>6}{:>11}{:>9}{:>9}{:>9}"
 
@@ -111,12 +112,15 @@ def examine(keys: DoctorKeys, sizes: "Sizes | None") -> dict[str, Any]:
         raise ConfigError([str(error)]) from error
     has_gpu = torch.cuda.is_available()
     if keys.device == "cuda" and not has_gpu:
-        raise ConfigError([Problem("device", "PyTorch finds no GPU; allowed here: auto, cpu", keys.device)])
+        raise ConfigError([Problem("device", f"{why_no_gpu()}; allowed here: auto, cpu", keys.device)])
     device = "cuda" if has_gpu and keys.device != "cpu" else "cpu"
     sizes = sizes or checkup.default_sizes(device)
     of_versions, of_machine = versions(), machine()
     for described in (of_versions, of_machine, *of_machine["gpus"]):
         print(in_a_line(described))
+    if not has_gpu:
+        of_machine["no_gpu"] = why_no_gpu()
+        print(f"no GPU: {of_machine['no_gpu']}")
     print("\nSelf-checks of the attention kernels, without / with a causal mask, by the width of a head", flush=True)
     checks = checkup.self_checks(torch.empty(0, device=device).device, sizes.dtypes, sizes.widths)
     show_checks(checks)
@@ -186,6 +190,25 @@ def machine() -> dict[str, Any]:
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "gpus": gpus,
     }
+
+
+def why_no_gpu() -> str:
+    """Why PyTorch finds no GPU, and what to do about it."""
+    import torch
+
+    if torch.version.cuda is None and torch.version.hip is None:
+        # on PyPI, only these builds come with CUDA
+        has_cuda_on_pypi = sys.platform == "linux" and platform.machine() == "x86_64"
+        install = f"pip uninstall -y torch && pip install torch=={torch.__version__.partition('+')[0]}"
+        where = install if has_cuda_on_pypi else "https://pytorch.org/get-started/locally"
+        return f"torch is a CPU build; to install one with CUDA: {where}"
+    hidden = [f"{name}={os.environ[name]}" for name in VISIBLE if name in os.environ]
+    try:
+        torch.cuda.init()
+        reason = ""
+    except Exception as error:  # PyTorch says here whether the driver is missing or too old
+        reason = f": {str(error).partition('. ')[0]}"
+    return f"no device visible{reason}{''.join(f'; {setting} is set' for setting in hidden)}"
 
 
 def in_a_line(described: Mapping[str, Any]) -> str:
