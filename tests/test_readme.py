@@ -179,6 +179,9 @@ def material(tmp_path, monkeypatch):
             (r"<novels>", f"{tmp_path}/my/novels"),
             (r"<Reuters>", str(tmp_path)),
             (r"<file or ->", f"{tmp_path}/articles.txt"),
+            (r"\$SLURM_NTASKS_PER_NODE", "4"),
+            (r"\$SLURM_NNODES", "1"),
+            (r' "\$@"', ""),
             (r"data\.dir=(<[^>]*>|/data/\w+)", f"data.dir={tmp_path}"),
         ):
             typed = re.sub(pattern, value, typed)

@@ -1,7 +1,11 @@
 """Several processes train what one process trains, share data and scoring, and resume each other's checkpoints."""
 
 import json
+import os
 import pickle
+import re
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -355,3 +359,51 @@ def test_processes_of_two_machines_share_one_run_folder(tmp_path):
     processes.together(2, run, nodes=2)
     assert [path.name for path in tmp_path.iterdir()] == ["asked by 0"]
     assert_equal_up_to_rounding(trained(tmp_path / "one", "one", "attention=hnas"), tmp_path / "asked by 0")
+
+
+# batch scripts
+
+SBATCH = """
+import os, re, sys
+place = next(number for number, word in enumerate(sys.argv[1:], 1) if not word.startswith("--"))
+script = open(sys.argv[place]).read()
+words = [*re.findall("^#SBATCH (.*)", script, re.M), *sys.argv[1:place]]
+asked = dict(word.removeprefix("--").split("=", 1) for word in words if "=" in word)
+names = {"nodes": "NNODES", "job-name": "JOB_NAME", "ntasks-per-node": "NTASKS_PER_NODE"}
+os.environ |= {f"SLURM_{name}": asked[option] for option, name in names.items()}
+os.environ |= {"SLURM_CPUS_PER_TASK": asked["cpus-per-task"]}
+os.environ |= {"SLURM_NTASKS": str(int(asked["nodes"]) * int(asked["ntasks-per-node"]))}
+os.environ |= {"SLURM_JOB_ID": str(os.getpid()), "SLURM_NODELIST": "localhost"}
+os.execvp("bash", ["bash", *sys.argv[place:]])
+"""
+SRUN = """
+import os, subprocess, sys
+command = [word for number, word in enumerate(sys.argv) if number and not word.startswith("--")]
+per_node = int(os.environ["SLURM_NTASKS_PER_NODE"])
+def start(rank):
+    ids = {"SLURM_PROCID": rank, "SLURM_LOCALID": rank % per_node, "SLURM_NODEID": rank // per_node}
+    return subprocess.Popen(command, env=os.environ | {name: str(it) for name, it in ids.items()})
+ranks = [start(rank) for rank in range(int(os.environ["SLURM_NTASKS"]))]
+sys.exit(max(abs(rank.wait()) for rank in ranks))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nodes", [1, slow(2)])
+def test_the_batch_script_of_the_documentation_trains(tmp_path, nodes):
+    page = (runs.ROOT / "docs/clusters.md").read_text()
+    (tmp_path / "train.sbatch").write_text(re.search(r"```text\n(#!/bin/bash.*?)```", page, re.S)[1])
+    for name, code in (("sbatch", SBATCH), ("srun", SRUN)):
+        (tmp_path / name).write_text(f"#!{sys.executable}{code}")
+        (tmp_path / name).chmod(0o755)
+    path = os.pathsep.join([str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"]])
+    machines = (f"--nodes={nodes}", f"--ntasks-per-node={2 // nodes}")
+    settings = (*runs.tiny_overrides(), "attention=hnas", f"hydra.run.dir={tmp_path}/run")
+    command = ["sbatch", *machines, "train.sbatch", *settings]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    trainer = read_config(tmp_path / "run")["trainer"]
+    assert (trainer["devices"], trainer["num_nodes"]) == (2 // nodes, nodes)
+    assert runs.summary_of(tmp_path / "run")["state"] == "finished"
