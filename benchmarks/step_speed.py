@@ -25,8 +25,8 @@ AUTOREGRESSIVE = ("captioning", "causal_lm")  # tasks whose attention is all cau
 ROWS = ("data.train_size=2000", "data.valid_size=50", "data.test_size=50")
 
 
-def training_step(task_name: str, attention: str, folder: str) -> Callable[[int], int]:
-    """One update of the task's model per call."""
+def training_step(task_name: str, attention: str, folder: str, backend: str | None = None) -> Callable[[int], int]:
+    """One update of the task's model per call. backend: of `torch.compile`, as run.compile=true calls it; or None."""
     from attnorm.data.sampler import TokenBatches
     from attnorm.tasks.task import task_of
 
@@ -38,6 +38,8 @@ def training_step(task_name: str, attention: str, folder: str) -> Callable[[int]
     train = splits["train"]
     torch.manual_seed(config.seed)
     model = task.model(train.tokenizer).train()
+    if backend is not None:
+        model.forward = torch.compile(model.forward, dynamic=True, backend=backend)  # type: ignore[method-assign]
     module = task.module(model, train.tokenizer, splits["validation"])
     part = next(iter(TokenBatches(train.lengths, config.data.batch_tokens, weights=train.weights, seed=config.seed)))
     batch = task.collator(train)[part]
