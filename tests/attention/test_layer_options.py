@@ -9,6 +9,7 @@ import pytest
 import torch
 from marks import FEW
 from reference import case, randn
+from simulated_gpu import OnMeta, SimulatedGPU
 from tolerance import tolerance
 from torch import nn
 from torch.testing import assert_close
@@ -16,8 +17,9 @@ from torch.testing import assert_close
 from attnorm.attention import Mask, MultiHeadAttention, Normalizer, build_normalizer, check_attention, resolve_attention
 from attnorm.attention.layer_options import LAYER_OPTIONS, LayerOptions, laser, without_own_value
 from attnorm.attention.multihead import Cache
-from attnorm.attention.names import GATES, NORMALIZERS, build_part, build_scorer
+from attnorm.attention.names import GATES, NORMALIZERS, PRIORS, SCORERS, build, build_part, build_scorer
 from attnorm.attention.normalizers.base import add_log_prior, masked_scores, softmax_over_keys, upcast
+from attnorm.attention.priors import needs_of
 from attnorm.attention.site import SMALLEST, Site
 from attnorm.attention.sites import Sites
 from attnorm.models.initialize import initialize
@@ -578,3 +580,56 @@ def test_a_layer_refuses_laser_where_rows_need_not_sum_to_one(name):
         make_layer(name, laser=True)
     with pytest.raises(ValueError, match="laser=True: not defined with differential=True"):
         LayerOptions(8, 2, differential=True, laser=True)
+
+
+# ------------------------------------------------------------------------------------------------------------- devices
+
+PARTS_OF_LAYERS = [
+    *[("normalizer", name) for name in TRAINED],
+    *[("scorer", name) for name in SCORERS],
+    *[("prior", name) for name in PRIORS],
+    *[("choice", name) for name in CHOICES],
+]
+LOOK_AT_VALUES = {  # the functions that read values from the device
+    "ot": {"attention/normalizers/ot.py:first_order"},  # whether the iteration is stable
+    "sparsemax": {"another package"},  # the gradient in entmax
+    "fusedmax": {  # the search for the knots
+        *(f"attention/normalizers/fusedmax.py:{it}" for it in ("row_weights", "total_variation_prox", "taut_string")),
+        "another package",
+    },
+}
+
+
+@pytest.mark.parametrize("kind, name", PARTS_OF_LAYERS)
+def test_an_update_stays_on_its_device_and_reads_no_values(kind, name):
+    """The device meta has no values, and shows where tensors are made; the simulated GPU shows what is read."""
+    normalizer = name if kind == "normalizer" else "softmax"
+    chosen = CHOICES[name] if kind == "choice" else {}
+    site = Site(
+        tables(normalizer, **chosen) | {"scorer": {"decoder": name if kind == "scorer" else "scaled_dot"}}, "decoder"
+    )
+    facts = {"heads": HEADS, "bidirectional": True, "positions": LENGTH, "width": STATES}
+    prior = build("prior", name, {}, facts) if kind == "prior" else None
+    layer = site.layer(STATES, HEADS, dropout=0.1).train()
+    modules = nn.ModuleList([layer, *([] if prior is None else [prior])])
+
+    def update(device):
+        x = torch.randn(BATCH, LENGTH, STATES, device=device, requires_grad=True)
+        real = torch.arange(LENGTH, device=device).expand(BATCH, -1) < LENGTH - 1
+        mask = Mask(queries=real, keys=real, causal=layer.normalizer.needs_causal)
+        parameters = list(modules.parameters())
+        optimizer = torch.optim.SGD([x, *parameters], lr=0.1, momentum=0.9)
+        given = {} if prior is None else dict.fromkeys(needs_of(prior), real)
+        log_prior = None if prior is None else prior(LENGTH, LENGTH, 0, x, mask, **given)
+        layer(x, x, mask, log_prior=log_prior).square().sum().backward()
+        optimizer.step()
+
+    with SimulatedGPU() as gpu:
+        modules.to(torch.device("cpu"))
+        gpu.transfers.clear()
+        update(torch.device("cpu"))
+    assert not gpu.mixed, "a GPU would refuse this"
+    assert {place for _, _, place, _ in gpu.transfers} == LOOK_AT_VALUES.get(name, set())
+    modules.to("meta")
+    with OnMeta():
+        update("meta")

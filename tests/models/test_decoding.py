@@ -1,5 +1,6 @@
 """Greedy and beam search: equal to plain searches written here, whatever is cached and however articles are batched."""
 
+import copy
 import functools
 from dataclasses import replace
 
@@ -7,7 +8,9 @@ import pytest
 import torch
 from builders import BOS, EOS, FIRST_WORD, PAD, SPECIAL, rough_model, sources
 from marks import few
+from simulated_gpu import SimulatedGPU
 
+from attnorm.models import generation
 from attnorm.models.generation import Decoding, generate
 
 pytestmark = pytest.mark.numerical
@@ -270,3 +273,14 @@ def test_generation_ignores_dropout():
     assert generate(model.train(), articles()[0], SPECIAL, decoding) == generate(
         plain, articles()[0], SPECIAL, decoding
     )
+
+
+@pytest.mark.parametrize("decoding", DECODINGS)
+def test_a_step_waits_for_the_device_once(monkeypatch, decoding):
+    forbid, steps = generation._forbid, []
+    monkeypatch.setattr(generation, "_forbid", lambda *given: (steps.append(1), forbid(*given)))
+    with SimulatedGPU() as gpu:
+        model, source = (it.to(torch.device("cpu")) for it in (copy.deepcopy(talker()), articles()[0]))
+        gpu.transfers.clear()
+        generate(model, source, SPECIAL, DECODINGS[decoding])
+    assert gpu.transfers.total() == len(steps) > 1 and not gpu.mixed

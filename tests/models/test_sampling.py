@@ -1,11 +1,13 @@
 """Sampling: the tokens of a plain reference, whatever is cached and however the prompts are batched."""
 
+from dataclasses import replace
 from itertools import accumulate
 
 import pytest
 import torch
 from builders import BOS, EOS, PAD, SPECIAL
 from gpt_builders import LONGEST, VOCABULARY, rough_gpt
+from simulated_gpu import SimulatedGPU
 
 from attnorm.models.generation import SpecialTokens
 from attnorm.models.sampling import Sampling, choose, random_numbers, sample
@@ -154,3 +156,19 @@ def test_sampling_ignores_dropout():
     model = talker(dropout=0.5)
     expected = sample(model, PROMPTS, SPECIAL, Sampling(max_length=5))
     assert sample(model.train(), PROMPTS, SPECIAL, Sampling(max_length=5)) == expected
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_a_step_waits_for_the_device_once(monkeypatch, sampling):
+    """A longer text needs as many more transfers as steps."""
+    model, steps, transfers = talker(), [], []
+    original = model.next_logits
+    monkeypatch.setattr(model, "next_logits", lambda *given: (steps.append(len(transfers)), original(*given))[1])
+    for longest in (3, 7):
+        with SimulatedGPU() as gpu:
+            model.to(torch.device("cpu"))
+            gpu.transfers.clear()
+            sample(model, PROMPTS, SPECIAL, replace(SAMPLINGS[sampling], max_length=longest))
+        assert not gpu.mixed
+        transfers.append(gpu.transfers.total())
+    assert transfers[1] - transfers[0] == steps.count(1) - steps.count(0) > 0

@@ -8,6 +8,7 @@ import warnings
 import pytest
 import torch
 from reference import randn
+from simulated_gpu import SimulatedGPU
 from tolerance import tolerance
 from torch import nn
 from torch.testing import assert_close
@@ -180,10 +181,23 @@ def test_softmax_inside_an_encoder_is_that_of_pytorch():
     ours = convert(copy.deepcopy(theirs), "softmax")
     causal = nn.Transformer.generate_square_subsequent_mask(LENGTH)
     for training, grad in MODES.values():
-        for masks in ({}, {"src_key_padding_mask": PADDING}, {"mask": causal}, {"mask": causal > 0}):
+        padding = {"src_key_padding_mask": PADDING}
+        for masks in ({}, padding, {"mask": causal}, {"mask": causal > 0}, {"mask": causal < 0, **padding}):
             with grad():
                 expected, output = (model.train(training)(X, **masks) for model in (theirs, ours))
             assert_close(output[REAL], expected[REAL], **WITHIN)
+
+
+@pytest.mark.parametrize("normalizer", ["softmax", "dnas", "hnas"])
+def test_a_converted_encoder_with_padding_does_not_wait_for_the_device(normalizer):
+    with SimulatedGPU() as gpu:
+        model, x, padding = (it.to(torch.device("cpu")) for it in (in_converted_encoder(normalizer), X, PADDING))
+        gpu.transfers.clear()
+        model(x, src_key_padding_mask=padding).sum().backward()
+        model.layers[0](x, None, padding).sum().backward()
+        assert not gpu.transfers and not gpu.mixed
+        model.layers[0](x, src_key_padding_mask=torch.zeros(PADDING.shape).to(x)).sum().backward()
+    assert gpu.transfers.total() == 2  # this mask was copied, and its values had to be looked at
 
 
 def test_a_decoder_refuses_what_would_leak_the_future():

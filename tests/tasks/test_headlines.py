@@ -315,7 +315,7 @@ def test_training_shows_the_loss_without_smoothing_and_logs_the_objective_if_it_
     task, logged = training_module(model, label_smoothing=smoothing), {}
     task.log = lambda name, value, prog_bar=False: logged.update({name: (float(value), prog_bar)})
     minimized = task.training_step(batch, 0).item()
-    task.log_loss()
+    task.log_loss(task.sums())
     logits, labels = target_logits(model, batch)
     loss, shown = logged.pop("train/loss")
     assert shown and loss == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-12)
@@ -340,7 +340,7 @@ def test_the_logged_loss_of_an_update_does_not_depend_on_how_it_is_divided(accum
                 task.training_step(batches[rank * accumulation + number], number)
             task._trainer.strategy = SimpleNamespace(reduce=lambda here, reduce_op: sums.append(here) or sum(sums))
             task.log = lambda name, value, prog_bar=False: found.update({name: float(value)})
-            task.log_loss()
+            task.log_loss(task.sums())
         return found
 
     whole = logged(1, 1)

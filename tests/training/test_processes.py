@@ -404,6 +404,6 @@ def test_the_batch_script_of_the_documentation_trains(tmp_path, nodes):
         command, cwd=tmp_path, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=280
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    trainer = read_config(tmp_path / "run")["trainer"]
+    trainer = Run(tmp_path / "run").config["trainer"]
     assert (trainer["devices"], trainer["num_nodes"]) == (2 // nodes, nodes)
     assert runs.summary_of(tmp_path / "run")["state"] == "finished"

@@ -2,14 +2,18 @@
 
 import json
 import time
+from collections import Counter
 
 import pytest
 import runs
 import torch
 from marks import slow
+from simulated_gpu import OnMeta, SimulatedGPU
 from torch import nn
 
+from attnorm.attention.transfer import remember
 from attnorm.data.loader import ResumableLoader
+from attnorm.models import generation
 from attnorm.run.tables import read_csv
 from attnorm.tasks.mlm.task import MaskedLMModule
 from attnorm.tasks.module import TaskModule
@@ -232,3 +236,70 @@ def test_profilers_write_into_the_run_folder(monkeypatch, tmp_path, capsys):
     runs.tiny_run(tmp_path / "without", *LONG)
     assert runs.different_ends(tmp_path / "without", tmp_path / "pytorch") == []
     assert not (tmp_path / "without/profile").exists()
+
+
+# waiting for the device
+
+TASKS = (
+    "gigaword",
+    *("mlm", "squad", "classify", "vqa", "image_classification", "document_classification"),
+    *("translation", "translation_lstm", "captioning", "causal_lm"),
+)
+FINITE = "training/module.py:on_before_optimizer_step"
+LOGGING = ("throughput.py:values", "attention_stats.py:on_step", "learned_scalars.py:on_step")
+SELDOM = (  # the third and the sixth update are logged
+    *("task.max_steps=6", "task.validations=1", "trainer.log_every_n_steps=3"),
+    *("callbacks.attention_stats.every_n_steps=3", "callbacks.learned_scalars.every_n_steps=3"),
+)
+
+
+@pytest.mark.parametrize("task", list(map(slow, TASKS)))
+def test_an_update_waits_for_the_device_once(monkeypatch, tmp_path, task):
+    """So do a batch of a validation, a step of greedy decoding, and each callback that logs."""
+    calls: Counter[str] = Counter()
+    monkeypatch.setattr("attnorm.training.train.evaluate_best", lambda *_: {"best_value": None})
+    runs.before(monkeypatch, TrainingModule, "validation_step", lambda *_: calls.update(["batch"]))
+    for name in ("search", "_forbid"):
+        original = getattr(generation, name)
+        counted = lambda *given, name=name, original=original: (calls.update([name]), original(*given))[1]  # noqa: E731
+        monkeypatch.setattr(generation, name, counted)
+    with SimulatedGPU() as gpu:
+        runs.tiny_run(tmp_path, *SELDOM, task=task)
+    assert not gpu.mixed
+    for update in (1, 2, 4, 5):
+        assert gpu.places("train", update) == {FINITE: 1}, f"update {update + 1}"
+    logged = gpu.places("train", 3) - Counter([FINITE])
+    assert logged.keys() <= {f"training/callbacks/{it}" for it in LOGGING} and set(logged.values()) <= {1}
+    validated = gpu.places("validate", 6)
+    of_steps = Counter({"models/generation.py:search": calls["_forbid"]})
+    if task == "translation_lstm":  # the lengths of the sources that are translated
+        of_steps["models/recurrent/padded.py:over_padded"] = calls["search"]
+    packages = ("attention/", "models/", "tasks/")
+    of_model = Counter({place: count for place, count in validated.items() if place.startswith(packages)}) - of_steps
+    assert of_model.total() == calls["batch"] > 0, of_model
+
+
+MODELS = (  # another one than that of the task
+    *[(task, ()) for task in TASKS],
+    ("captioning", ("model=transformer_captioner", "model.n_heads=2")),
+    ("document_classification", ("model=flat_tiny",)),
+    ("vqa", ("model=mcan_small",)),
+    ("vqa", ("model.question=transformer",)),
+)
+
+
+@pytest.mark.parametrize("task, model", MODELS)
+def test_every_model_trains_on_the_device_meta(task, model):
+    """It has no values, so that reading one fails, and tensors that are made elsewhere are noticed."""
+    module, loader = parts(*model, task=task)
+    batch = next(iter(loader))
+    module.model.eval()
+    noted = {name: remember(x.clone(), x) for name, x in batch.items()}
+    assert torch.equal(module.loss(noted).objective, module.loss(batch).objective)
+    module.model.train().to("meta")
+    optimizer = torch.optim.AdamW(module.model.parameters())
+    batch = {name: remember(x.to("meta"), x) for name, x in batch.items()}
+    with OnMeta():
+        (module.loss(batch).objective / batch["divisor"]).backward()
+        torch.nn.utils.get_total_norm([parameter.grad for parameter in module.model.parameters()])
+        optimizer.step()

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from attnorm.attention.transfer import index_by_mask, on_both, on_host, remember
+
 
 @dataclass(frozen=True)
 class Mask:
@@ -112,29 +114,32 @@ class Mask:
 
             prior = None if log_prior is None else of_segments(log_prior).transpose(-2, -1)
             found = attend(*map(of_segments, tokens), mask, log_prior=prior, scale=scale)  # (S, H, L, D)
-            real = mask.queries | mask.keys
-            out = out.index_copy(0, places[real], found.transpose(1, 2)[real])
+            real = on_both(torch.bitwise_or, mask.queries, mask.keys)
+            out = out.index_copy(0, index_by_mask(places, real), index_by_mask(found.transpose(1, 2), real))
         return out.unflatten(0, (batch, length)).transpose(1, 2)
 
     def _find_segments(self) -> Iterator[tuple[Tensor, "Mask"]]:
         """Yields the indices of the segments' tokens, int (S, L) into B * N, and their mask, once per length class."""
         assert self.segments is not None  # only `each_segment` calls this
-        everywhere = torch.ones_like(self.segments, dtype=torch.bool)
-        queries = (everywhere if self.queries is None else self.queries).flatten()
-        keys = (everywhere if self.keys is None else self.keys).flatten()
-        texts = torch.arange(len(self.segments), device=self.segments.device)[:, None].expand_as(self.segments)
+        device, segments = self.segments.device, on_host(self.segments)
+        everywhere = torch.ones_like(segments, dtype=torch.bool)
+        queries = (everywhere if self.queries is None else on_host(self.queries)).flatten()
+        keys = (everywhere if self.keys is None else on_host(self.keys)).flatten()
+        texts = torch.arange(len(segments))[:, None].expand_as(segments)
         real = (queries | keys).nonzero().squeeze(1)  # tokens that are neither are dead rows and masked keys
-        names = torch.stack([texts.flatten(), self.segments.flatten()])[:, real]
+        names = torch.stack([texts.flatten(), segments.flatten()])[:, real]
         _, segment, lengths = names.unique(dim=1, return_inverse=True, return_counts=True)
         order = segment.argsort(stable=True)
         places, starts = real[order], lengths.cumsum(0) - lengths
         classes = lengths.float().log2().ceil()
         for length_class in classes.unique().tolist():
             chosen = (classes == length_class).nonzero().squeeze(1)
-            offsets = torch.arange(int(lengths[chosen].max()), device=places.device)
+            offsets = torch.arange(int(lengths[chosen].max()))
             inside = offsets < lengths[chosen, None]  # (S, L)
             at = places[(starts[chosen, None] + offsets).clamp(max=len(places) - 1)]
-            yield at, Mask(queries=inside & queries[at], keys=inside & keys[at], causal=self.causal)
+            of_class = (at, inside & queries[at], inside & keys[at])
+            at, queries_at, keys_at = (remember(x.to(device, non_blocking=True), x) for x in of_class)
+            yield at, Mask(queries=queries_at, keys=keys_at, causal=self.causal)
 
     @property
     def only_causal(self) -> bool:

@@ -14,6 +14,7 @@ from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import MultiHeadAttention
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.scorers import Scorer
+from attnorm.attention.transfer import on_host
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class LearnedQueries(nn.Module):
         if segments is None:
             mask: Mask | Tensor | None = None if real is None else Mask(keys=real)
             return self.attention(self.copies(1, len(states)), states, mask, log_prior=log_prior)
-        count = int(segments.max()) + 1
+        count = int(on_host(segments).max()) + 1
         queries, mask = self.copies(count, len(states)), self.own_segment(count, segments, real)
         return self.attention(queries, states, mask, log_prior=log_prior).unflatten(1, (count, -1))
 

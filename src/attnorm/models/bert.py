@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from attnorm.attention.priors import needs_of
+from attnorm.attention.transfer import index_by_mask, on_both
 from attnorm.models.config import EncoderConfig
 from attnorm.models.heads import EncoderModel
 from attnorm.models.layers import ACTIVATIONS
@@ -46,5 +47,6 @@ class MaskedLM(EncoderModel):
         """
         given = {"masked_positions": masked_positions}
         facts = {fact: given[fact] for fact in needs_of(getattr(self.encoder, "prior", None)) if fact in given}
-        states = self.encoder(ids, ids != self.pad_id, segments, **facts)
-        return self.head(states if masked_positions is None else states[masked_positions])
+        real = on_both(lambda ids: ids != self.pad_id, ids)
+        states = self.encoder(ids, real, segments, **facts)
+        return self.head(states if masked_positions is None else index_by_mask(states, masked_positions))

@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from attnorm.attention.priors import positions_in
+from attnorm.attention.transfer import on_both, on_host
 from attnorm.models.initialize import initialize
+from attnorm.models.recurrent.padded import over_padded
 from attnorm.models.site_pooling import SitePooling
 from attnorm.schema import Count, Share
 
@@ -51,10 +52,7 @@ class Recurrent(nn.Module):
 
     def forward(self, states: Tensor, real: Tensor) -> Tensor:
         """states (B, N, D), real bool (B, N). A sequence may consist of padding alone."""
-        lengths = real.sum(1).clamp(min=1).cpu()  # the GRU takes no empty sequence
-        packed = pack_padded_sequence(states, lengths, batch_first=True, enforce_sorted=False)
-        outputs, _ = pad_packed_sequence(self.gru(packed)[0], batch_first=True, total_length=states.shape[1])
-        return outputs.masked_fill(~real[..., None], 0.0)
+        return over_padded(self.gru, states, real).masked_fill(~real[..., None], 0.0)
 
 
 class Pooled(SitePooling):
@@ -123,9 +121,10 @@ class DocumentClassifier(nn.Module):
         ids:       int (B, N), padded at the end.
         sentences: int (B, N), the number of the sentence of each token, from 0, in order. Ignored at padding.
         """
-        real = ids != self.pad_id
+        real = on_both(lambda ids: ids != self.pad_id, ids)
+        sentences = on_both(lambda sentences, real: sentences.masked_fill(~real, 0), sentences, real)
         words = self.dropout(self.embedding(ids))
-        return self.classifier(self.dropout(self.summarize(words, real, sentences.masked_fill(~real, 0))))
+        return self.classifier(self.dropout(self.summarize(words, real, sentences)))
 
 
 class Flat(DocumentClassifier):
@@ -156,18 +155,27 @@ class Hierarchical(DocumentClassifier):
     def summarize(self, words: Tensor, real: Tensor, sentences: Tensor) -> Tensor:
         states = self.encode_words(words, real, sentences)
         vectors = self.word(states, real, sentences)  # (B, S, W)
-        numbers = torch.arange(vectors.shape[1], device=vectors.device)
-        present = numbers <= sentences.amax(1, keepdim=True)  # (B, S)
+        count = vectors.shape[1]
+        present = on_both(lambda it: torch.arange(count, device=it.device) <= it.amax(1, keepdim=True), sentences)
         return self.sentence(self.sentence_encoder(self.dropout(vectors), present), present)
 
     def encode_words(self, words: Tensor, real: Tensor, sentences: Tensor) -> Tensor:
         """The states (B, N, W) of words (B, N, D) among the words of their sentence."""
-        positions = positions_in(sentences.masked_fill(~real, -1), real)  # within the sentence
-        count, longest = int(sentences.max()) + 1, int(positions.max()) + 1
-        row = torch.arange(len(words), device=words.device)[:, None] * count + sentences  # of the sentence, (B, N)
-        rows, columns = row[real], positions[real]
-        table = words.new_zeros(len(words) * count, longest, words.shape[-1])
-        present = torch.zeros(table.shape[:2], dtype=torch.bool, device=words.device)
-        table[rows, columns], present[rows, columns] = words[real], True
-        states = self.word_encoder(table, present)[rows, columns]  # (number of real tokens, W)
-        return states.new_zeros(*words.shape[:2], self.shape.d_model).masked_scatter(real[..., None], states)
+        batch, count = len(words), int(on_host(sentences).max()) + 1
+
+        def places(sentences: Tensor, real: Tensor) -> Tensor:
+            """The sentence of each word, counted over the batch, and the position of the word in it, (2, B, N)."""
+            row = torch.arange(batch, device=real.device)[:, None] * count + sentences
+            return torch.stack([row, positions_in(sentences.masked_fill(~real, -1), real)])
+
+        place = on_both(places, sentences, real)
+        longest = int(on_host(place)[1].max()) + 1
+
+        def table(x: Tensor, place: Tensor, real: Tensor) -> Tensor:
+            """x (B, N, ...) by sentence, (B S, longest, ...), 0 where there is no word."""
+            at = place[0], place[1].masked_fill(~real, longest)  # padding goes into a column that is cut off
+            return x.new_zeros(batch * count, longest + 1, *x.shape[2:]).index_put(at, x)[:, :-1]
+
+        present = on_both(lambda place, real: table(real, place, real), place, real)
+        states = self.word_encoder(table(words, place, real), present)  # (B S, longest, W)
+        return states[place[0], place[1]].masked_fill(~real[..., None], 0.0)

@@ -7,6 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from attnorm.attention.transfer import on_cpu
 from attnorm.schema import Count, NonNegative, WholeNumber
 
 
@@ -119,9 +120,11 @@ def search(
         ends = token == special.eos
 
         penalty = length**decoding.length_penalty
-        for row, rank in (ends & (best > -torch.inf))[:, :beams].nonzero().tolist():
-            hypothesis = tokens[row * beams + parent[row, rank], 1:].tolist()
-            finished[inputs[row]].append((best[row, rank].item() / penalty, hypothesis))
+        chosen = parent[:, :beams, None].expand(-1, -1, length)
+        texts = tokens.view(len(inputs), beams, length).gather(1, chosen)  # (B, K, t)
+        is_finished, log_ps, texts = on_cpu((ends & (best > -torch.inf))[:, :beams], best, texts)
+        for row, rank in is_finished.nonzero().tolist():
+            finished[inputs[row]].append((log_ps[row, rank].item() / penalty, texts[row, rank, 1:].tolist()))
 
         going_on = ends.int().argsort(dim=-1, stable=True)[:, :beams]  # (B, K) the best ones that do not end, in order
         scores, token = best.gather(1, going_on), token.gather(1, going_on)
@@ -132,7 +135,8 @@ def search(
             break
         if len(unfinished) < len(inputs):
             inputs = [inputs[i] for i in unfinished]
-            scores, token, rows = scores[unfinished], token[unfinished], rows[unfinished]
+            kept = torch.tensor(unfinished).to(device, non_blocking=True)
+            scores, token, rows = (x.index_select(0, kept) for x in (scores, token, rows))
         if beams > 1 or len(rows) < len(tokens):
             tokens, memory, real = (x[rows.flatten()] for x in (tokens, memory, real))
             if cache is not None:
@@ -154,7 +158,8 @@ def _forbid(
     log_p: Tensor, tokens: Tensor, special: SpecialTokens, decoding: Decoding, length: int, max_length: int
 ) -> None:
     """Sets log_p (B K, V) to -inf, in place, for all tokens that are not allowed as token number `length`."""
-    log_p[:, [it for it in (special.pad, special.bos) if it != special.eos]] = -torch.inf
+    for it in {special.pad, special.bos} - {special.eos}:
+        log_p[:, it] = -torch.inf
     if length > max_length:
         end = log_p[:, special.eos].clone()
         log_p.fill_(-torch.inf)
@@ -165,5 +170,4 @@ def _forbid(
     if n and tokens.shape[1] > n:  # the begin token is not part of any n-gram
         windows = tokens[:, 1:].unfold(1, n, 1)  # (B K, t', n) every n-gram so far
         repeats = (windows[:, :, :-1] == tokens[:, None, tokens.shape[1] - n + 1 :]).all(-1)  # the same n - 1 tokens
-        row, window = repeats.nonzero(as_tuple=True)
-        log_p[row, windows[row, window, -1]] = -torch.inf
+        log_p.scatter_reduce_(1, windows[..., -1], torch.where(repeats, -torch.inf, torch.inf).to(log_p), "amin")

@@ -13,6 +13,7 @@ from attnorm.attention.multihead import attention_layers
 from attnorm.attention.priors import Alibi, positions_in
 from attnorm.attention.rotary import Rotary
 from attnorm.attention.site import Site
+from attnorm.attention.transfer import on_both
 from attnorm.models.config import GPTConfig
 from attnorm.models.decoder import DecoderCache
 from attnorm.models.embeddings import Embeddings
@@ -106,7 +107,7 @@ class GPT(nn.Module):
         """
         assert cache is None or segments is None, "cached decoding of packed texts"
         done, n_new = 0 if cache is None else cache.length, ids.shape[1]
-        real = None if segments is None else segments > 0
+        real = None if segments is None else on_both(lambda segments: segments > 0, segments)
         mask = Mask(queries=real, keys=real, causal=True, segments=segments)
         positions = None if segments is None else positions_in(segments, real)
         x = self.embeddings(ids, offset=done, positions=positions)

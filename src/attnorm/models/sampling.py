@@ -93,14 +93,15 @@ def sample(
     at = min(lengths)
     while len(going_on):
         logits = model.next_logits(tokens[going_on, :at], cache)
-        logits[:, [it for it in (special.pad, special.bos) if it != special.eos]] = -torch.inf
+        for it in {special.pad, special.bos} - {special.eos}:
+            logits[:, it] = -torch.inf
         place = (at - begin[going_on]).clamp(min=0)
         chosen = choose(logits, uniform[going_on, place], sampling)
         tokens[going_on, at] = torch.where(at < begin[going_on], tokens[going_on, at], chosen)
         at += 1
         ended = (tokens[going_on, at - 1] == special.eos) & (at > begin[going_on])
         kept = (~ended & (at < end[going_on])).nonzero().squeeze(1)
-        end[going_on[ended]] = at - 1
+        end[going_on] = torch.where(ended, at - 1, end[going_on])
         if cache is not None and len(kept) < len(going_on):
             cache.select(kept)
         going_on = going_on[kept]

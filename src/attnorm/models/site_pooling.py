@@ -5,6 +5,7 @@ from torch import Tensor
 from attnorm.attention.masking import Mask
 from attnorm.attention.pooling import LearnedQueries
 from attnorm.attention.site import Site
+from attnorm.attention.transfer import on_host
 
 
 class SitePooling(LearnedQueries):
@@ -32,7 +33,7 @@ class SitePooling(LearnedQueries):
     ) -> Tensor:
         """As `LearnedQueries.forward`. The prior of the site is added to `log_prior`."""
         if self.prior is not None:
-            count = 1 if segments is None else int(segments.max()) + 1
+            count = 1 if segments is None else int(on_host(segments).max()) + 1
             mask = Mask(keys=real) if segments is None else self.own_segment(count, segments, real)
             of_site = self.prior(count * len(self.queries), states.shape[1], 0, states, mask)
             log_prior = of_site if log_prior is None else log_prior + of_site

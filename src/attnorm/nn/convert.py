@@ -5,13 +5,20 @@ import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
+import torch
 from torch import nn
 
 from attnorm.attention.names import name_of
 from attnorm.nn.choice import Choice
+from attnorm.nn.masks import SOURCE
 from attnorm.nn.multihead import MultiheadAttention
 
 Model = TypeVar("Model", bound=nn.Module)
+PADDING = "src_key_padding_mask"
+ENCODERS = {  # the names of their arguments
+    nn.TransformerEncoder: ("src", "mask", PADDING, "is_causal"),
+    nn.TransformerEncoderLayer: ("src", "src_mask", PADDING, "is_causal"),
+}
 
 
 def convert(model: Model, normalizer: Choice) -> Model:
@@ -61,10 +68,25 @@ def convert(model: Model, normalizer: Choice) -> Model:
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False
+        if type(module) in ENCODERS and with_source not in module._forward_pre_hooks.values():
+            module.register_forward_pre_hook(with_source, with_kwargs=True)
         if isinstance(module, nn.TransformerDecoderLayer) and hand_over not in module._forward_pre_hooks.values():
             module.register_forward_pre_hook(hand_over, with_kwargs=True)
             module.register_forward_hook(forget, always_call=True)
     return model
+
+
+def with_source(encoder: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    """Makes the float mask of padding that an encoder of PyTorch would make of a bool one. Attention takes the bool
+    mask from it, and need not look at values, for which it would wait for the device."""
+    given = {**kwargs, **dict(zip(ENCODERS[type(encoder)], args, strict=False))}
+    padding = given.get(PADDING)
+    alone = given.get("mask") is given.get("src_mask") is None  # otherwise PyTorch expects the dtype of the other mask
+    if padding is not None and padding.dtype == torch.bool and alone and not torch.compiler.is_compiling():
+        mask = torch.zeros_like(padding, dtype=given["src"].dtype).masked_fill_(padding, -torch.inf)
+        setattr(mask, SOURCE, padding)
+        return (), {**given, PADDING: mask}
+    return args, kwargs
 
 
 def hand_over(layer: Any, args: tuple, kwargs: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ from attnorm.attention.names import name_of
 from attnorm.attention.normalizers.base import Normalizer
 
 FORBIDDEN = -1e4  # a float mask forbids what has at most this value: -inf is often written as a large finite number
+SOURCE = "bool_mask"  # an attribute of a float mask: the mask of which it was made, True = forbidden
 
 
 def read_masks(
@@ -67,6 +68,8 @@ def split(mask: Tensor, look: bool) -> tuple[Tensor, Tensor | None]:
     """
     if mask.dtype == torch.bool:
         return mask, None
+    if hasattr(mask, SOURCE):
+        return ~getattr(mask, SOURCE), None
     allowed = ~forbidden(mask)
     added = mask.masked_fill(~allowed, 0.0)
     if look and not mask.is_meta and not mask.requires_grad and not added.any():  # a learned mask may begin with 0

@@ -10,6 +10,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnorm.attention.transfer import on_cpu
 from attnorm.data import validation as checks
 from attnorm.data.featurizer import Featurizer, Table
 from attnorm.data.preprocess import Split
@@ -81,9 +82,10 @@ class LabelModule(TaskModule):
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
         scores, labels = self(batch), batch["labels"]
         guesses = scores.argmax(-1)
-        self.outputs += zip(batch["rows"].tolist(), guesses.tolist(), strict=True)
-        loss = F.cross_entropy(scores, labels, reduction="sum").item()
-        self.add(loss=loss, rows=len(guesses), correct=(guesses == labels).sum().item())
+        loss, correct = F.cross_entropy(scores, labels, reduction="sum"), (guesses == labels).sum()
+        rows, guesses, loss, correct = on_cpu(batch["rows"], guesses, loss, correct)
+        self.outputs += zip(rows.tolist(), guesses.tolist(), strict=True)
+        self.add(loss=loss.item(), rows=len(guesses), correct=correct.item())
         if self.keep_examples:
             self.record(batch["rows"], loss_sum=F.cross_entropy(scores, labels, reduction="none"))
 

@@ -9,6 +9,7 @@ import torch
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
 
+from attnorm.attention.transfer import on_cpu, remember
 from attnorm.errors import UserError
 from attnorm.optim import Optimization
 from attnorm.tasks.module import TaskModule
@@ -68,6 +69,7 @@ class TrainingModule(pl.LightningModule):
         self.task_module, self.model, self.optimization = task_module, task_module.model, optimization
         self.update: list[Microbatch] = []
         self.on_non_finite: Callable[[torch.optim.Optimizer], None] = self._stop
+        self.totals: list[Tensor] = []  # the `sums` of the latest update, on the CPU
         self.is_loss_logged = False  # whether the loss of the latest update was due to be logged
         self.validating = ExitStack()  # what lasts as long as a validation
 
@@ -76,6 +78,14 @@ class TrainingModule(pl.LightningModule):
         shard = getattr(self.trainer.strategy, "shard", None)
         if shard is not None:
             shard(self.model)
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Moves a batch. Its values remain known on the host, where reading them does not wait for the device."""
+        moved = super().transfer_batch_to_device(batch, device, dataloader_idx)
+        for name, x in batch.items():
+            if isinstance(x, Tensor):
+                remember(moved[name], x)
+        return moved
 
     def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Tensor:
         """The summed objective of this microbatch, divided by the divisor of the whole update."""
@@ -86,7 +96,8 @@ class TrainingModule(pl.LightningModule):
         objective = summed.detach()
         shown = objective if plain is None else plain.detach()
         self.update.append(Microbatch(batch_index, batch, before, objective, shown, size))
-        self.log("step", self.trainer.global_step + 1.0)  # loggers then count updates, like checkpoints
+        # Loggers then count updates, like checkpoints. Of a number, Lightning would make a tensor on the device.
+        self.log("step", torch.tensor(self.trainer.global_step + 1.0))
         # Lightning divides by the accumulation steps and DDP by the ranks. Both are undone here, because `divisor`
         # already counts the whole update.
         share = spread_non_finite(summed) / batch["divisor"]
@@ -101,11 +112,16 @@ class TrainingModule(pl.LightningModule):
         """
         every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by Lightning
         self.is_loss_logged = bool(every) and (self.trainer.global_step + 1) % every == 0
-        if self.is_loss_logged or self.trainer.world_size == 1:  # otherwise the ranks would wait for each other
-            self.log_loss()
-        self.log("train/lr", optimizer.param_groups[0]["lr"])
+        self.log("train/lr", torch.as_tensor(optimizer.param_groups[0]["lr"]))
         gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
         norm = whole(torch.nn.utils.get_total_norm(gradients))
+        # All that is read from the device in an update; loggers and the progress bar get tensors on the CPU.
+        sums = self.sums()
+        norm, *self.totals = on_cpu(norm, *sums.values())
+        if self.trainer.world_size == 1:
+            self.log_loss(dict(zip(sums, self.totals, strict=True)))
+        elif self.is_loss_logged:  # otherwise the ranks would wait for each other
+            self.log_loss(sums)
         if not scales_gradients(optimizer, self.trainer):
             self.log("train/gradient_norm", norm)
         if not torch.isfinite(norm):
@@ -114,22 +130,31 @@ class TrainingModule(pl.LightningModule):
     def on_train_batch_end(self, *_: Any) -> None:
         """Logs the loss of the update after which training stops: Lightning sends it to the loggers in any case."""
         if self.trainer.should_stop and not self.is_loss_logged and self.trainer.world_size > 1:
-            self.log_loss()
+            self.log_loss(self.sums())
 
-    def log_loss(self) -> None:
+    def sums(self) -> dict[str, Tensor]:
+        """The loss of the update, summed over its microbatches on this rank, and the objective if it differs."""
+        sums = {"train/loss": [part.plain for part in self.update]}
+        if self.update[0].plain is not self.update[0].objective:
+            sums["train/objective"] = [part.objective for part in self.update]
+        return {name: torch.stack(parts).sum() for name, parts in sums.items()}
+
+    @property
+    def size(self) -> int:
+        """The number of tokens or examples of the update on this rank."""
+        return sum(part.size for part in self.update)
+
+    def log_loss(self, sums: dict[str, Tensor]) -> None:
         """Logs the loss of the update over the microbatches of all ranks, and the objective if it differs.
 
         All ranks must call it.
         """
-        sums = {"train/loss": [part.plain for part in self.update]}
-        if self.update[0].plain is not self.update[0].objective:
-            sums["train/objective"] = [part.objective for part in self.update]
-        totals = [torch.stack(parts).sum() for parts in sums.values()]
-        size: Any = sum(part.size for part in self.update)
+        totals = list(sums.values())
+        size: Any = self.size
         if self.trainer.world_size > 1:
             here = torch.stack(totals).double()
             whole_update = self.trainer.strategy.reduce(torch.cat([here, here.new_tensor([size])]), reduce_op="sum")
-            *totals, size = whole_update.unbind()
+            *totals, size = whole_update.cpu().unbind()
         for name, total in zip(sums, totals, strict=True):
             self.log(name, total / max(1, size), prog_bar=name == "train/loss")
 
@@ -152,7 +177,7 @@ class TrainingModule(pl.LightningModule):
             raise UserError(f"{owner}.monitor={monitor}: no such metric; `metrics` returns {', '.join(metrics)}")
         for name, value in metrics.items():
             self.log(f"val/{name}", torch.tensor(value, dtype=torch.float64), prog_bar=name == "loss")
-        self.log("step", float(self.trainer.global_step))
+        self.log("step", torch.tensor(float(self.trainer.global_step)))
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         # Reading trainer.estimated_stepping_batches here would make Lightning build the loaders before it restores a

@@ -19,6 +19,7 @@ from attnorm.attention.normalizers import _key_bias as key_bias
 from attnorm.attention.normalizers.base import Given
 from attnorm.attention.normalizers.sinkhorn import marginal_error
 from attnorm.attention.speed import make_inputs, peak, step
+from attnorm.attention.transfer import remember
 
 pytestmark = pytest.mark.numerical
 
@@ -145,9 +146,11 @@ class Sink(key_bias.KeyBiased):
 @pytest.mark.parametrize("module", [build_normalizer("softmax"), Sink()], ids=["softmax", "sink"])
 def test_every_mask_and_prior_with_and_without_a_diagonal_equals_the_dense_formula(module):
     alone = torch.arange(N).expand(BATCH, N)
-    masks = (
-        MASKS | CAUSAL | {"segments_of_one": Mask(segments=alone), "causal_of_one": Mask(segments=alone, causal=True)}
-    )
+    queries, keys, segments = (remember(x.clone(), x) for x in (QUERIES, KEYS, SEGMENTS))
+    masks = {
+        **{**MASKS, **CAUSAL, "values_on_host": Mask(queries, keys, segments=segments)},
+        **{"segments_of_one": Mask(segments=alone), "causal_of_one": Mask(segments=alone, causal=True)},
+    }
     for mask, prior in product(masks, PRIORS):
         with case(mask, prior):
             for found, wanted in zip(*both_ways(module, masks[mask], PRIORS[prior]), strict=True):

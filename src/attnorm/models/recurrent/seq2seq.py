@@ -4,13 +4,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from attnorm.attention.banks import share_vocabulary
+from attnorm.attention.transfer import on_both
 from attnorm.models.config import Positions
 from attnorm.models.initialize import initialize
 from attnorm.models.recurrent.config import DecoderConfig
 from attnorm.models.recurrent.decoder import LSTMCache, LSTMDecoder, embed
+from attnorm.models.recurrent.padded import over_padded
 from attnorm.schema import Count
 
 
@@ -49,12 +50,7 @@ class LSTMEncoder(nn.Module):
 
     def forward(self, ids: Tensor, real: Tensor) -> Tensor:
         """ids, int (B, N), padded at the end; real, bool (B, N), False at padding -> templates (B, N, W), 0 there."""
-        lengths = real.sum(1).cpu()
-        packed = pack_padded_sequence(
-            self.dropout(embed(self.tokens, ids)), lengths, batch_first=True, enforce_sorted=False
-        )
-        states, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=ids.shape[1])
-        return self.dropout(states)
+        return self.dropout(over_padded(self.lstm, self.dropout(embed(self.tokens, ids)), real))
 
 
 class LSTMSeq2Seq(nn.Module):
@@ -93,7 +89,7 @@ class LSTMSeq2Seq(nn.Module):
 
     def encode(self, source: Tensor) -> Tensor:
         """source, int (B, N) -> templates (B, N, W)."""
-        return self.encoder(source, source != self.pad_id)
+        return self.encoder(source, on_both(lambda ids: ids != self.pad_id, source))
 
     def decode(self, target: Tensor, memory: Tensor, source_real: Tensor, cache: LSTMCache | None = None) -> Tensor:
         """As `LSTMDecoder`: target, int (B, T); memory (B, N, W); source_real, bool (B, N) -> states (B, T, W)."""

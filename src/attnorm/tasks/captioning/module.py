@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnorm.attention.transfer import index_by_mask, on_both, on_cpu
 from attnorm.data.featurizer import Table
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.models.generation import Decoding
@@ -59,9 +60,9 @@ class CaptioningModule(TaskModule):
 
     def target_logits(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Scores (tokens, V) of the real target tokens, these tokens, and where they are, bool (C, T)."""
-        labels = batch["target"][:, 1:]
-        real = labels != self.tokenizer.pad_id
-        return self.model.logits(self(batch)[real]).float(), labels[real], real
+        real = on_both(lambda target: target[:, 1:] != self.tokenizer.pad_id, batch["target"])
+        labels = index_by_mask(batch["target"][:, 1:], real)
+        return self.model.logits(index_by_mask(self(batch), real)).float(), labels, real
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
         """Cross-entropy summed over target tokens. The objective includes label smoothing."""
@@ -76,21 +77,23 @@ class CaptioningModule(TaskModule):
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
         logits, labels, real = self.target_logits(batch)
         losses = F.cross_entropy(logits, labels, reduction="none")
-        self.add(loss=losses.sum().item(), tokens=len(labels))
+        rows, loss = on_cpu(batch["rows"], losses.sum())
+        self.add(loss=loss.item(), tokens=len(labels))
         if self.keep_examples:
             of_image = torch.zeros(len(batch["rows"]), dtype=torch.float64)
             owner = batch["owner"].cpu()
             self.record(
-                batch["rows"],
+                rows,
                 loss_sum=of_image.index_add(0, owner, sums_per_row(losses, real)),
                 n_tokens=of_image.long().index_add(0, owner, real.sum(1).cpu()),
             )
-        scored = batch["rows"] < self.scored_images
-        if scored.any():
-            present = batch["present"][scored] if "present" in batch else None
-            written = write(self.model, self.tokenizer, batch["image"][scored], present, self.greedy)
+        [scored] = (rows < self.scored_images).nonzero(as_tuple=True)
+        if len(scored):
+            at = scored.to(logits.device, non_blocking=True)
+            present = batch["present"][at] if "present" in batch else None
+            written = write(self.model, self.tokenizer, batch["image"][at], present, self.greedy)
             captions = map(self.tokenizer.decode, written)
-            self.outputs += zip(batch["rows"][scored].tolist(), captions, strict=True)
+            self.outputs += zip(rows[scored].tolist(), captions, strict=True)
 
     def metrics(self) -> dict[str, float]:
         """loss (nats per target token), perplexity, and the scores of greedy captions if there are any."""

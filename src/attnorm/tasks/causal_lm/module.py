@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnorm.attention.transfer import index_by_mask, on_both, on_cpu
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.tasks.causal_lm.scores import BANDS
 from attnorm.tasks.module import Loss, TaskModule, sums_per_row
@@ -32,7 +33,8 @@ class LanguageModule(TaskModule):
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Scores of the next token at the real positions only, (K, V)."""
-        return self.model(batch["ids"], batch["segments"])[batch["segments"] > 0]
+        real = on_both(lambda segments: segments > 0, batch["segments"])
+        return index_by_mask(self.model(batch["ids"], batch["segments"]), real)
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
         return Loss(F.cross_entropy(self(batch).float(), batch["labels"], reduction="sum"), len(batch["labels"]))
@@ -43,15 +45,17 @@ class LanguageModule(TaskModule):
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
         scores, labels, real = self(batch).float(), batch["labels"], batch["segments"] > 0
         losses, guesses = F.cross_entropy(scores, labels, reduction="none"), scores.argmax(-1)
-        windows, n_bytes = batch["window"].cpu(), batch["bytes"].cpu()
+        windows, n_bytes, rows, losses, guesses, labels, real = on_cpu(
+            batch["window"], batch["bytes"], batch["rows"], losses, guesses, labels, real
+        )
         zeros = torch.zeros(len(n_bytes), dtype=torch.float64)
         loss_sum = zeros.index_add(0, windows, sums_per_row(losses, real))
-        n_tokens = zeros.index_add(0, windows, real.sum(1).cpu().double()).long()
+        n_tokens = zeros.index_add(0, windows, real.sum(1).double()).long()
         self.add(loss=loss_sum.sum().item(), tokens=len(labels), bytes=n_bytes.sum().item())
         sizes = n_tokens.tolist()
         firsts = [(it[:SHOWN_TOKENS].tolist(), guess[:SHOWN_TOKENS].tolist()) for it, guess in
                   zip(labels.split(sizes), guesses.split(sizes), strict=True)]  # fmt: skip
-        for row, (text, predicted) in zip(batch["rows"].tolist(), firsts, strict=True):
+        for row, (text, predicted) in zip(rows.tolist(), firsts, strict=True):
             if row < SHOWN_ROWS:
                 decoded = map(self.tokenizer.decode, (text, predicted))
                 self.samples.append(dict(zip(("text", "predicted"), decoded, strict=True)))
@@ -63,7 +67,7 @@ class LanguageModule(TaskModule):
                 "reference": reference,
                 "output": output,
             }
-            self.record(batch["rows"], **columns, **self._bands(batch))
+            self.record(rows, **columns, **self._bands(batch))
 
     def _bands(self, batch: dict[str, Tensor]) -> dict[str, list[float]]:
         """The sum of the losses in each band of positions, by column; NaN for windows that are not whole.

@@ -8,6 +8,7 @@ from functools import cache
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnorm.attention.transfer import on_cpu
 from attnorm.data.preprocess import Split
 from attnorm.data.sources.base import DOCUMENTS
 from attnorm.data.tokenizers.base import Tokenizer
@@ -40,9 +41,11 @@ class MaskedLMModule(TaskModule):
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
         scores, labels = self(batch).float(), batch["labels"]
         guesses = scores.argmax(-1)
-        self._show(batch, guesses)
-        loss = F.cross_entropy(scores, labels, reduction="sum").item()
-        self.add(loss=loss, masked=len(labels), correct=(guesses == labels).sum().item())
+        loss, correct = F.cross_entropy(scores, labels, reduction="sum"), (guesses == labels).sum()
+        shown = (batch[name] for name in ("rows", "ids", "masked_positions", "labels"))
+        loss, correct, *read = on_cpu(loss, correct, *shown, guesses)
+        self.add(loss=loss.item(), masked=len(labels), correct=correct.item())
+        self._show(*read)
         if self.keep_examples:
             self._record(batch, F.cross_entropy(scores, labels, reduction="none"), guesses)
 
@@ -57,12 +60,11 @@ class MaskedLMModule(TaskModule):
             batch["rows"], reference=reference, output=output, loss_sum=loss_sum, n_tokens=counts, correct=correct
         )
 
-    def _show(self, batch: dict[str, Tensor], guesses: Tensor) -> None:
+    def _show(self, rows: Tensor, ids: Tensor, mask: Tensor, labels: Tensor, guesses: Tensor) -> None:
         """Shows the first rows of the split: the model's input, the original text, and the model's completion."""
-        masked = batch["ids"], batch["masked_positions"]
-        truth, filled = (masked[0].masked_scatter(masked[1], tokens) for tokens in (batch["labels"], guesses))
-        for row in (batch["rows"] < SHOWN_ROWS).nonzero().flatten().tolist():
-            texts = (self.tokenizer.decode(ids[row, :SHOWN_TOKENS].tolist()) for ids in (batch["ids"], truth, filled))
+        truth, filled = (ids.masked_scatter(mask, tokens) for tokens in (labels, guesses))
+        for row in (rows < SHOWN_ROWS).nonzero().flatten().tolist():
+            texts = (self.tokenizer.decode(shown[row, :SHOWN_TOKENS].tolist()) for shown in (ids, truth, filled))
             self.samples.append(dict(zip(("shown", "text", "filled"), texts, strict=True)))
 
     def metrics(self) -> dict[str, float]:

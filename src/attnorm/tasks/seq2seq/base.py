@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnorm.attention.transfer import on_cpu
 from attnorm.data.featurizer import Table, cut
 from attnorm.data.preprocess import Split
 from attnorm.data.tokenizers.base import Tokenizer
@@ -76,14 +77,16 @@ class Seq2SeqModule(TaskModule):
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
         logits, labels = target_logits(self.model, batch)
         logits = logits.float()
-        self.add(loss=F.cross_entropy(logits, labels, reduction="sum").item(), tokens=len(labels))
+        rows, loss = on_cpu(batch["rows"], F.cross_entropy(logits, labels, reduction="sum"))
+        self.add(loss=loss.item(), tokens=len(labels))
         if self.keep_examples:
             losses, real = F.cross_entropy(logits, labels, reduction="none"), real_targets(self.model, batch)
-            self.record(batch["rows"], loss_sum=sums_per_row(losses, real), n_tokens=real.sum(1))
-        scored = batch["rows"] < self.scored_pairs
-        if scored.any():
-            written = generate(self.model, batch["source"][scored], self.special, self.greedy)
-            sources, targets = self.validation[batch["rows"][scored].tolist()].values()
+            self.record(rows, loss_sum=sums_per_row(losses, real), n_tokens=real.sum(1))
+        [scored] = (rows < self.scored_pairs).nonzero(as_tuple=True)
+        if len(scored):
+            source = batch["source"][scored.to(logits.device, non_blocking=True)]
+            written = generate(self.model, source, self.special, self.greedy)
+            sources, targets = self.validation[rows[scored].tolist()].values()
             texts = list(map(self.tokenizer.decode, written))
             self.add_scores(texts, targets)
             self.samples += map(self.sample, sources, targets, texts)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from attnorm.attention.transfer import index_by_mask, on_both
 from attnorm.data.featurizer import pad
 from attnorm.data.sampler import cut_by_tokens
 from attnorm.models.generation import Decoding, SpecialTokens, generate
@@ -22,12 +23,12 @@ def target_logits(model: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]
     """Scores (tokens, V) of a batch's real target tokens, and these tokens. No scores are computed for padding."""
     labels, real = batch["target"][:, 1:], real_targets(model, batch)  # (B, T)
     states = model(batch["source"], batch["target"][:, :-1])  # (B, T, W)
-    return model.logits(states[real]), labels[real]
+    return model.logits(index_by_mask(states, real)), index_by_mask(labels, real)
 
 
 def real_targets(model: Any, batch: dict[str, Tensor]) -> Tensor:
     """bool (B, T): True at the target tokens to be predicted, False at padding."""
-    return batch["target"][:, 1:] != model.pad_id
+    return on_both(lambda target: target[:, 1:] != model.pad_id, batch["target"])
 
 
 def write_texts(

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnorm.attention.transfer import on_cpu
 from attnorm.data.featurizer import Table
 from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import digest
@@ -74,10 +75,11 @@ class SpanModule(TaskModule):
 
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
         scores = self(batch)
-        self.spans.add(batch["rows"].tolist(), *scores.unbind(-1))
-        self.add(loss=self._loss(scores, batch).item(), windows=len(batch["rows"]))
+        rows, read, loss = on_cpu(batch["rows"], scores, self._loss(scores, batch))
+        self.spans.add(rows.tolist(), *read.unbind(-1))
+        self.add(loss=loss.item(), windows=len(rows))
         if self.keep_examples:
-            self.record(batch["rows"], loss_sum=self._loss(scores, batch, "none").cpu().double().sum(1))
+            self.record(rows, loss_sum=self._loss(scores, batch, "none").cpu().double().sum(1))
 
     def metrics(self) -> dict[str, float]:
         """loss (nats), exact and f1 in percent, over the questions with at least one evaluated window."""

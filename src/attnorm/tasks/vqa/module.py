@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnorm.attention.transfer import on_cpu
 from attnorm.data.featurizer import Table
 from attnorm.tasks.module import Loss, TaskModule
 from attnorm.tasks.vqa.answers import tally
@@ -43,9 +44,10 @@ class VqaModule(TaskModule):
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
         scores = self(batch)
         guesses = scores.argmax(-1)
-        credit = batch["targets"].gather(1, guesses[:, None]).float().sum().item()
-        self.outputs += zip(batch["rows"].tolist(), guesses.tolist(), strict=True)
-        self.add(loss=self._loss(scores, batch).item(), questions=len(guesses), credit=credit)
+        credit = batch["targets"].gather(1, guesses[:, None]).float().sum()
+        rows, guesses, loss, credit = on_cpu(batch["rows"], guesses, self._loss(scores, batch), credit)
+        self.outputs += zip(rows.tolist(), guesses.tolist(), strict=True)
+        self.add(loss=loss.item(), questions=len(guesses), credit=credit.item())
         if self.keep_examples:
             self.record(batch["rows"], loss_sum=self._loss(scores, batch, "none").cpu().double().sum(1))
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attnorm.attention.multihead import entropy, observe, smallest_column_mass
+from attnorm.attention.transfer import on_cpu
 from attnorm.models.recording import layer_label, stacks_of
 from attnorm.run.tables import CsvTable, read_csv
 from attnorm.run.writing import RunWriter
@@ -88,30 +89,33 @@ class AttentionStats(EveryNSteps):
     def on_step(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         assert isinstance(module, TrainingModule)
         metrics: dict[str, float] = {}
+        seen: list[Tensor] = []  # of each layer, the entropy (H,) and the smallest column mass (B, H)
+        labels: list[str] = []
 
         def record(name: str, weights: Tensor, allowed: Tensor | None) -> None:
-            label, weights = layer_label(name, stacks_of(module.model)), weights.float()
-            mass = smallest_column_mass(weights, allowed)  # (B, H)
+            labels.append(layer_label(name, stacks_of(module.model)))
+            seen.extend((entropy(weights.float()), smallest_column_mass(weights.float(), allowed)))
+
+        with in_evaluation(module.model), observe(module.model, record):
+            module.task_module(self.batch)
+        values = iter(on_cpu(*seen)) if seen else iter(())
+        for label, spread, mass in zip(labels, values, values, strict=True):
             known = ~mass.isinf().any(-1)  # leaves out examples without keys
             mass = mass[known] if known.any() else mass
-            spread = entropy(weights)  # (H,)
-            for head, values in enumerate(zip(spread, mass.mean(0), mass.amin(0), strict=True)):
+            for head, of_head in enumerate(zip(spread, mass.mean(0), mass.amin(0), strict=True)):
                 row: dict[str, Any] = {"step": trainer.global_step, "layer": label, "head": head}
-                named = zip(("entropy", "column_mass", "column_mass_min"), values, strict=True)
+                named = zip(("entropy", "column_mass", "column_mass_min"), of_head, strict=True)
                 self.table.append(row | {name: f"{value:.8g}" for name, value in named})
             metrics[f"entropy/{label}"] = spread.mean().item()
             metrics[f"column_mass/{label}/mean"] = mass.mean().item()
             metrics[f"column_mass/{label}/min"] = mass.min().item()
-
-        with in_evaluation(module.model), observe(module.model, record):
-            module.task_module(self.batch)
         log_now(trainer, metrics)
 
 
 def first_batch(trainer: pl.Trainer, module: pl.LightningModule) -> dict[str, Tensor]:
     """The first validation batch, on the device of the model."""
     batch = trainer.datamodule.probe_batch()  # type: ignore[attr-defined]  # set by Lightning
-    return {name: tensor.to(module.device) for name, tensor in batch.items()}
+    return module.transfer_batch_to_device(batch, module.device, 0)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import pytorch_lightning as pl
 from torch import Tensor, nn
 
 from attnorm.attention.multihead import attention_layers
+from attnorm.attention.transfer import on_cpu
 from attnorm.models.recording import layer_label, stacks_of
 from attnorm.optim import with_hooks
 from attnorm.run.tables import COLUMNS
@@ -50,16 +51,18 @@ class LearnedScalars(EveryNSteps):
 
     def on_step(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         assert isinstance(module, TrainingModule)
-        metrics = {}
-        for name, layers in learned_scalars(module.model).items():
-            for layer, scalar in layers.items():
-                values = scalar.tolist()
+        metrics, scalars = {}, learned_scalars(module.model)
+        if not scalars:
+            return
+        values_of = iter(on_cpu(*(scalar for layers in scalars.values() for scalar in layers.values())))
+        for name, layers in scalars.items():
+            for layer in layers:
+                values = next(values_of).tolist()
                 for head, value in enumerate(values):
                     row = (trainer.global_step, layer, head if len(values) > 1 else "", f"{value:.8g}")
                     self.tables[name].append(dict(zip(COLUMNS, row, strict=True)))
                 metrics[f"{name}/{layer}"] = sum(values) / len(values)
-        if metrics:
-            log_now(trainer, metrics)
+        log_now(trainer, metrics)
 
 
 def fast_scalars(model: nn.Module) -> set[str]:

@@ -49,11 +49,13 @@ class LossSpike(pl.Callback):
         self.recent.clear()
         self.recent.extend(state_dict["recent"])
 
-    def on_before_optimizer_step(self, trainer: pl.Trainer, module: pl.LightningModule, optimizer: Any) -> None:
-        # The gradients are about to be read in any case, so reading the loss costs no further wait for the GPU.
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, index: int
+    ) -> None:
         assert isinstance(module, TrainingModule)
-        size = sum(part.size for part in module.update)
-        loss = float(sum(part.plain for part in module.update)) / max(1, size)
+        if (index + 1) % trainer.accumulate_grad_batches:
+            return
+        loss = float(module.totals[0]) / max(1, module.size)
         if not math.isfinite(loss):
             return
         if is_spike(loss, self.recent, self.threshold):
@@ -62,7 +64,7 @@ class LossSpike(pl.Callback):
             examples = dict.fromkeys(data.task.example_ids(data.splits["train"], rows[:8]))
             log.warning(
                 "The loss rose to %.4g at step %d, from about %.4g in the %d updates before; examples %s%s.",
-                *(loss, trainer.global_step + 1, median(self.recent), len(self.recent)),
+                *(loss, trainer.global_step, median(self.recent), len(self.recent)),
                 *(", ".join(examples), ", ..." * (len(rows) > 8)),
             )
         self.recent.append(loss)

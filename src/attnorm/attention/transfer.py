@@ -1,0 +1,53 @@
+"""Reading values from the device, for which the processor waits until the device has computed them.
+
+The tensors of a batch come from the host, so their values are known there. `remember` notes them on the tensor, and
+`on_both` on what is computed from it. Without such a note, for example after an operation of PyTorch, `on_host` and
+`index_by_mask` read the device.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+NOTE = "values_on_host"  # an attribute of tensors
+
+
+def remember(x: Tensor, values: Tensor) -> Tensor:
+    """Notes the values of `x` on the host. Returns `x`."""
+    if values is not x:
+        setattr(x, NOTE, values)
+    return x
+
+
+def on_host(x: Tensor) -> Tensor:
+    """The values of `x` on the host, from the note or else from the device."""
+    return getattr(x, NOTE, x).cpu()
+
+
+def on_both(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """`function(*tensors)`. It has a note if all tensors have one."""
+    result = function(*tensors)
+    if all(hasattr(x, NOTE) for x in tensors):
+        remember(result, function(*(getattr(x, NOTE) for x in tensors)))
+    return result
+
+
+def index_by_mask(x: Tensor, mask: Tensor) -> Tensor:
+    """`x[mask]`, for which the device is not read if the mask has a note.
+
+    x: (*S, ...). mask: bool (*S). Returns (number of True, ...).
+    """
+    if not hasattr(mask, NOTE):
+        return x[mask]
+    indices = torch.nonzero_static(mask.flatten(), size=int(on_host(mask).sum())).squeeze(1)
+    return x.flatten(0, mask.dim() - 1).index_select(0, indices)
+
+
+def on_cpu(*tensors: Tensor) -> list[Tensor]:
+    """The tensors on the CPU, detached, in one transfer, whatever their shapes and dtypes."""
+    wide_first = sorted(range(len(tensors)), key=lambda number: -tensors[number].itemsize)  # so that all are aligned
+    flat = [tensors[number].detach().flatten().view(torch.uint8) for number in wide_first]
+    moved = torch.cat(flat).cpu().split([len(part) for part in flat])
+    parts = dict(zip(wide_first, moved, strict=True))
+    return [parts[number].view(x.dtype).view(x.shape) for number, x in enumerate(tensors)]
