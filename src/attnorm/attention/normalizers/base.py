@@ -140,15 +140,7 @@ class Normalizer(TrainingHooks):
         return self._weigh(scores, mask, **given)
 
     def _weigh(self, scores: Tensor, mask: Tensor | Mask | None, **given: Any) -> Tensor:
-        if not (scores.numel() and being_transformed()):
-            return super().__call__(scores, mask, **given) if scores.numel() else scores
-        try:
-            return super().__call__(scores, mask, **given)
-        except RuntimeError as error:
-            raise NotImplementedError(
-                f"{type(self).__name__}: not defined under this transform of torch.func; instead of torch.vmap, pass a "
-                "batch, and instead of torch.func.grad or jvp, use torch.autograd"
-            ) from error
+        return super().__call__(scores, mask, **given) if scores.numel() else scores
 
     def _mask_of(self, scores: Tensor, mask: Tensor | Mask | None) -> Tensor | Mask | None:
         """The mask, or the one that the scores contain if there is none."""
