@@ -364,7 +364,7 @@ def composed_by(overrides: Iterable[str], of_files: Callable = compose_files) ->
 def folder_of(*overrides: str) -> str:
     """The folder of a new run with these overrides."""
     cfg = compose_settings([*overrides], of_files=files_once)
-    return str(run_folder(cfg, checked(cfg).label))
+    return os.path.relpath(run_folder(cfg, checked(cfg).label))
 
 
 def checked(cfg: DictConfig, overrides: Iterable[str] = ()) -> ResolvedConfig:

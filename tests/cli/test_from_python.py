@@ -50,7 +50,7 @@ def test_a_run_is_that_of_the_command_and_leaves_nothing_behind(here):
     assert {number: signal.getsignal(number) for number in handlers} == handlers
     assert random.getstate() == streams[0] and torch.equal(torch.get_rng_state(), streams[1])
     assert dict(os.environ) == variables
-    assert first.folder != second.folder and first.folder.is_relative_to("logs/gigaword/hnas")
+    assert first.folder != second.folder and first.folder.is_relative_to(here / "logs/gigaword/hnas")
     assert second.config["tags"] == ["a", "b"] and sys.argv[0] == "ipykernel_launcher.py"
     by_command = runs.finished_run()
     for run in (first, second):

@@ -36,6 +36,7 @@ PATH_KEYS = frozenset(  # their values are never numbers, not even 2024
         *("ckpt_path", "resume", "model.init", "tokenizer.file", "task.answers", "paths.log_dir", "paths.cache_dir"),
     }
 )
+SHARE_KEY = "data.validation"  # of some data, it is a share of the training rows
 LONGEST, DEEPEST = 20_000, 20  # characters of an argument, and lists and mappings within each other
 AUTO = "auto"  # the value of `resume` that looks for a run with the same settings
 KEY = re.compile(r"[\w$][\w$./@:-]*")  # with a slash or an @, it chooses a file
@@ -206,7 +207,7 @@ def hydra_config(cfg: DictConfig) -> Iterator[None]:
 def run_folder(cfg: DictConfig, label: str) -> Path:
     """The folder of a new run, as a composed configuration names it. label: the name of its attention."""
     OmegaConf.register_new_resolver("attention_label", lambda: label, replace=True)
-    return Path(cfg.hydra.run.dir)
+    return Path(cfg.hydra.run.dir).absolute()
 
 
 def plain_settings(cfg: DictConfig) -> dict[str, Any]:
@@ -248,7 +249,7 @@ def is_misread(override: Override, key: str, value: str, is_sweep: bool = False)
         return not is_sweep and os.path.exists(value)
     read = override.value()
     if isinstance(read, (bool, int, float)):
-        return key in PATH_KEYS
+        return key in PATH_KEYS and (key != SHARE_KEY or os.path.exists(value))
     unchanged = read is None or (read == value and "${" not in value)
     return not unchanged and os.path.exists(value)
 
