@@ -126,10 +126,9 @@ class Interpolation(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         doubly, softmax, v = ctx.saved_tensors
-        of_doubly, of_v = v * g, None
-        if ctx.needs_input_grad[2] and v.numel() == 1:
-            flat = g.flatten()
-            of_v = (flat.dot(doubly.flatten()) - flat.dot(softmax.flatten())).view_as(v)
-        elif ctx.needs_input_grad[2]:
-            of_v = (g * (doubly - softmax)).sum_to_size(v.shape)
+        of_v, buffer = None, None
+        if ctx.needs_input_grad[2]:
+            buffer = doubly - softmax
+            of_v = g.flatten().dot(buffer.flatten()).view_as(v) if v.numel() == 1 else (g * buffer).sum_to_size(v.shape)
+        of_doubly = torch.mul(g, v, out=None if torch.is_grad_enabled() else buffer)  # with second derivatives, anew
         return of_doubly, g - of_doubly, of_v
