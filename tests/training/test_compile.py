@@ -153,7 +153,9 @@ def test_checkpoints_cross_between_compiled_and_uncompiled_runs(tmp_path):
         tiny_run(start, *same, "task.max_steps=2", f"run.compile={first}")
         checkpoint = start / "checkpoints" / "last.ckpt"
         tiny_run(end, *same, "task.max_steps=4", f"run.compile={second}", f"ckpt_path={checkpoint}")
-        different = unequal(parameters(end), parameters(whole))
+        # the bias of the keys of a softmax has a gradient of rounding errors, which Adam enlarges
+        of_keys = ("model.layers.0.attention.key_value.bias", "model.layers.0.cross.key_value.bias")
+        different = set(unequal(parameters(end), parameters(whole))) - {*of_keys}
         assert not different or max(
             (parameters(end)[name] - parameters(whole)[name]).abs().max() for name in different
         ) <= rounding(torch.float32, depth=40, size=16)
