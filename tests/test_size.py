@@ -22,14 +22,14 @@ from attnorm.data.sampler import TokenBatches
 from attnorm.tasks.task import task_of
 
 RECORDED = {
-    "lines of src": 53_061,
+    "lines of src": 53_063,
     "files of src": 475,
-    "functions of src": 3774,
+    "functions of src": 3775,
     "public names that several modules define": 135,
     "lines of tests per line of src": 1.07,
     "functions that an override passes": 161,
     "files that an override passes": 25,
-    "functions that a batch passes": 60,
+    "functions that a batch passes": 61,
 }
 SLACK = 0.01  # the share by which a measure may be below its number
 OVERRIDE = ("task=gigaword", "attention.encoder=dnas")

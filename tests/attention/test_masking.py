@@ -14,6 +14,7 @@ from attnorm.attention.multihead import MultiHeadAttention
 from attnorm.attention.names import NORMALIZERS, build
 from attnorm.attention.normalizers import _key_bias, base
 from attnorm.attention.scorers import ScaledDot
+from attnorm.attention.transfer import index_by_mask, on_both, on_host, remember
 
 pytestmark = pytest.mark.numerical
 
@@ -379,3 +380,13 @@ def test_layers_and_compiled_code_look_at_no_values(monkeypatch):
     module, scores = build_normalizer("dnas"), randn(1, 1, 6, 6).float()
     assert (module(scores.masked_fill(~TRIANGLE, -1e9))[0, 0][~TRIANGLE] == 0).tolist()[0]
     module(scores, TRIANGLE)
+
+
+def test_what_a_callback_changes_in_place_is_not_read_from_the_note_of_the_host():
+    mask, x = randn(3, 4) > 0, randn(3, 4, 2)
+    remember(mask, mask.clone())
+    kept = on_both(torch.logical_not, mask)
+    assert torch.equal(index_by_mask(x, kept), x[~mask])
+    mask[0] = ~mask[0]
+    assert torch.equal(on_host(mask), mask)
+    assert torch.equal(index_by_mask(x, on_both(torch.logical_not, mask)), x[~mask])

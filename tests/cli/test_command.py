@@ -222,11 +222,12 @@ def test_ranks_find_the_modules_beside_the_script_that_starts_them(tmp_path):
         (True, {}, {"GOMP_SPINCOUNT": "100", "KMP_BLOCKTIME": "0"}),
         (True, {"GOMP_SPINCOUNT": "7"}, {"GOMP_SPINCOUNT": "7"}),
         (True, {"OMP_WAIT_POLICY": "ACTIVE"}, {"OMP_WAIT_POLICY": "ACTIVE"}),
+        (True, {"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "1"}),
         (True, {"torch": "imported"}, {}),
     ],
 )
 def test_threads_sleep_while_they_wait_unless_the_user_says_how(monkeypatch, busy, typed, chosen):
-    variables = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+    variables = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_NUM_THREADS")
     for name in variables:
         monkeypatch.setenv(name, "1")  # what a test leaves in the environment is taken back
         monkeypatch.delenv(name)

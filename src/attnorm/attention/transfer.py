@@ -14,23 +14,31 @@ NOTE = "values_on_host"  # an attribute of tensors
 
 
 def remember(x: Tensor, values: Tensor) -> Tensor:
-    """Notes the values of `x` on the host. Returns `x`."""
-    if values is not x:
-        setattr(x, NOTE, values)
+    """Notes the values of `x` on the host. Returns `x`. A change of `x` in place, by a callback say, ends the note."""
+    if values is not x and not torch.compiler.is_compiling():
+        setattr(x, NOTE, (values, None if x.is_inference() else x._version))
     return x
+
+
+def noted(x: Tensor) -> Tensor | None:
+    """The values of `x` on the host, if they are known. Compiled code knows none."""
+    if torch.compiler.is_compiling():
+        return None
+    values, at = getattr(x, NOTE, (None, None))
+    return values if at is None or at == x._version else None
 
 
 def on_host(x: Tensor) -> Tensor:
     """The values of `x` on the host, from the note or else from the device."""
-    return getattr(x, NOTE, x).cpu()
+    values = noted(x)
+    return x.cpu() if values is None else values
 
 
 def on_both(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     """`function(*tensors)`. It has a note if all tensors have one."""
     result = function(*tensors)
-    if all(hasattr(x, NOTE) for x in tensors):
-        remember(result, function(*(getattr(x, NOTE) for x in tensors)))
-    return result
+    values = [x for x in map(noted, tensors) if x is not None]
+    return remember(result, function(*values)) if len(values) == len(tensors) else result
 
 
 def index_by_mask(x: Tensor, mask: Tensor) -> Tensor:
@@ -38,9 +46,9 @@ def index_by_mask(x: Tensor, mask: Tensor) -> Tensor:
 
     x: (*S, ...). mask: bool (*S). Returns (number of True, ...).
     """
-    if not hasattr(mask, NOTE):
+    if (values := noted(mask)) is None:
         return x[mask]
-    indices = torch.nonzero_static(mask.flatten(), size=int(on_host(mask).sum())).squeeze(1)
+    indices = torch.nonzero_static(mask.flatten(), size=int(values.sum())).squeeze(1)
     return x.flatten(0, mask.dim() - 1).index_select(0, indices)
 
 

@@ -121,8 +121,9 @@ def is_busy() -> bool:
 
 
 def threads_spin() -> bool:
-    """Whether nothing says how the threads of OpenMP wait, so that they spin."""
-    return not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & os.environ.keys()
+    """Whether there may be several threads of OpenMP, and nothing says how they wait, so that they spin."""
+    chosen = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & os.environ.keys()
+    return not chosen and os.environ.get("OMP_NUM_THREADS") != "1"
 
 
 def let_threads_sleep() -> None:

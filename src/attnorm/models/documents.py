@@ -172,7 +172,7 @@ class Hierarchical(DocumentClassifier):
         longest = int(on_host(place)[1].max()) + 1
 
         def table(x: Tensor, place: Tensor, real: Tensor) -> Tensor:
-            """x (B, N, ...) by sentence, (B S, longest, ...), 0 where there is no word."""
+            """Groups x (B, N, ...) by sentence: (B S, longest, ...), padded with 0."""
             at = place[0], place[1].masked_fill(~real, longest)  # padding goes into a column that is cut off
             return x.new_zeros(batch * count, longest + 1, *x.shape[2:]).index_put(at, x)[:, :-1]
 

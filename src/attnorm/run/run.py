@@ -221,8 +221,8 @@ class Run:
         return read_csv(path) if (path := self.folder / f"{stem}.csv").is_file() else []
 
     def numbers(self, stem: str = "metrics", prefixes: tuple[str, ...] = ("",)) -> "pd.DataFrame":
-        """<stem>.csv with TEXTS as texts and numbers in all other columns, NaN for what is none; empty if it is no
-        table. Rows without a step are left out. prefixes: of the columns that are read besides "step"."""
+        """<stem>.csv: the columns in TEXTS as texts, all others as numbers, with NaN where the text is not a number; an
+        empty table without a column "step". prefixes: of the other columns that are read."""
         import pandas as pd
 
         try:
@@ -273,7 +273,7 @@ class Run:
             for row in self.rows(name):
                 heads[row["layer"]][int(row["step"])].append(float(row["value"]))
             curves[name] = {
-                layer: {step: fmean(values) for step, values in its.items()} for layer, its in heads.items()
+                layer: {step: fmean(values) for step, values in steps.items()} for layer, steps in heads.items()
             }
         return curves
 

@@ -52,7 +52,7 @@ def resolve_init(cfg: dict, checkpoint: Path | None = None) -> dict:
         resumed = checkpoint is not None and Run.of_checkpoint(checkpoint).exists
         folder = Run.of_checkpoint(checkpoint).folder if checkpoint and resumed else folder_of(model["init"])
         if not resumed and not Run(folder).exists:
-            weight_files(folder)  # DataError if there are none
+            weight_files(folder)  # raises DataError if no file is found
         elif not resumed and not (best := Run(folder).checkpoint_file(BEST)).is_file():
             raise DataError(f"no checkpoint {best}")
         if (found := kind_there(folder)) != own:

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 OVERRIDABLE = ("data", "paths")  # what a finished run can be scored with anew, besides `scoring` of its task
 SHARED = (*names_of(DataConfig), *names_of(CleaningConfig))
-RESUMABLE = ("trainer", "run", "callbacks", "logger", "paths")  # groups of which a run that continues may choose files
+RESUMABLE = ("trainer", "run", "callbacks", "logger", "paths")  # groups that may get another file on resuming
 DEVICES = ("accelerator", "devices", "num_nodes", "strategy")  # all that another file of the group trainer changes
 OWN_KEYS = ("resume", "trust_code")
 

@@ -249,6 +249,7 @@ class Search:
         number = self.trials[job.name]
         if self.frozen(number).state.is_finished():
             return
+        self.unpromising(job)  # reports what has come since the last look
         value = job.run.best_value
         if state is JobState.FINISHED and isinstance(value, (int, float)) and value == value:
             self.study.tell(number, value)
