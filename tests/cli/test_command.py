@@ -219,7 +219,7 @@ def test_ranks_find_the_modules_beside_the_script_that_starts_them(tmp_path):
     ("busy", "typed", "chosen"),
     [
         (False, {}, {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "1"}),
-        (True, {}, {"GOMP_SPINCOUNT": "100", "KMP_BLOCKTIME": "0"}),
+        (True, {}, {"GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}),
         (True, {"GOMP_SPINCOUNT": "7"}, {"GOMP_SPINCOUNT": "7"}),
         (True, {"OMP_WAIT_POLICY": "ACTIVE"}, {"OMP_WAIT_POLICY": "ACTIVE"}),
         (True, {"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "1"}),

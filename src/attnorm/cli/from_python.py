@@ -14,7 +14,7 @@ from attnorm.spec.compose import run_to_resume
 if TYPE_CHECKING:
     from attnorm.analysis.run import LoadedRun as Run
 
-SLEEPING = "GOMP_SPINCOUNT=100 KMP_BLOCKTIME=0 python ..."
+SLEEPING = "GOMP_SPINCOUNT=0 KMP_BLOCKTIME=0 python ..."
 
 
 def train(overrides: str | Sequence[str] = (), *, config_dir: str | Path | None = None, **settings: object) -> "Run":

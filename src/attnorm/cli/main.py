@@ -26,7 +26,7 @@ VERBS = {
     "new": "write a folder with parts of your own, ready to train",
 }
 COLLECT_EVERY = 10_000  # new objects; Python's 700 makes importing torch and Lightning take a sixth longer
-SPINS = {False: "1000", True: "100"}  # turns of the loop in which a thread of OpenMP waits, on a busy machine or not
+SPINS = {False: "1000", True: "0"}  # turns of the loop in which a thread of OpenMP waits, on a busy machine or not
 MULTIRUN = {"-m", "--multirun"}  # what starts several runs in other Hydra programs
 
 
