@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 OUTSIDE = ("experiments", "benchmarks/results")  # folders at the top level that pages link to
 SUFFIXES = (".md", ".png", ".txt", ".csv", ".py")
+SKELETON = Path(__file__).parents[1] / "src/attnorm/skeleton"  # what `attnorm new` writes
 MATHJAX = "tex-svg.js"  # MathJax in a single file; its SVG output needs no fonts
 
 
@@ -21,6 +22,16 @@ def outside_files(top: Path) -> list[Path]:
     return [path for path in found if path.suffix in SUFFIXES]
 
 
+def with_listings(markdown: str) -> str:
+    """Replaces each line that is a link to a file of the skeleton by the file, because the site has no src/."""
+
+    def listing(link: re.Match[str]) -> str:
+        language = "python" if link[1].endswith(".py") else "yaml"
+        return f"\n```{language}\n# {link[1]}\n{(SKELETON / link[1]).read_text()}```\n"
+
+    return re.sub(r"^\[`(\S+)`\]\(\.\./src/attnorm/skeleton/\1\)$", listing, markdown, flags=re.M)
+
+
 def links_of_site(markdown: str, page: str) -> str:
     """Rewrites links that enter or leave docs/, because the site has the files of docs/ at its top.
 
@@ -28,7 +39,7 @@ def links_of_site(markdown: str, page: str) -> str:
     """
     if page.startswith(OUTSIDE):
         return re.sub(r"\]\(((?:\.\./)+)docs/", r"](\1", markdown)
-    return markdown.replace("](../", "](")
+    return with_listings(markdown).replace("](../", "](")
 
 
 def on_files(files: "Files", config: "MkDocsConfig") -> "Files":

@@ -81,6 +81,15 @@ def blocks(document: Path, language: str) -> list[str]:
     return [textwrap.dedent(code) for _, name, code in found if name == language]
 
 
+@functools.cache
+def hooks():
+    """docs/hooks.py."""
+    spec = importlib.util.spec_from_file_location("hooks", runs.ROOT / "docs/hooks.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def name_of(file: Path) -> str:
     return str(file.relative_to(runs.ROOT))
 
@@ -369,7 +378,6 @@ def test_the_commands_after_training_run(monkeypatch, tmp_path, capsys):
 def test_the_python_blocks_run_and_print_what_they_say(monkeypatch, tmp_path, capsys):
     """The blocks of a page run one after the other; `print(...)  # x` has to print x."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(LAB.parent)  # what docs/extend.md imports
     run = tmp_path / "logs/mlm/softmax/2026-01-31_12-00-00"  # what docs/pretrained.md exports
     runs.tiny_run(run, "trainer.max_steps=1", "callbacks.attention_stats.every_n_steps=0", task="mlm")
     run = tmp_path / "logs/gigaword/hnas/2026-01-31_12-00-00"  # what docs/load_run.md opens
@@ -429,13 +437,13 @@ def test_a_power_per_head_with_a_fast_path_passes_the_check():
 
 
 def test_the_page_on_own_parts_shows_every_file_of_the_laboratory():
-    """docs/extend.md: whoever copies its blocks into files has the package of `attnorm new`, with which
-    tests/test_lab.py trains."""
-    page = runs.ROOT / "docs/extend.md"
-    shown = [code.split("\n", 1) for language in ("python", "text") for code in blocks(page, language)]
-    files = {path.removeprefix("# "): text for path, text in shown if path.startswith(("# lab/", "# tests/"))}
+    """docs/extend.md links to every file of the package of `attnorm new`, with which tests/test_lab.py trains, and the
+    site shows their texts."""
+    page = (runs.ROOT / "docs/extend.md").read_text()
     written = [LAB.parent / "tests/test_task.py", *(it for it in LAB.rglob("*.*") if it.suffix in (".py", ".yaml"))]
-    assert files == {str(file.relative_to(LAB.parent)): file.read_text() for file in written}
+    assert sorted(re.findall(r"^\[`(\S+)`\]", page, re.M)) == sorted(str(it.relative_to(LAB.parent)) for it in written)
+    shown = hooks().links_of_site(page, "extend.md")
+    assert [file for file in written if f"{file.relative_to(LAB.parent)}\n{file.read_text()}```\n" not in shown] == []
 
 
 @pytest.mark.slow
@@ -545,15 +553,12 @@ def test_the_site_has_every_page():
 
 
 def test_links_of_the_site_lead_to_files_of_the_site():
-    spec = importlib.util.spec_from_file_location("hooks", runs.ROOT / "docs/hooks.py")
-    hooks = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hooks)
-    pages = {name_of(path): path for path in hooks.outside_files(runs.ROOT)}
+    pages = {name_of(path): path for path in hooks().outside_files(runs.ROOT)}
     pages |= {path.relative_to(runs.ROOT / "docs").as_posix(): path for path in (runs.ROOT / "docs").rglob("*.*")}
     broken = []
     for page, path in pages.items():
         if path.suffix == ".md":
-            for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", hooks.links_of_site(path.read_text(), page)):
+            for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", hooks().links_of_site(path.read_text(), page)):
                 if os.path.normpath(Path(page).parent / link) not in pages:
                     broken.append(f"{page}: {link}")
     assert len(pages) > 80 and broken == []
