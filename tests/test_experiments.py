@@ -852,14 +852,18 @@ def test_an_arm_that_does_not_beat_a_simple_method_gets_no_verdict(tmp_path, mon
 
 def test_the_decision_log_has_every_experiment_and_every_verdict():
     shown = load("verdicts").shown
-    log = (runs.ROOT / "docs/decisions.md").read_text()
-    rows = [line.strip("| ").split(" | ") for line in log.splitlines() if "experiments/" in line and line[0] == "|"]
-    assert all(len(row) == 5 and re.fullmatch(r"\d{4}-\d\d-\d\d( \*)?", row[1]) for row in rows)
-    folders = {path.parent.name for path in FOLDER.glob("*/README.md")}
-    assert {re.search(r"experiments/(\w+)/", page)[1] for *_, page in rows} == folders
+    log = (runs.ROOT / "docs/decisions.md").read_text().replace("\n  ", " ")
+    _, *parts = re.split(r"^## \[\w+\]\(\.\./experiments/(\w+)/README\.md\)\n", log, flags=re.M)
+    sections = dict(zip(parts[::2], parts[1::2], strict=True))
+    assert {*sections} == {path.parent.name for path in FOLDER.glob("*/README.md")}
+    group = re.compile(r"^\d{4}-\d\d-\d\d(?: \*)?, (\d+|no) seeds?:\n\n((?:- .*\n)+)", re.M)
+    items = {folder: group.findall(text) for folder, text in sections.items()}
+    for folder, text in sections.items():
+        assert items[folder] and sum(of.count("- ") for _, of in items[folder]) == text.count("- "), folder
     for path in FOLDER.glob("*/verdicts*.csv"):
         for row in read_csv(path):
             if row.get("primary") == "true" and row["verdict"] not in ("baseline", "reference"):
                 _, _, _, difference, interval, seeds, word = shown(row)
-                expected = [seeds, f"{word}: {difference} ({interval})"]
-                assert [it for it in rows if it[2:4] == expected and f"/{path.parent.name}/" in it[4]], (path, row)
+                expected = re.compile(rf"\*\*{word}(?::\*\*|\*\*:)[^*]*{re.escape(f'{difference} ({interval})')}")
+                of = [text for n, text in items[path.parent.name] if n == seeds]
+                assert any(expected.search(text) for text in of), (path, row)
