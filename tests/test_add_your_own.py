@@ -1,6 +1,7 @@
 """docs/add_your_own.md does what it says: its file is written, checked, trained with and evaluated."""
 
 import ast
+import inspect
 import json
 import re
 import shlex
@@ -91,13 +92,15 @@ def test_it_trains_from_the_command_line_and_is_evaluated_from_its_folder(folder
     assert (run / "eval_validation.json").exists()
 
 
-def test_the_page_lists_every_attribute_that_a_normalizer_may_declare():
+def test_the_docstring_lists_every_attribute_that_a_normalizer_may_declare_and_the_page_the_defaults():
     rows = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", PAGE, re.M))
     methods = {"weights", "forward", "attend", "takes_bank", "refuse_leak", "step", "forward_with_bank"} | {
         *("features_of", "declared", "remainder_value", "leak_message", "weights_of", "finite_weights"),
     }
     attributes = {name for name in vars(Normalizer) if not name.startswith("_")} - methods
-    assert rows.keys() == attributes
+    listed = re.findall(r"^([a-z_, ]+): ", inspect.getdoc(Normalizer), re.M)
+    assert {name for names in listed for name in names.split(", ")} == attributes
+    assert rows and rows.keys() <= attributes
     for name, default in rows.items():
         assert ast.literal_eval(default) == getattr(Normalizer, name), name
 
