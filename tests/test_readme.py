@@ -34,9 +34,7 @@ from attnorm.cli.doctor import read_keys as read_doctor
 from attnorm.cli.evaluate import EvalKeys, files_of
 from attnorm.cli.generate import GenerateKeys
 from attnorm.cli.probe import read_probe
-from attnorm.cli.read_sweep import read_sweep
 from attnorm.cli.report import read_report
-from attnorm.cli.sweep import sample_jobs
 from attnorm.data.sources.gigaword import FILES
 from attnorm.errors import ConfigError
 from attnorm.experiments.papers.figures import read_figures
@@ -46,6 +44,7 @@ from attnorm.spec import lightning
 from attnorm.spec import recorded as rerun
 from attnorm.spec.command import read
 from attnorm.spec.read import resolve_recorded
+from attnorm.sweeps.command import read_sweep
 from attnorm.tasks.results import LOWER_IS_BETTER, NAMES
 from attnorm.training.module import NonFiniteLoss, TrainingModule
 
@@ -236,7 +235,7 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
         found = [it for it in found if not re.match(r"attention\.options\.\w+\.fixed", it)]
         return [it for it in found if "the run being resumed" not in it and "resuming repeats" not in it]
     if verb == "sweep":
-        jobs = sample_jobs(read_sweep(arguments))
+        jobs = read_sweep(arguments).samples()
         return [it for job in jobs for it in problems_of_job(job)]
     if verb == "probe":
         read_probe(arguments)

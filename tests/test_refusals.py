@@ -20,6 +20,7 @@ from attnorm.errors import ConfigError
 from attnorm.run.folder import locked
 from attnorm.run.integrity import seal
 from attnorm.spec.recorded import DEVICES, recorded_settings
+from attnorm.sweeps import plan
 from attnorm.training.train import train
 
 sys.path.insert(0, str(Path(__file__).parent / "sweeps"))
@@ -272,7 +273,7 @@ def test_a_refused_command_leaves_everything_as_it_was(monkeypatch, request, tmp
     spoil, typed, words = REFUSED[verb][number]
     if verb == "sweep":
         monkeypatch.setattr(sweep_verb, "Checker", driver.NoChecker)
-        monkeypatch.setattr(sweep_verb, "TRAIN", driver.PROGRAM)
+        monkeypatch.setattr(plan, "TRAIN", driver.PROGRAM)
     folder = Path(shutil.copytree(request.getfixturevalue("swept" if verb == "sweep" else "made"), tmp_path / "x"))
     if spoil is not None:
         spoil(folder)

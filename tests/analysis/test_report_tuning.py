@@ -16,7 +16,7 @@ from attnorm.analysis.report.page import html_of
 from attnorm.analysis.report.tuning import costs_of, dependence, tunings_of
 from attnorm.analysis.statistics.tuned import DISMISSAL
 from attnorm.cli.compare import run_compare
-from attnorm.cli.sweep_jobs import values_to_try
+from attnorm.cli.sweep import values_to_try
 from attnorm.run.folder import read_json
 
 RATES = ("0.001", "0.002", "0.004")

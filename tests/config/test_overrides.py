@@ -154,7 +154,7 @@ def test_interpolations_beside_other_signs_still_resolve(monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_each_key_of_a_path_is_one_of_the_configuration():
-    from attnorm.cli.errors import known_keys
+    from attnorm.spec.hydra_errors import known_keys
 
     assert set(known_keys()) >= PATH_KEYS
 

@@ -16,12 +16,12 @@ import runs
 
 from attnorm.analysis.arms import find_runs
 from attnorm.analysis.run import load_run
-from attnorm.cli.check_jobs import check_job
 from attnorm.cli.start import resume_in
 from attnorm.errors import ConfigError
 from attnorm.run.config_file import translate_targets
 from attnorm.run.folder import RunState
 from attnorm.run.run import Run
+from attnorm.sweeps.check import check_job
 from attnorm.sweeps.state import JobState, Journal, state_of_job
 
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from attnorm.cli import sweep
-from attnorm.cli.check_jobs import Checked
+from attnorm.sweeps import plan
+from attnorm.sweeps.check import Checked
 from attnorm.sweeps.jobs import as_typed
 
 PROGRAM = (sys.executable, str(Path(__file__).with_name("standin.py")))
@@ -47,7 +48,7 @@ def wrong(typed):
 
 if __name__ == "__main__":
     sweep.Checker = NoChecker
-    sweep.TRAIN = PROGRAM
+    plan.TRAIN = PROGRAM
     sweep.write_report_of_sweep = lambda folder: None  # what the stand-ins write is no run
     sweep.values_to_try = lambda *_: [tuple(it) for it in json.loads(os.environ.get("FURTHER", "[]"))]
     sys.exit(sweep.run_sweep(sys.argv[1:]))

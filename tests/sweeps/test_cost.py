@@ -8,9 +8,8 @@ from sweeping import events, report, sweep
 
 from attnorm.analysis.arms import run_folders
 from attnorm.analysis.waiting import waiting_jobs
-from attnorm.cli.sweep_jobs import refuse_other_budget
 from attnorm.errors import RunError
-from attnorm.sweeps.cost import MEASURING, ArmCost, check_machines, equalized
+from attnorm.sweeps.cost import MEASURING, ArmCost, check_machines, equalized, refuse_other_budget
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.state import Journal
 

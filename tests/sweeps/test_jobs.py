@@ -10,10 +10,10 @@ from marks import slow
 from omegaconf import OmegaConf
 from runs import CONF
 
-from attnorm.cli.read_sweep import read_sweep
 from attnorm.cli.sweep import run_sweep
 from attnorm.errors import ConfigError
 from attnorm.spec.compose import compose_files, composed, hydra_started
+from attnorm.sweeps.command import read_sweep
 from attnorm.sweeps.jobs import as_typed, expand, label_of, name_of, readable, sweep_name
 
 COMMANDS = (

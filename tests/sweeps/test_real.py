@@ -12,12 +12,12 @@ import runs
 from sweeping import events, report, wait_for
 from sweeping import kill as kill_sweep
 
-from attnorm.cli.check_jobs import Checked, Checker
-from attnorm.cli.sweep_jobs import refuse_other_code
 from attnorm.errors import RunError
 from attnorm.run.key import run_key
 from attnorm.run.run import Run
+from attnorm.sweeps.check import Checked, Checker
 from attnorm.sweeps.jobs import readable
+from attnorm.sweeps.plan import refuse_other_code
 from attnorm.sweeps.state import Journal
 
 pytestmark = [pytest.mark.training, pytest.mark.slow]  # it starts processes

@@ -10,9 +10,9 @@ from sweeping import attempts, begin, end, events, report, steps, sweep, wait_fo
 
 from attnorm.analysis.arms import find_runs, run_folders
 from attnorm.analysis.waiting import waiting_jobs
-from attnorm.cli.read_sweep import read_sweep
 from attnorm.cli.sweep import run_sweep
 from attnorm.errors import ConfigError, Problem, RunError
+from attnorm.sweeps.command import read_sweep
 from attnorm.sweeps.jobs import Job, job_folder
 from attnorm.sweeps.results import result_of
 from attnorm.sweeps.state import JobState, Journal

@@ -17,8 +17,7 @@ from attnorm.analysis.boxes import draw_boxes
 from attnorm.analysis.captions import draw_words, has_pixels, looks
 from attnorm.analysis.notebook import FigureSet
 from attnorm.analysis.run import LoadedRun
-from attnorm.cli.evaluate import CheckpointName
-from attnorm.cli.score_run import configurations
+from attnorm.cli.evaluate import CheckpointName, configurations
 from attnorm.errors import Problem
 from attnorm.run.run import Run
 from attnorm.schema import Text, WholeNumber

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from attnorm import progress
 from attnorm.data.sources.vqa_v2 import joined, read_questions
 from attnorm.errors import DataError, Problem
-from attnorm.parts import names_of
+from attnorm.parts import TARGET, names_of
 from attnorm.schema import Number, Text
 from attnorm.spec.command import Command, read
 from attnorm.spec.recorded import OVERRIDABLE
@@ -17,7 +17,12 @@ from attnorm.tasks.results import Results
 from attnorm.tasks.squad import metric as squad_metric
 from attnorm.tasks.vqa import metric as vqa_metric
 from attnorm.training import console
-from attnorm.training.baselines import undefined
+from attnorm.training.baselines import unbeaten, undefined
+
+if TYPE_CHECKING:
+    from attnorm.data.sources.base import Source
+    from attnorm.run.run import Run
+    from attnorm.spec.settings import ResolvedConfig
 
 NEEDED = ("predictions", "references")
 FILES = (*NEEDED, "questions", "null_odds")  # keys that name files
@@ -59,8 +64,6 @@ def evaluate(arguments: list[str]) -> None:
     progress.quiet_libraries()
     command = read(arguments, EvalKeys, "attnorm eval", OVERRIDABLE, check=key_problems)
     if (metric := command.settings.metric) is None:
-        from attnorm.cli.score_run import score_run
-
         return score_run(command)
     scores = METRICS[metric].score(command.settings)
     console.show_scores(scores, metric)
@@ -78,6 +81,67 @@ def key_problems(command: Command[EvalKeys]) -> Iterator[Problem]:
         else:
             for key in (key for key in names_of(FileKeys) if key in command.typed):
                 yield Problem(key, f"it is for {metrics}, which score a file, not a run")
+
+
+def score_run(command: Command[Any]) -> None:
+    """Scores a run on a split and writes eval_<split>.json, and what the model wrote, into its folder."""
+    from attnorm.run.integrity import recorded_digest
+    from attnorm.run.opening import open_run
+    from attnorm.run.writing import RunWriter
+    from attnorm.tasks.leaks import describe_leaks
+    from attnorm.tasks.task import task_of
+    from attnorm.training.callbacks.out_of_memory import OutOfMemory
+
+    keys = command.settings
+    run, split = RunWriter(str(keys.run)), keys.split
+    trained, cfg = configurations(run, command, (split,))
+    tokenizer, model, step = open_run(run.folder, cfg, keys.ckpt)
+    task = task_of(cfg, run.folder)
+    data = task.splits(tokenizer, (split,), cleaner(trained, cfg))[split]
+    with OutOfMemory(cfg):
+        scores = task.score(task.module(model, tokenizer, data), data)
+    if scores.predictions is not None:
+        scores.predictions.input_hashes = task.input_hashes(data)
+        checkpoint = run.checkpoint_file(keys.ckpt)
+        scores.predictions.checkpoint = {"update": step, "sha256": recorded_digest(checkpoint)}
+    name = run.free_name(f"eval_{split}")
+    written = run.write_results(scores, name)
+    record = {
+        "checkpoint": keys.ckpt,
+        "step": step,
+        "typed": dict(command.changes),
+        "data": cfg.settings["data"],
+        **scores.record(),
+    }
+    run.write(name, record)
+    console.show_scores(scores, cfg.label)
+    leaks = describe_leaks(task, {split: data}, run.summary.get("data_fingerprints"))
+    console.show_warnings([*undefined(scores), *unbeaten(scores), *leaks])
+    progress.console.print(f"written to {', '.join([f'{run.folder / name}.json', *written])}")
+
+
+def cleaner(trained: dict[str, Any], cfg: "ResolvedConfig") -> "Source":
+    """The source whose cleaning a run keeps: its own, also with `data=<another source>`; its options may be changed.
+
+    trained: the configuration that the run was trained with; cfg: the one that is asked for now.
+    """
+    from attnorm.spec.read import resolve_recorded
+    from attnorm.tasks.task import task_of
+
+    same = cfg.settings["data"][TARGET] == trained["data"][TARGET]
+    return task_of(cfg if same else resolve_recorded(trained)).source()
+
+
+def configurations(
+    run: "Run", command: Command[Any], splits: tuple[str, ...] = ()
+) -> "tuple[dict[str, Any], ResolvedConfig]":
+    """A run's configuration, as it was trained and with the overrides applied. splits: as in `resolve_recorded`."""
+    from attnorm.run.opening import read_run
+    from attnorm.spec.read import resolve_recorded
+    from attnorm.spec.recorded import changed
+
+    recorded = read_run(run.folder, command.settings.trust_code, [key for key, _ in command.changes])
+    return recorded, resolve_recorded(changed(recorded, command.changes), splits)
 
 
 def squad(keys: FileKeys) -> Results:

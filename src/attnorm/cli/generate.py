@@ -10,8 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from attnorm.cli.evaluate import CheckpointName
-from attnorm.cli.score_run import cleaner, configurations
+from attnorm.cli.evaluate import CheckpointName, cleaner, configurations
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
 from attnorm.errors import ConfigError, DataError, Problem

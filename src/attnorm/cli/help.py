@@ -7,10 +7,10 @@ from typing import Any
 import yaml
 
 from attnorm.choices import CONF, selectable
-from attnorm.cli.errors import no_such_file
-from attnorm.cli.train import split_options
 from attnorm.errors import ConfigError
 from attnorm.imports import PATH
+from attnorm.spec.hydra_errors import no_such_file
+from attnorm.spec.options import split_options
 
 HEAD = """\
 usage: attnorm train [group=file ...] [key=value ...] [-m for a sweep]

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
-from attnorm.cli.errors import explained, to_the_end
+from attnorm.cli.errors import to_the_end
 from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.run.folder import RunState
 from attnorm.run.run import Run
 from attnorm.spec.compose import AUTO, hydra_config, plain_settings, run_folder
+from attnorm.spec.hydra_errors import explained
 
 if TYPE_CHECKING:
     from attnorm.spec.settings import ResolvedConfig

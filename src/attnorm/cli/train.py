@@ -8,10 +8,12 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from attnorm.choices import CONF, own_folder
-from attnorm.cli.errors import COMPLETION, completing, dashed, exit_code, explained, to_the_end
+from attnorm.cli.errors import exit_code, to_the_end
 from attnorm.cli.start import resume_in, start_composed
 from attnorm.errors import ConfigError, Problem
 from attnorm.spec.compose import composed, normalizers_typed, run_to_resume
+from attnorm.spec.hydra_errors import explained
+from attnorm.spec.options import COMPLETION, completing, dashed, split_options
 from attnorm.sweeps.jobs import as_typed, readable
 
 IGNORED = ("--run", "-r")  # options of Hydra that change nothing here
@@ -81,25 +83,3 @@ def train_typed(arguments: list[str]) -> int:
         raise ConfigError([Problem.about(it, f"{it}: {allowed}") for it in others])
     train_new(settings, folders)
     return 0
-
-
-def split_options(arguments: Sequence[str]) -> tuple[tuple[str, ...], list[Path], list[str], list[str]]:
-    """`--config-dir` options, all configuration folders, the other arguments, and problems with other options."""
-    options, folders, rest, problems = [], [CONF], [], []
-    left = list(arguments)
-    while left:
-        argument = left.pop(0)
-        name, equals, value = argument.partition("=")
-        if name in ("--config-dir", "-cd"):
-            value = value if equals else (left.pop(0) if left else "")
-            options += ["--config-dir", value]
-            folders.append(Path(value))
-        elif argument in ("-m", "--multirun"):
-            problems.append(f"{argument}: attnorm sweep always starts several runs; leave it out")
-        elif argument.startswith("-"):
-            problems.append(f"{argument}: no such option; allowed: --config-dir, --help, and key=value")
-        else:
-            rest.append(argument)
-    if not options and (own := own_folder()):
-        options, folders = ["--config-dir", str(own)], [CONF, own]
-    return tuple(options), folders, rest, problems

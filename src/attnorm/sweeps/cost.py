@@ -5,14 +5,16 @@ the sweep folder, so the costs are the same when the command is repeated.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.run.folder import SWEEP_FILE, read_json
-from attnorm.sweeps.jobs import Job
+from attnorm.run.key import NOT_PART
+from attnorm.sweeps.jobs import Job, override_key
+from attnorm.sweeps.state import Journal
 
 WARMUP, MEASURED = 5, 20  # updates that are not counted, and updates that are
 KINDS = {"time": "seconds", "flops": "flops"}  # entries of COST_FILE
@@ -109,6 +111,29 @@ def refuse_other_total(folder: Path, before: Sequence[ArmCost], now: Sequence[Ar
         if old.task == new.task and abs(old.total - new.total) > max(old.per_update, new.per_update):
             spent = f"{new.arm} would spend {new.total:.4g} {new.unit}, and {old.arm} has {old.total:.4g}"
             raise ConfigError([Problem("dir", f"{spent}; choose another folder", folder)])
+
+
+def refuse_other_budget(folder: Path, journal: Journal, jobs: Iterable[tuple[str, ...]]) -> None:
+    """Makes sure that no arm is compared at two budgets: the sweep has no run that is one of these jobs with another
+    number of updates. Such jobs that have not started are set aside.
+
+    Raises ConfigError for one that has started.
+    """
+
+    def split(overrides: tuple[str, ...]) -> tuple[frozenset[str], str]:
+        updates = [it.lstrip("+") for it in overrides if override_key(it) == "trainer.max_steps"]
+        others = [it for it in overrides if override_key(it).partition(".")[0] not in NOT_PART]
+        return frozenset(it for it in others if override_key(it) != "trainer.max_steps"), "".join(updates)
+
+    planned = dict(map(split, jobs))
+    for job in journal.jobs():
+        plain, updates = split(job.overrides)
+        if job.purpose or planned.get(plain, updates) == updates:
+            continue
+        if job.folder.exists():
+            now = f"{planned[plain]} now, and {job.name} has {updates or 'another number of updates'}"
+            raise ConfigError([Problem("dir", f"cost pays for {now}; choose another dir, or remove the runs", folder)])
+        journal.add("aside", job.name)
 
 
 def record_of(kind: str, costs: Sequence[ArmCost]) -> dict[str, Any]:

@@ -35,6 +35,10 @@ class Tuning:
     seeds: tuple[str, ...]
     compare: tuple[str, ...]
 
+    def job(self, arm: Sequence[str], value: str, seed: str) -> tuple[str, ...]:
+        """The overrides of a job of an arm."""
+        return (*arm, f"++{self.key}={value}", f"++seed={seed}")
+
 
 @dataclass(frozen=True)
 class TunedArm:

@@ -76,6 +76,16 @@ def is_first_rank() -> bool:
     return getattr(rank_zero_only, "rank", 0) == 0  # Lightning sets the attribute when it is imported
 
 
+def gpus_for(accelerator: object) -> list[str] | None:
+    """The GPUs that PyTorch sees, by their names in CUDA_VISIBLE_DEVICES; None if a run on `accelerator` uses none."""
+    import torch
+
+    if accelerator not in ("gpu", "cuda") and not (accelerator == "auto" and torch.cuda.is_available()):
+        return None
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]
+
+
 def peak_memory() -> dict[str, float]:
     """Peak memory in MB (10^6 bytes): of this process, and of the GPU if there is one."""
     import torch

@@ -1,23 +1,30 @@
 """The command line of `attnorm sweep`: its own keys, and the overrides of its runs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from math import inf
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 
-from attnorm.cli.train import split_options
-from attnorm.errors import Problem
+from attnorm.errors import ConfigError, Problem
 from attnorm.imports import nearest
 from attnorm.parts import names_of
 from attnorm.spec.command import Command, read
 from attnorm.spec.compose import hydra_started
-from attnorm.sweeps.jobs import as_typed, choices, expand, override_key, parse, readable
+from attnorm.spec.options import split_options
+from attnorm.spec.settings import RunConfig
+from attnorm.sweeps.jobs import as_typed, choices, expand, label_of, override_key, parse, readable
 from attnorm.sweeps.settings import SweepSettings
 from attnorm.sweeps.tuning import Tuning
 
+if TYPE_CHECKING:
+    from attnorm.sweeps.search import Dimension
+
+Overrides = tuple[str, ...]  # of a job
 EXPECTED = "expected <key>=<value>,<value>,..."  # of tune
 COSTLY = ("attention", "data", "decoding", "model", "task", "tokenizer", "trainer")  # their keys may change the cost
 OWN = tuple(field.name for field in fields(SweepSettings))
@@ -58,10 +65,50 @@ class SweepCommand:
         differing = ["seed"] if self.tuning else []  # between those that tune and those that compare
         return [it for it in self.overrides if it.is_sweep_override() or plain_key(it) in differing]
 
-    def arms(self) -> list[tuple[str, ...]]:
-        """The overrides of each arm: without the seed, and without what is tuned."""
-        varied = ["seed", *([self.tuning.key] if self.tuning else [])]
-        return expand(override for override in self.overrides if plain_key(override) not in varied)
+    @property
+    def varied(self) -> list[str]:
+        """The keys that differ between the jobs of an arm: its seed, and what is tuned."""
+        return ["seed", *([self.tuning.key] if self.tuning else [])]
+
+    def arm_of(self, job: Overrides) -> Overrides:
+        """The overrides of the arm of a job: without its seed, what is tuned, and the updates that a budget sets."""
+        varied = [*self.varied, *(["trainer.max_steps"] if self.settings.cost != "updates" else [])]
+        return tuple(override for override in job if override_key(override) not in varied)
+
+    def label_of(self, job: Overrides) -> str:
+        """Those overrides of a job that differ between the jobs, as they are typed."""
+        return label_of(job, self.space)
+
+    def samples(self) -> list[Overrides]:
+        """The jobs that are checked before the first one starts: all of a grid. Of a search, one for each choice and
+        for both ends of each interval, with the first value of the other keys. Of a sweep that tunes, all that tune,
+        and the comparison at the first value."""
+        if tuning := self.tuning:
+            arms = expand(override for override in self.overrides if plain_key(override) not in self.varied)
+            pairs = [(value, seed) for value in tuning.values for seed in tuning.seeds]
+            pairs += [(tuning.values[0], seed) for seed in tuning.compare]
+            return [tuning.job(arm, *pair) for arm in arms for pair in pairs]
+        if not self.settings.is_search:
+            return expand(self.overrides)
+        space = self.dimensions()
+        first = {it.key: it.extremes()[0] for it in space}
+        varied = [first] + [{**first, it.key: value} for it in space for value in it.extremes()[1:]]
+        return [self.with_values(values) for values in varied]
+
+    def dimensions(self) -> "list[Dimension]":
+        """The keys that a search varies. Raises ConfigError if Optuna is missing."""
+        try:
+            from attnorm.sweeps.search import Dimension
+        except ImportError as error:
+            if error.name != "optuna":
+                raise
+            message = "needs the package optuna; install it with: pip install optuna"
+            raise ConfigError([Problem("search", message, self.settings.search)]) from error
+        return [Dimension(override) for override in self.space]
+
+    def with_values(self, values: Mapping[str, str]) -> Overrides:
+        """The overrides of a job, given those of the searched keys."""
+        return tuple(values.get(it.get_key_element(), it.input_line or "") for it in self.overrides)
 
     def texts(self) -> list[str]:
         """All overrides as they were typed."""
@@ -77,7 +124,9 @@ def read_sweep(arguments: Sequence[str]) -> SweepCommand:
         key = override_key(argument)
         if key in REFUSED:
             problems.append(Problem.about(key, f"{argument}: {REFUSED[key]}"))
-        elif "." not in key and (suggestion := nearest(key, OWN, cutoff=0.7)) and not is_of_runs(key, folders):
+        elif "." in key or key in names_of(RunConfig) or any((folder / key).is_dir() for folder in folders):
+            continue  # a key of the runs
+        elif suggestion := nearest(key, OWN, cutoff=0.7):
             problems.append(Problem.about(key, f"{argument}: attnorm sweep has no such key.{suggestion}"))
     if sum(override_key(argument) == "tune" for argument in own) > 1:
         problems.append(Problem("tune", "is given more than once; a sweep tunes one key"))
@@ -87,7 +136,8 @@ def read_sweep(arguments: Sequence[str]) -> SweepCommand:
         if not command.wrong & {"search", "launcher"}:
             yield from command.settings.problems(command.typed)
         if not problems:  # otherwise, Hydra may not be able to read them
-            overrides.extend(parse_overrides(folders, theirs))
+            with hydra_started(folders):
+                overrides.extend(parse(readable(theirs, is_sweep=True), GlobalHydra.instance().config_loader()))
             unread = TUNING if command.wrong & TUNING else frozenset()  # they have their defaults, which say nothing
             yield from (it for it in problems_of(command.settings, overrides) if it.key not in unread)
 
@@ -170,18 +220,3 @@ def read_tuning(
         problems.append(Problem(key, f"is set by tune={settings.tune}; leave it out"))
     values = tuple(numbers[it] for it in sorted(numbers))
     return Tuning(key, values, tuple(dict.fromkeys(tune_seeds)), tuple(dict.fromkeys(seeds))), found, problems
-
-
-def is_of_runs(key: str, folders: Sequence[Path]) -> bool:
-    """Whether a key without a dot is one of the runs: a group, or one of the keys at the top level."""
-    from attnorm.spec.settings import RunConfig
-
-    return key in names_of(RunConfig) or any((folder / key).is_dir() for folder in folders)
-
-
-def parse_overrides(folders: Sequence[Path], arguments: Sequence[str]) -> list[Override]:
-    """The overrides of the runs, in Hydra's grammar."""
-    from hydra.core.global_hydra import GlobalHydra
-
-    with hydra_started(folders):
-        return parse(readable(arguments, is_sweep=True), GlobalHydra.instance().config_loader())

@@ -1,6 +1,6 @@
 """Composing and checking the jobs of a sweep, in a process of its own.
 
-`python -m attnorm.cli.check_jobs <configuration folder>...` reads lines from standard input, each a JSON list of jobs
+`python -m attnorm.sweeps.check <configuration folder>...` reads lines from standard input, each a JSON list of jobs
 (the overrides of each), writes a line with what it found out about them, and ends when its input ends. The sweep itself
 thereby needs neither PyTorch nor the parts that the jobs name.
 """
@@ -20,8 +20,9 @@ from typing import Any
 from omegaconf import DictConfig
 
 from attnorm.choices import CONF
-from attnorm.errors import key_of
+from attnorm.errors import ConfigError, Problem, key_of
 from attnorm.spec.compose import compose_files, composed, plain_settings
+from attnorm.spec.hydra_errors import explained
 from attnorm.spec.settings import ResolvedConfig
 from attnorm.sweeps.jobs import as_typed
 
@@ -56,6 +57,41 @@ class Checked:
     named: list[tuple[str, str]] = field(default_factory=list)
     modules: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def metric(self) -> tuple[str, str]:
+        """The metric that selects its best model, and whether "min" or "max" of it is best. Raises ConfigError if they
+        are not known."""
+        if self.monitor is None or self.mode is None:
+            message = "a search, or tuning, needs to know the metric: annotate the return type of its method `module`"
+            raise ConfigError([Problem("task._target_", message)])
+        return self.monitor, self.mode
+
+    @property
+    def processes(self) -> int:
+        """The number of its processes."""
+        if self.devices in (-1, "-1"):
+            return max(1, len(self.gpus))
+        return 1 if self.devices in (None, "auto") else int(self.devices)
+
+    def problems_in(self, launcher: str, cost: str) -> list[tuple[str, str]]:
+        """Its own problems, or else what keeps a sweep from giving it its devices, or updates that spend a budget.
+        launcher, cost: as in `SweepSettings`."""
+        key, devices = "trainer.devices", self.devices
+        if self.problems:
+            return self.problems
+        if self.nodes != 1:
+            return [("trainer.num_nodes", f"trainer.num_nodes={self.nodes}: each job of a sweep runs on one machine")]
+        if isinstance(devices, list) or (isinstance(devices, str) and "," in devices):
+            return [(key, f"{key}={devices}: a sweep chooses the devices; give their number")]
+        if launcher == "local" and self.uses_gpu and self.processes > len(self.gpus):
+            return [(key, f"{key}={devices}: this machine has {len(self.gpus)} GPUs")]
+        if cost != "updates" and self.max_steps is None:
+            message = (
+                "needs a number of updates, task.max_steps or trainer.max_steps, without max_epochs and fast_dev_run"
+            )
+            return [("cost", f"cost={cost}: {message}")]
+        return []
+
 
 class Checker:
     """A process that checks jobs, used as a context manager.
@@ -64,7 +100,7 @@ class Checker:
     """
 
     def __init__(self, folders: Sequence[Path]):
-        self.command = [sys.executable, "-P", "-m", "attnorm.cli.check_jobs", *map(str, folders)]
+        self.command = [sys.executable, "-P", "-m", "attnorm.sweeps.check", *map(str, folders)]
         self.process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> "Checker":
@@ -116,8 +152,6 @@ def check_job(
     overrides: Sequence[str], folders: Sequence[Path] = (CONF,), of_files: Callable[..., DictConfig] = compose_files
 ) -> Checked:
     """Composes one job and checks it. folders, of_files: as in `composed`."""
-    from attnorm.cli.errors import explained
-    from attnorm.errors import ConfigError
     from attnorm.spec.read import resolve
 
     try:
@@ -130,15 +164,11 @@ def check_job(
 
 def facts(config: ResolvedConfig) -> Checked:
     """What a sweep has to know of a checked configuration."""
-    import torch
-
     from attnorm.run.key import code_of, run_key
     from attnorm.run.trust import in_need_of_trust
+    from attnorm.training.environment import gpus_for
 
-    accelerator = config.trainer.accelerator
-    uses_gpu = accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    named = visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]
+    gpus = gpus_for(config.trainer.accelerator)
     monitor, mode = config.task_class.objective() or (None, None)
     return Checked(
         key=run_key(config.settings),
@@ -150,8 +180,8 @@ def facts(config: ResolvedConfig) -> Checked:
         max_steps=None if config.trainer.max_epochs or config.trainer.fast_dev_run else config.max_steps,
         devices=config.trainer.devices,
         nodes=config.trainer.num_nodes or 1,
-        uses_gpu=uses_gpu,
-        gpus=named if uses_gpu else [],
+        uses_gpu=gpus is not None,
+        gpus=gpus or [],
         named=sorted(in_need_of_trust(config.settings)),
         modules=code_of(config.settings),
     )
