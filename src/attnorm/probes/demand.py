@@ -64,10 +64,10 @@ class Share(Demand):
 
 
 class Skew(Demand):
-    """As many queries as keys: each wants the first key with probability `hot`, and otherwise any of the others."""
+    """As many queries as keys: each wants the same key with probability `hot`, and otherwise any of the others."""
 
     doses: ClassVar[Mapping[str, Mapping[str, Any]]] = {"0.8": {"hot": 0.8}}
-    axis = "probability of the first key"
+    axis = "probability of the popular key"
     prediction = "dnas and sinkhorn far below softmax; hnas and dnas_slack equal to it"
 
     def __init__(self, hot: float = 0.8, noise: float = 0.25, width: int = 6):
@@ -76,7 +76,8 @@ class Skew(Demand):
 
     def wanted(self, count: int, size: int, generator: Generator) -> Tensor:
         other = torch.randint(1, size, (count, size), generator=generator)
-        return other.masked_fill(torch.rand(count, size, generator=generator) < self.hot, 0)
+        popular = torch.randint(size, (count, 1), generator=generator)
+        return (popular + other.masked_fill(torch.rand(count, size, generator=generator) < self.hot, 0)) % size
 
     def ceiling(self, batch: Batch) -> Tensor:
         """The nearest key. A model that uses the other queries, which often want the same one, can do better."""

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from attnorm.probes.base import Batch, Probe, asked
+from attnorm.probes.base import Batch, Probe, asked, permutations
 
 GROUPS = 4
 
@@ -24,6 +24,7 @@ class Max(Probe):
         priority = torch.rand(count, size, generator=generator)
         group = torch.randint(GROUPS, (count, size), generator=generator)
         group[:, :GROUPS] = torch.arange(GROUPS)  # no group is empty
+        group = group.gather(1, permutations(count, size, generator))
         one_hot = F.one_hot(group, GROUPS).float()
         keys = torch.cat([priority.unsqueeze(-1), one_hot], -1)
         wanted = priority[:, None, :].masked_fill(one_hot.transpose(1, 2) == 0, -1.0).argmax(-1)

@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 
 from attnorm.probes.arm import Arm
 from attnorm.probes.attention import Attention
-from attnorm.probes.base import Probe
+from attnorm.probes.base import Probe, permutations, rows_at
 from attnorm.probes.model import MLP, WIDTH, Linear, normal
 
 SLOTS, STEPS = 4, 3
@@ -91,9 +91,10 @@ class Slots(Probe):
         centers = torch.rand(count, SLOTS, 2, generator=generator)
         sizes = [max(round(share * size), 1) for share in SHARES[1:]]
         cluster = torch.repeat_interleave(torch.arange(SLOTS), torch.tensor([size - sum(sizes), *sizes]))
-        points = centers[:, cluster] + SPREAD * torch.randn(count, size, 2, generator=generator)
+        clusters = cluster[permutations(count, size, generator)]  # the position of a point says nothing about it
+        points = rows_at(centers, clusters) + SPREAD * torch.randn(count, size, 2, generator=generator)
         starts = torch.randn(count, SLOTS, WIDTH, generator=generator)
-        return Points(SCALE * points - 2, cluster.expand(count, -1), starts)
+        return Points(SCALE * points - 2, clusters, starts)
 
     def model(self, arm: Arm, seeds: Sequence[int]) -> SlotModel:
         return SlotModel(arm, seeds, self.distinct)
