@@ -184,12 +184,21 @@ def test_share_wants_the_named_number_of_keys_each_equally_often():
                 assert sorted(Counter(row).values()) == [size // (kept * factor)] * (kept * factor)
 
 
-def test_skew_wants_the_first_key_with_the_named_probability():
+def test_skew_wants_one_key_anywhere_with_the_named_probability():
     wanted = drawn(Cell("skew", "0.8"), 2000).wanted
+    popular = wanted.mode(1, keepdim=True).values
+    places = torch.bincount(popular.flatten(), minlength=16)
+    assert places.min() > 0.6 * places.float().mean()
+    wanted = (wanted - popular) % 16
     hot = (wanted == 0).float().mean().item()
     assert hot == pytest.approx(0.8, abs=5 * math.sqrt(0.16 / wanted.numel()))
     others = torch.bincount(wanted[wanted > 0], minlength=16)[1:]
     assert others.min() > 0.7 * others.float().mean()
+
+
+def test_the_position_of_a_key_of_max_says_nothing_about_its_group():
+    groups = drawn(Cell("max"), 2000).keys[..., 1:]
+    assert (groups.mean(0) - 1 / 4).abs().max() < 5 * math.sqrt(3 / 16 / 2000) and groups.amax(1).min() == 1
 
 
 def test_a_hub_is_shifted_by_its_dose():
@@ -318,8 +327,10 @@ def test_slots_have_the_named_shares_and_clusters_that_lie_together():
         batch = drawn(Cell("slots", "exchangeable"), 300, size)
         counts = F.one_hot(batch.targets, 4).sum(1)
         assert (counts / size - torch.tensor(slots.SHARES)).abs().max() <= 1 / size
+        at_position = F.one_hot(batch.targets, 4).float().mean(0)  # which says nothing about the cluster
+        assert (at_position - torch.tensor(slots.SHARES)).abs().max() < 5 * (0.24 / 300) ** 0.5
         for cluster in range(4):
-            points = batch.points[:, batch.targets[0] == cluster]
+            points = batch.points[batch.targets == cluster].unflatten(0, (300, -1))
             assert points.var(1).mean().item() == pytest.approx((4 * slots.SPREAD) ** 2, rel=0.15)
 
 

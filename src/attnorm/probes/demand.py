@@ -76,7 +76,7 @@ class Skew(Demand):
 
     def wanted(self, count: int, size: int, generator: Generator) -> Tensor:
         other = torch.randint(1, size, (count, size), generator=generator)
-        popular = torch.randint(size, (count, 1), generator=generator)
+        popular = permutations(count, size, generator)[:, :1]
         return (popular + other.masked_fill(torch.rand(count, size, generator=generator) < self.hot, 0)) % size
 
     def ceiling(self, batch: Batch) -> Tensor:
