@@ -250,13 +250,11 @@ def test_users_errors_are_messages(monkeypatch, capsys, error, code, message):
     printed = capsys.readouterr().err
     assert printed.startswith(message)
     assert "Traceback" not in printed
-    assert "HYDRA_FULL_ERROR" not in os.environ
 
 
-def test_a_job_may_remove_the_variable_that_asks_for_tracebacks(monkeypatch):
+def test_the_processes_of_a_job_do_not_ask_for_tracebacks(monkeypatch):
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-    assert errors.exit_code(lambda: os.environ.pop("HYDRA_FULL_ERROR") and 7) == 7
-    assert "HYDRA_FULL_ERROR" not in os.environ
+    assert errors.exit_code(lambda: 7 if "HYDRA_FULL_ERROR" not in os.environ else 8) == 7
 
 
 def test_tracebacks_are_shown_on_request(monkeypatch):

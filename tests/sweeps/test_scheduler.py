@@ -1,5 +1,6 @@
 """Sweeps of jobs that take milliseconds: each job runs once, whatever happens to it and to the sweep."""
 
+import json
 import os
 import random
 import signal
@@ -82,6 +83,19 @@ def test_wrong_settings_are_not_tried_again_and_do_not_stop_the_others(tmp_path)
     assert (only["state"], only["code"], only["why"]) == ("failed", 2, "error: this job cannot be run")
     said = sweep(tmp_path, "dir=s", "retries=1", "x=1,2", "fails=9,0", code=1)
     assert "2 of 4 jobs are unfinished" in said
+
+
+def test_why_a_stopped_job_cannot_be_resumed_is_said(tmp_path):
+    """A refused job records nothing, so its summary still says why an earlier attempt ended."""
+    job = ("dir=s", "x=1", "steps=40", "pause=0.02")
+    running = begin(tmp_path, *job)
+    wait_for(lambda: steps(tmp_path / "s") > 3)
+    running.send_signal(signal.SIGTERM)
+    running.communicate(timeout=60)
+    [config] = (tmp_path / "s").glob("*/config.yaml")
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"code": 2}))
+    said = sweep(tmp_path, *job, code=1)
+    assert "interrupted: error: this job cannot be run" in said and "Traceback" not in said
 
 
 @pytest.mark.slow

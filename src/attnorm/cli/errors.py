@@ -29,12 +29,10 @@ def exit_code(job: Callable[[], int]) -> int:
 
     With HYDRA_FULL_ERROR=1 in the environment every error shows its traceback.
     """
-    typed = os.environ.get("HYDRA_FULL_ERROR")
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # lets Hydra's exceptions through to here, to add the nearest name
     try:
         return job()
     except Exception as error:
-        if typed == "1":
+        if os.environ.get("HYDRA_FULL_ERROR") == "1":
             raise
         return explain(error)
     except Interrupted as stopped:
@@ -44,10 +42,6 @@ def exit_code(job: Callable[[], int]) -> int:
         return 128 + stopped.signal_number
     except KeyboardInterrupt:
         return 130
-    finally:
-        os.environ.pop("HYDRA_FULL_ERROR", None)  # a part of one's own may have removed it
-        if typed is not None:
-            os.environ["HYDRA_FULL_ERROR"] = typed
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """`train.py`: composes a configuration, checks it and trains."""
 
+import os
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -61,10 +62,12 @@ def show_composed(arguments: Sequence[str]) -> int:
     if (own := own_folder()) and not any(it.startswith(("--config-dir", "-cd")) for it in arguments):
         rewritten = ["--config-dir", str(own), *rewritten]
     typed, sys.argv = sys.argv, [sys.argv[0], *(readable(rewritten) if COMPLETION.isdisjoint(rewritten) else rewritten)]
+    full = os.environ.get("HYDRA_FULL_ERROR", "")
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra lets its exceptions through, so that the nearest name can be added
     try:
         job()
     finally:
-        sys.argv = typed
+        sys.argv, os.environ["HYDRA_FULL_ERROR"] = typed, full
     return 0
 
 

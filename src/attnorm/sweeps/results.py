@@ -56,7 +56,7 @@ def result_of(job: Job, journal: Journal) -> Result:
     summary = run.summary if is_current else {}
     both = {**{key: value for key, value in run.progress.items() if value is not None}, **summary}
     why = None if state in (JobState.FINISHED, JobState.RUNNING, JobState.WAITING) else summary.get("why")
-    if state is JobState.FAILED and not why:
+    if (state is JobState.FAILED and not why) or (state is JobState.INTERRUPTED and end.get("failure")):
         why = end.get("why")
     evaluation = summary.get("validation") or {}
     metric = summary.get("primary")

@@ -192,7 +192,7 @@ class Scheduler:
         """
         state = state_of_job(job, self.journal)
         failure = state not in DONE_STATES and code is not None and not self.signal
-        why = None if state in DONE_STATES else job.run.why or job.run.last_output
+        why = None if state in DONE_STATES else (code != WRONG_CONFIG and job.run.why) or job.run.last_output
         again = state not in DONE_STATES and not self.signal
         self.journal.add("end", job.name, code=code, state=str(state), why=why, failure=failure)
         state = state_of_job(job, self.journal)
