@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 OUTSIDE = ("experiments", "benchmarks/results")  # folders at the top level that pages link to
 SUFFIXES = (".md", ".png", ".txt", ".csv", ".py")
-SKELETON = Path(__file__).parents[1] / "src/attnorm/skeleton"  # what `attnorm new` writes
+TOP = Path(__file__).parents[1]
+SKELETON = TOP / "src/attnorm/skeleton"  # what `attnorm new` writes
 MATHJAX = "tex-svg.js"  # MathJax in a single file; its SVG output needs no fonts
 
 
@@ -32,6 +33,17 @@ def with_listings(markdown: str) -> str:
     return re.sub(r"^\[`(\S+)`\]\(\.\./src/attnorm/skeleton/\1\)$", listing, markdown, flags=re.M)
 
 
+def with_options(markdown: str) -> str:
+    """Replaces each line that is a link to a file of conf/attention/ by a table of its options and their comments."""
+
+    def table(link: re.Match[str]) -> str:
+        options = re.findall(r"^    (\w+): +(.*?) +# (.*)$", (TOP / link[1]).read_text().replace("|", "\\|"), re.M)
+        rows = [f"| `{Path(link[1]).stem}.{key}` | `{default}` | {meaning} |" for key, default, meaning in options]
+        return "\n".join(["", "| option | default | meaning |", "|---|---|---|", *rows, ""])
+
+    return re.sub(r"^\[`(conf/attention/\w+\.yaml)`\]\(\.\./\1\)$", table, markdown, flags=re.M)
+
+
 def links_of_site(markdown: str, page: str) -> str:
     """Rewrites links that enter or leave docs/, because the site has the files of docs/ at its top.
 
@@ -39,7 +51,7 @@ def links_of_site(markdown: str, page: str) -> str:
     """
     if page.startswith(OUTSIDE):
         return re.sub(r"\]\(((?:\.\./)+)docs/", r"](\1", markdown)
-    return with_listings(markdown).replace("](../", "](")
+    return with_options(with_listings(markdown)).replace("](../", "](")
 
 
 def on_files(files: "Files", config: "MkDocsConfig") -> "Files":

@@ -448,10 +448,11 @@ def test_the_page_on_own_parts_shows_every_file_of_the_laboratory():
 @pytest.mark.slow
 @pytest.mark.training
 def test_a_run_takes_the_paths_that_the_page_on_the_architecture_lists(monkeypatch, tmp_path):
-    """The modules of both lists are entered by such a run, with nothing in its cache."""
-    text = (runs.ROOT / "docs/architecture.md").read_text()
-    listed = set(re.findall(r"^\d+\. `(\S+\.py)`", text, re.M))
-    assert len(listed) > 30
+    """The modules of both lists, and of the tour, are entered by such a run, with nothing in its cache."""
+    pages = [(runs.ROOT / f"docs/{page}.md").read_text() for page in ("architecture", "tour")]
+    listed, tour = (set(re.findall(r"^(?:## )?\d+\. `(\S+\.py)`", text, re.M)) for text in pages)
+    assert len(listed) > 30 and len(tour) == 12
+    listed |= tour
     source, entered = f"{Path(front.__file__).parents[1]}/", set()
 
     def note(frame, event, _):
@@ -549,6 +550,15 @@ def test_the_site_has_every_page():
     listed = pages(yaml.safe_load((runs.ROOT / "mkdocs.yml").read_text())["nav"])
     written = [*(runs.ROOT / "docs").glob("*.md"), *(runs.ROOT / "experiments").rglob("*.md")]
     assert sorted(listed) == sorted(name_of(page).removeprefix("docs/") for page in written)
+
+
+def test_the_site_has_a_table_with_every_option_of_a_normalizer():
+    folder = runs.CONF / "attention"
+    pages = "".join(hooks().links_of_site(path.read_text(), path.name) for path in (runs.ROOT / "docs").glob("*.md"))
+    shown = re.findall(r"^\| `(\w+\.\w+)` \| `.+` \| .+ \|$", pages, re.M)
+    files = {path.stem: yaml.safe_load(path.read_text()).get("options") or {} for path in folder.glob("*.yaml")}
+    listed = [f"{name}.{key}" for name, options in files.items() for key in options.get(name) or ()]
+    assert len(listed) > 40 and [key for key in listed if shown.count(key) != 1] == []
 
 
 def test_links_of_the_site_lead_to_files_of_the_site():
