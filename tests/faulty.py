@@ -9,7 +9,7 @@ from pathlib import Path
 import runs
 
 from attnorm.cli.errors import exit_code
-from attnorm.cli.start import resume_in
+from attnorm.cli.train import resume_in
 from attnorm.run.checkpoint import read_checkpoint
 from attnorm.run.resume import newest_good
 from attnorm.training.callbacks.checkpointing import Checkpoints

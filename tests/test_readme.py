@@ -223,6 +223,15 @@ def problems_of_job(overrides: tuple[str, ...]) -> list[str]:
     return []
 
 
+READERS = {
+    "probe": read_probe,
+    "doctor": read_doctor,
+    "report": read_report,
+    "figures": read_figures,
+    "compare": functools.partial(read, keys=CompareSettings, owner="attnorm compare"),
+}
+
+
 def problems_of(verb: str, arguments: list[str]) -> list[str]:
     """What is wrong with a command, without running it."""
     if any("<" in word or ">" in word for word in arguments):
@@ -237,24 +246,12 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
     if verb == "sweep":
         jobs = read_sweep(arguments).samples()
         return [it for job in jobs for it in problems_of_job(job)]
-    if verb == "probe":
-        read_probe(arguments)
-        return []
     if verb == "new":
         return [] if len(arguments) == 1 else ["expected a folder"]
     if verb in ("eval", "generate", "attention", "compare", "report") and not arguments:
         return []  # it prints its help
-    if verb == "doctor":
-        read_doctor(arguments)
-        return []
-    if verb == "report":
-        read_report(arguments)
-        return []
-    if verb == "figures":
-        read_figures(arguments)
-        return []
-    if verb == "compare":
-        read(arguments, CompareSettings, "attnorm compare")
+    if verb in READERS:
+        READERS[verb](arguments)
         return []
     if verb == "attention":
         command = read_attention(arguments)

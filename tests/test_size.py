@@ -22,10 +22,10 @@ from attnorm.data.sampler import TokenBatches
 from attnorm.tasks.task import task_of
 
 RECORDED = {
-    "lines of src": 53_016,
-    "files of src": 475,
-    "functions of src": 3774,
-    "public names that several modules define": 134,
+    "lines of src": 52_994,
+    "files of src": 474,
+    "functions of src": 3763,
+    "public names that several modules define": 133,
     "lines of tests per line of src": 1.07,
     "functions that an override passes": 161,
     "files that an override passes": 25,

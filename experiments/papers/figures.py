@@ -7,7 +7,7 @@ from typing import Any
 
 from attnorm import progress
 from attnorm.choices import CONF
-from attnorm.cli.commands import is_help
+from attnorm.cli.verbs import is_help
 from attnorm.errors import ConfigError, Problem
 from attnorm.experiments.papers.drawing import write
 from attnorm.experiments.papers.fenchel_models import folders_by_type, has_transformers

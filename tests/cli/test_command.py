@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -11,15 +12,16 @@ import runs
 import yaml
 
 from attnorm import imports
+from attnorm.analysis.run import load_run
 from attnorm.choices import CONF
 from attnorm.cli import main
 from attnorm.cli.attention import AttentionKeys
-from attnorm.cli.commands import with_keys
 from attnorm.cli.compare import CompareSettings
 from attnorm.cli.doctor import DoctorKeys
 from attnorm.cli.evaluate import EvalKeys
 from attnorm.cli.generate import GenerateKeys
 from attnorm.cli.report import ReportSettings
+from attnorm.cli.verbs import VERBS
 from attnorm.experiments.papers.figures import FigureKeys
 from attnorm.run.trust import find_own_parts
 from attnorm.schema import EMPTY, defaults_of, parameters
@@ -34,26 +36,19 @@ def test_the_package_ships_the_configuration():
     assert (runs.ROOT / "src/attnorm/conf").is_symlink()
 
 
-@pytest.mark.parametrize("typed", [(), ("--help",)])
-def test_without_a_verb_the_verbs_are_shown(monkeypatch, capsys, typed):
+@pytest.mark.parametrize(
+    ("typed", "code", "words"),
+    [
+        *((typed, 0, [f"  {verb} " for verb in VERBS]) for typed in ((), ("--help",), ("-h",))),
+        (("--version",), 0, [f"attnorm {version('attnorm')}\n"]),
+        (("trian", "x=1"), 2, [f"error: trian: no such verb; allowed: {', '.join(VERBS)}. Did you mean 'train'?\n"]),
+    ],
+)
+def test_the_program_says_its_verbs_and_its_version(monkeypatch, capsys, typed, code, words):
     monkeypatch.setattr(sys, "argv", ["attnorm", *typed])
-    assert main.main() == 0
-    printed = capsys.readouterr().out
-    assert all(f"  {verb} " in printed for verb in main.VERBS)
-
-
-def test_a_wrong_verb_is_answered_with_the_nearest(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["attnorm", "trian", "seed=1"])
-    assert main.main() == 2
-    assert capsys.readouterr().err == (
-        f"error: trian: no such verb; allowed: {', '.join(main.VERBS)}. Did you mean 'train'?\n"
-    )
-
-
-def test_the_version_is_that_of_the_package(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["attnorm", "--version"])
-    assert main.main() == 0
-    assert capsys.readouterr().out == f"attnorm {version('attnorm')}\n"
+    assert main.main() == code
+    printed = "".join(capsys.readouterr())
+    assert all(it in printed for it in words)
 
 
 def test_the_help_of_train_shows_the_files_of_the_user_and_none_that_cannot_be_chosen(monkeypatch, tmp_path, capsys):
@@ -85,15 +80,15 @@ def test_a_bare_path_is_the_run_or_the_place_that_a_verb_reads(monkeypatch, tmp_
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lr=0.1").mkdir()
     (tmp_path / "here").mkdir()
-    assert with_keys("eval", ["logs/a", "split=test"]) == ["run=logs/a", "split=test"]
-    assert with_keys("generate", ["input=x/y", "here"]) == ["run=here", "input=x/y"]
-    assert with_keys("attention", ["here", "logs/b", "text=a / b"]) == ["run=here,logs/b", "text=a / b"]
-    assert with_keys("compare", ["lr=0.1"]) == ["against=lr=0.1"]
-    assert with_keys("compare", ["logs/*", "here", "level=0.9"]) == ["against=['logs/*','here']", "level=0.9"]
-    settings = read(with_keys("compare", ["logs/*", "lr=0.1"]), CompareSettings, "attnorm compare").settings
+    assert VERBS["eval"].with_key(["logs/a", "split=test"]) == ["run=logs/a", "split=test"]
+    assert VERBS["generate"].with_key(["input=x/y", "here"]) == ["run=here", "input=x/y"]
+    assert VERBS["attention"].with_key(["here", "logs/b", "text=a / b"]) == ["run=here,logs/b", "text=a / b"]
+    assert VERBS["compare"].with_key(["lr=0.1"]) == ["against=lr=0.1"]
+    assert VERBS["compare"].with_key(["logs/*", "here", "level=0.9"]) == ["against=['logs/*','here']", "level=0.9"]
+    settings = read(VERBS["compare"].with_key(["logs/*", "lr=0.1"]), CompareSettings, "attnorm compare").settings
     assert settings.against == ("logs/*", "lr=0.1")
     for left in (["nothing"], ["~decoding.beam_size"], ["data.dir=a/b"]):
-        assert with_keys("eval", left) == left
+        assert VERBS["eval"].with_key(left) == left
 
 
 @pytest.mark.parametrize(
@@ -110,6 +105,38 @@ def test_the_help_of_a_verb_shows_its_keys_and_their_defaults(verb, keys):
     read_back = {key: fitting(value, str(value), parameters(keys)[key].annotation) for key, value in shown.items()}
     assert {key: tuple(it) if isinstance(it, list) else it for key, it in read_back.items()} == defaults
     assert [*shown] == [*parameters(keys)]
+
+
+def test_a_package_adds_a_verb(monkeypatch, tmp_path, capsys):
+    """That of docs/extend.md, beside two that cannot be used."""
+    page = (runs.ROOT / "docs/extend.md").read_text().partition("## Verbs\n")[2]
+    code, entries = re.findall(r"```(?:python|text)\n(.*?)```", page, re.DOTALL)[:2]
+    entries = entries.replace('project.entry-points."attnorm.verbs"', "attnorm.verbs").replace('"', "")
+    installed = tmp_path / "lab_verbs-1.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: lab_verbs\nVersion: 1\n")
+    (installed / "entry_points.txt").write_text(f"{entries}eval = lab_verbs:VERB\nno = nowhere:V\n")
+    (tmp_path / "lab_verbs.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    run = runs.finished_run()
+    capsys.readouterr()
+
+    def said(*typed, code=0):
+        monkeypatch.setattr(sys, "argv", ["attnorm", *typed])
+        assert main.main() == code
+        return "".join(capsys.readouterr())
+
+    listed = said("--help")
+    assert "\n  count      count the parameters of the model of a run\n" in listed
+    assert "\n  eval       score a run folder" in listed
+    assert "\n  no         (cannot be loaded: ModuleNotFoundError: No module named 'nowhere')\n" in listed
+    purpose, key = "Counts the parameters of the model of a run.", "run: the run folder; a bare path means the same."
+    assert said("count") == said("count", "--help") == f"# {purpose}\n#\n# {key}\nrun: ???\n"
+    assert said("count", str(run)) == f"{sum(it.numel() for it in load_run(run).model.parameters())}\n"
+    assert "runs=x: attnorm count has no such option; it has run. Did you mean 'run'?" in said(
+        "count", "runs=x", code=2
+    )
+    assert said("coutn", code=2).endswith("Did you mean 'count'?\n")
 
 
 def test_the_shell_completes_verbs_and_settings(monkeypatch, capsys):

@@ -117,18 +117,9 @@ WRONG_COMMANDS = [
     (("epochs=3",), "Did you mean 'trainer.max_epochs'?"),
     (("max_steps=5",), "Did you mean 'trainer.max_steps' or 'task.max_steps'?"),
     (("logger=wandb", "logger.wandb.offline=true"), "Did you mean 'mode=offline'?"),
-    (
-        ("+experiment=reuters",),
-        "error: experiment: one file of a group is chosen, without a plus, as in ",
-    ),
-    (
-        ("++optimizer=adam",),
-        "one file of a group is chosen, without a plus, as in optimizer=adam",
-    ),
-    (
-        ("scheduler=null",),
-        "error: scheduler._target_: is not set; choose a file that sets it, with",
-    ),
+    (("+experiment=reuters",), "error: experiment: one file of a group is chosen, without a plus, as in "),
+    (("++optimizer=adam",), "one file of a group is chosen, without a plus, as in optimizer=adam"),
+    (("scheduler=null",), "error: scheduler._target_: is not set; choose a file that sets it, with"),
     (("paths=null",), "error: paths.log_dir: must be given, as in paths.log_dir=<value>\n"),
     (("callbacks.a._target_=pytorch_lightning.callbacks.RichProgressBar",), "use callbacks.progress.bar\n"),
     (("callbacks.a._target_=pytorch_lightning.callbacks.StochasticWeightAveraging",), "averages the weights when"),
@@ -257,26 +248,19 @@ def test_the_processes_of_a_job_do_not_ask_for_tracebacks(monkeypatch):
     assert errors.exit_code(lambda: 7 if "HYDRA_FULL_ERROR" not in os.environ else 8) == 7
 
 
-def test_tracebacks_are_shown_on_request(monkeypatch):
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+BUGS = [RuntimeError, KeyError, TypeError, ValueError, OSError, AssertionError]
+
+
+@pytest.mark.parametrize(("typed", "kind"), [*(("0", kind) for kind in BUGS), ("1", front.ConfigError)])
+def test_bugs_keep_their_traceback_and_other_errors_if_it_is_asked_for(monkeypatch, typed, kind):
+    monkeypatch.setenv("HYDRA_FULL_ERROR", typed)
 
     def job():
-        raise front.ConfigError(["a"])
-
-    with pytest.raises(front.ConfigError):
-        errors.exit_code(job)
-    assert os.environ["HYDRA_FULL_ERROR"] == "1"
-
-
-@pytest.mark.parametrize("kind", [RuntimeError, KeyError, TypeError, ValueError, OSError, AssertionError])
-def test_our_own_errors_keep_their_traceback(monkeypatch, kind):
-    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-
-    def job():
-        raise kind("ours")
+        raise kind(["ours"])
 
     with pytest.raises(kind, match="ours"):
         errors.exit_code(job)
+    assert os.environ["HYDRA_FULL_ERROR"] == typed
 
 
 @pytest.mark.parametrize("script", ["eval", "generate"])
@@ -315,11 +299,31 @@ def test_a_script_refuses_what_it_cannot_do(monkeypatch, tmp_path, capsys, scrip
     assert sorted(run.rglob("*")) == before
 
 
-@pytest.mark.parametrize("split", ["train", "valid", "1"])
-def test_eval_refuses_other_splits(monkeypatch, tmp_path, capsys, split):
-    assert "allowed: validation, test" in refused(
-        monkeypatch, capsys, "eval", f"run={runs.finished_run()}", f"split={split}"
-    )
+NOT_OF_RUNS = "it is for metric=squad|vqa|rouge, which score a file, not a run\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "typed", "words"),
+    [
+        *(("eval", f"run={{run}} split={split}", "allowed: validation, test") for split in ("train", "valid", "1")),
+        *(("generate", f"run={{run}} input={{text}} chunk={it}", "error: chunk=") for it in ("0", "x", "-1", "1.5")),
+        ("generate", "run={run} input=nowhere", "error: input=nowhere: no such file; - reads standard input\n"),
+        (
+            "eval",
+            "split=test",
+            "error: run: must be given, as in run=<run folder>, or metric=squad|vqa|rouge with ",
+        ),
+        ("eval", "run={run} null_threshold=1.0", f"error: null_threshold: {NOT_OF_RUNS}"),
+        *(
+            ("eval", f"run={{run}} {key}=x.json", f"error: {key}: {NOT_OF_RUNS}")
+            for key in ("predictions", "references", "null_odds", "questions")
+        ),
+    ],
+)
+def test_a_script_names_the_key_that_it_refuses(monkeypatch, tmp_path, capsys, script, typed, words):
+    (tmp_path / "text").write_text(ARTICLE)
+    arguments = typed.format(run=runs.finished_run(), text=tmp_path / "text").split()
+    assert words in refused(monkeypatch, capsys, script, *arguments)
 
 
 @pytest.mark.slow
@@ -332,20 +336,6 @@ def test_eval_refuses_a_split_that_the_data_does_not_have(monkeypatch, tmp_path,
         "split=test",
     )
     assert "data.test=null" in refused(monkeypatch, capsys, "eval", f"run={runs.finished_run()}", *typed)
-
-
-@pytest.mark.parametrize("typed", ["chunk=0", "chunk=x", "chunk=-1", "chunk=1.5"])
-def test_generate_refuses_a_chunk_that_is_no_number_of_articles(monkeypatch, tmp_path, capsys, typed):
-    (tmp_path / "articles.txt").write_text(ARTICLE)
-    printed = refused(
-        monkeypatch, capsys, "generate", f"run={runs.finished_run()}", f"input={tmp_path}/articles.txt", typed
-    )
-    assert printed.startswith("error: chunk=")
-
-
-def test_generate_refuses_an_input_that_is_not_there(monkeypatch, capsys):
-    printed = refused(monkeypatch, capsys, "generate", f"run={runs.finished_run()}", "input=nowhere.txt")
-    assert printed == "error: input=nowhere.txt: no such file; - reads standard input\n"
 
 
 # scoring a file
@@ -451,6 +441,7 @@ def test_the_table_of_scores_is_shown(monkeypatch, files, capsys):
         (["metric=bleu"], ["metric=bleu: allowed: squad, vqa, rouge"]),
         (["references=[{files}/dev.json,{files}/dev.json]"], ["references=["]),
         (["stemmer=true"], ["stemmer: metric=squad does not read it"]),
+        (["questions=x.json"], ["questions: metric=squad does not read it"]),
         (["predictions={files}/nowhere.json"], ["predictions={files}/nowhere.json: no such file"]),
         (["predictions={files}"], ["predictions={files}: no such file"]),
         (["references=nowhere.json", "null_odds=nowhere"], ["references=nowhere.json: no", "null_odds=nowhere: no"]),
@@ -496,20 +487,6 @@ def test_files_that_hold_something_else_are_said(monkeypatch, files, capsys, key
     printed = capsys.readouterr().err
     assert printed.startswith("error: ") and "Traceback" not in printed
     assert re.search(words, printed)
-
-
-@pytest.mark.parametrize("key", ["predictions=x.json", "references=x.json", "null_odds=x.json", "null_threshold=1.0"])
-def test_a_run_is_not_scored_with_what_belongs_to_a_file(monkeypatch, capsys, key):
-    printed = refused(monkeypatch, capsys, "eval", f"run={runs.finished_run()}", key)
-    assert (
-        printed == f"error: {key.partition('=')[0]}: it is for metric=squad|vqa|rouge, which score a file, not a run\n"
-    )
-
-
-def test_eval_wants_a_run_or_a_metric(monkeypatch, capsys):
-    assert refused(monkeypatch, capsys, "eval", "split=test") == (
-        "error: run: must be given, as in run=<run folder>, or metric=squad|vqa|rouge with files to score\n"
-    )
 
 
 # scoring answers about images
@@ -623,13 +600,6 @@ def test_keys_that_do_not_go_with_vqa_are_refused(monkeypatch, answered, capsys,
     lines = refused(monkeypatch, capsys, "eval", *asked_of(answered, **keys), *typed).splitlines()
     expected = [f"error: {problem}".format(files=answered) for problem in problems]
     assert [line[: len(text)] for line, text in zip(lines, expected, strict=True)] == expected
-
-
-def test_questions_are_not_for_squad(monkeypatch, files, capsys):
-    printed = refused(monkeypatch, capsys, "eval", *typed_for(files), "questions=x.json")
-    assert printed == "error: questions: metric=squad does not read it\n"
-    run = refused(monkeypatch, capsys, "eval", f"run={runs.finished_run()}", "questions=x.json")
-    assert run == "error: questions: it is for metric=squad|vqa|rouge, which score a file, not a run\n"
 
 
 @pytest.mark.parametrize(

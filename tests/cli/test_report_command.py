@@ -5,6 +5,7 @@ from made_up_runs import make_run, make_runs
 
 from attnorm.cli import report as command
 from attnorm.cli import sweep
+from attnorm.cli.main import run
 from attnorm.cli.report import read_report, run_report, write_report_of_sweep
 from attnorm.errors import ConfigError
 from attnorm.run.folder import EVENTS, FolderLock
@@ -58,7 +59,7 @@ def test_a_page_from_the_command_line(tmp_path, capsys, monkeypatch):
     out = tmp_path / "a b.html"
     assert run_report([str(tmp_path), f"out='{out}'", "open=true"]) == 0
     assert "<h1>softmax, hnas on gigaword</h1>" in out.read_text() and opened == [out.as_uri()]
-    assert run_report([str(tmp_path), "baseline=sotfmax"]) == 2
+    assert run("report", [str(tmp_path), "baseline=sotfmax"]) == 2
     assert "Did you mean 'softmax'" in capsys.readouterr().err
 
 

@@ -11,7 +11,7 @@ import runs
 from faulty import SETTINGS, check_nothing_lost, fork, straight
 
 from attnorm.cli.errors import exit_code
-from attnorm.cli.start import resume_in
+from attnorm.cli.train import resume_in
 from attnorm.training.callbacks.checkpointing import Checkpoints
 
 pytestmark = pytest.mark.slow

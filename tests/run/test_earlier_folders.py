@@ -16,7 +16,7 @@ import runs
 
 from attnorm.analysis.arms import find_runs
 from attnorm.analysis.run import load_run
-from attnorm.cli.start import resume_in
+from attnorm.cli.train import resume_in
 from attnorm.errors import ConfigError
 from attnorm.run.config_file import translate_targets
 from attnorm.run.folder import RunState

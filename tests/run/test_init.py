@@ -15,7 +15,7 @@ from tolerance import rounding
 from torch.testing import assert_close
 
 from attnorm.choices import choices
-from attnorm.cli.start import resume_in
+from attnorm.cli.train import resume_in
 from attnorm.data import preprocess as corpus
 from attnorm.data.sampler import MicroBatch
 from attnorm.errors import ConfigError

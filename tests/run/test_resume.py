@@ -11,7 +11,7 @@ import pytest
 import runs
 from marks import slow
 
-from attnorm.cli import start
+from attnorm.cli import train as front
 from attnorm.errors import ConfigError
 from attnorm.run import writing
 from attnorm.tasks.task import Task
@@ -250,7 +250,7 @@ def test_a_shorter_run_than_the_checkpoint_is_refused(tmp_path):
 def test_two_runs_of_the_same_second_get_a_folder_each(tmp_path):
     asked = tmp_path / "hnas/2026-01-01_00-00-00"
     with multiprocessing.get_context("fork").Pool(8) as pool:
-        claimed = pool.map(start.claim_folder, [asked] * 16)
+        claimed = pool.map(front.claim_folder, [asked] * 16)
     assert len(set(claimed)) == 16
     assert all((folder / "config.yaml").is_file() for folder in claimed)
     assert asked in claimed and asked.with_name(f"{asked.name}_16") in claimed

@@ -21,7 +21,7 @@ import yaml
 from marks import slow
 
 from attnorm.analysis.run import load_run
-from attnorm.cli.start import resume_in
+from attnorm.cli.train import resume_in
 from attnorm.errors import SIGNALS, ConfigError, RunError
 from attnorm.run import writing
 from attnorm.run.folder import LOCK, FolderLock, RunState, locked

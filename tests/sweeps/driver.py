@@ -20,12 +20,6 @@ class NoChecker:
     def __init__(self, folders):
         pass
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
     def close(self):
         pass
 

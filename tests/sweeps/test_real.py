@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import time
+from contextlib import closing
 
 import pytest
 import runs
@@ -54,15 +55,14 @@ def test_a_group_that_is_not_there_is_a_problem_of_its_jobs(tmp_path):
 
 def test_the_key_of_a_job_is_that_of_its_run():
     overrides = readable([*runs.tiny_overrides("mlm"), "attention=hnas", "seed=3", "tags=[a]"])
-    with Checker([runs.CONF]) as checker:
-        [found, other, same] = checker.check([overrides, [*overrides, "seed=4"], [*overrides, "++paths.log_dir=x"]])
+    changed = (*overrides, "seed=4"), (*overrides, "++paths.log_dir=x")
+    with closing(Checker([runs.CONF])) as checker:
+        default = readable([*runs.tiny_overrides("mlm"), "attention=hnas"])
+        [found, other, same, equal] = checker.check([overrides, *changed, default])
     assert not found.problems and found.task == "mlm" and (found.monitor, found.mode) == ("val/loss", "min")
     assert found.key == same.key != other.key and not found.uses_gpu
-    recorded = runs.finished_run("mlm")
-    assert found.key != run_key(Run(recorded).config)  # another seed and label
-    with Checker([runs.CONF]) as checker:
-        [equal] = checker.check([readable([*runs.tiny_overrides("mlm"), "attention=hnas"])])
-    assert equal.key == run_key(Run(recorded).config)
+    recorded = run_key(Run(runs.finished_run("mlm")).config)
+    assert equal.key == recorded != found.key  # which has another seed and label
 
 
 @pytest.mark.parametrize(("task", "mode"), [("squad", "max"), ("classify", "max"), ("vqa", "max"), ("gigaword", "min")])

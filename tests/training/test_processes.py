@@ -348,7 +348,7 @@ def digests(run: Path) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_processes_of_two_machines_share_one_run_folder(tmp_path):
-    from attnorm.cli.start import claim_folder
+    from attnorm.cli.train import claim_folder
 
     def run(rank: int) -> None:
         cfg = runs.tiny(*SAME, "attention=hnas", "trainer=ddp", "trainer.devices=1", "trainer.num_nodes=2")

@@ -18,7 +18,7 @@ from pytorch_lightning.loggers import Logger
 
 import attnorm
 from attnorm.analysis.figures import draw_run
-from attnorm.cli.start import resume_in
+from attnorm.cli.train import resume_in
 from attnorm.run.tables import CsvTable, cut_history, read_csv
 from attnorm.spec.settings import leaves
 from attnorm.training import loggers as tracking

@@ -140,13 +140,10 @@ def write_tables(readings: Sequence[Reading], folder: Path) -> list[Path]:
 
     written = []
     for name in ("heads", "states", "sinks"):
-        tables = []
-        for reading in readings:
-            table = getattr(reading, name).copy()
-            table.insert(0, "run", reading.run)
-            tables.append(table)
+        table = pd.concat([getattr(reading, name).assign(run=reading.run) for reading in readings])
+        table.insert(0, "run", table.pop("run"))
         written.append(folder / f"{name}.csv")
-        pd.concat(tables).to_csv(written[-1], index=False)
+        table.to_csv(written[-1], index=False)
     return written
 
 

@@ -54,7 +54,9 @@ def run_compare(arguments: list[str]) -> None:
         if verdict.is_silent and comparison.withheld:
             continue  # the first lines say why
         if settings.plan is None:
-            show_verdict(verdict)
+            console.print()
+            console.print(verdict.sentence(), style="bold" if verdict.is_shown else None, markup=False)
+            show_lines(verdict.claim_for_this_test_set() or "")
         else:
             show_plan(comparison, verdict, settings.plan)
 
@@ -95,13 +97,6 @@ def cells(scores: ArmScores, digits: int) -> list[str]:
     costs = [(scores.costs.get(name, nan), cost.digits) for name, cost in COSTS.items()]
     numbers = [(scores.mean, digits), (scores.spread, digits), (len(scores.values), 0), *costs]
     return ["" if isnan(value) else f"{value:,.{places}f}" for value, places in numbers]
-
-
-def show_verdict(verdict: Verdict) -> None:
-    """The verdict on an arm in words."""
-    console.print()
-    console.print(verdict.sentence(), style="bold" if verdict.is_shown else None, markup=False)
-    show_lines(verdict.claim_for_this_test_set() or "")
 
 
 def show_plan(found: Comparison, verdict: Verdict, difference: float) -> None:

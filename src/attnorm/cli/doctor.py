@@ -117,7 +117,8 @@ def examine(keys: DoctorKeys, sizes: "Sizes | None") -> dict[str, Any]:
     sizes = sizes or checkup.default_sizes(device)
     of_versions, of_machine = versions(), machine()
     for described in (of_versions, of_machine, *of_machine["gpus"]):
-        print(in_a_line(described))
+        texts = (f"{name.replace('_', ' ')} {it}" for name, it in described.items() if not isinstance(it, list))
+        print(", ".join(texts))
     if not has_gpu:
         of_machine["no_gpu"] = why_no_gpu()
         print(f"no GPU: {of_machine['no_gpu']}")
@@ -136,8 +137,12 @@ def examine(keys: DoctorKeys, sizes: "Sizes | None") -> dict[str, Any]:
                 left_out.append(it)
             else:
                 speeds.append(it)
-                print(COLUMNS.format(*it[:5], *numbers(it)), flush=True)
-    show_left_out(left_out)
+                speed = f"{it.milliseconds:,.1f}", f"{it.ratio:.2f}x"
+                memory = f"{it.megabytes:,.0f}", f"{it.memory_ratio:.2f}x"
+                print(COLUMNS.format(*it[:5], *speed, *memory), flush=True)
+    for (dtype, length, why), members in groupby(left_out, lambda it: (it.dtype, it.length, it.why)):
+        names = ", ".join(it.attention for it in members)
+        print(f"left out: {dtype}, {names} for N = {length:,} and above: {why}")
     slow = checkup.slower(speeds, checks, sizes, device)
     show_slow(slow, checkup.EXPECTED, checkup.SLOW)
     return {
@@ -211,16 +216,6 @@ def why_no_gpu() -> str:
     return f"no device visible{reason}{''.join(f'; {setting} is set' for setting in hidden)}"
 
 
-def in_a_line(described: Mapping[str, Any]) -> str:
-    """'python 3.11.2, torch 2.13.0', without what is a list."""
-    return ", ".join(f"{name.replace('_', ' ')} {it}" for name, it in described.items() if not isinstance(it, list))
-
-
-def numbers(it: "Speed") -> tuple[str, ...]:
-    """The measured numbers as text."""
-    return f"{it.milliseconds:,.1f}", f"{it.ratio:.2f}x", f"{it.megabytes:,.0f}", f"{it.memory_ratio:.2f}x"
-
-
 def show_checks(checks: "Sequence[SelfCheck]") -> None:
     """A row per dtype and kernel, a column per head width, and the reasons of failures."""
     widths = sorted({it.width for it in checks})
@@ -241,13 +236,6 @@ def show_checks(checks: "Sequence[SelfCheck]") -> None:
         print(f"{kernel} fails for {dtype}, {reasons[0]}{more}")
     used = sorted({it.kernel for it in checks})
     print(f"The first one of a dtype that passes is used: {', '.join(used)}.")
-
-
-def show_left_out(left_out: "Sequence[LeftOut]") -> None:
-    """What was not measured, and why."""
-    for (dtype, length, why), members in groupby(left_out, lambda it: (it.dtype, it.length, it.why)):
-        names = ", ".join(it.attention for it in members)
-        print(f"left out: {dtype}, {names} for N = {length:,} and above: {why}")
 
 
 def show_slow(slow: "Sequence[Slow]", expected: Mapping[str, float], tolerance: float) -> None:

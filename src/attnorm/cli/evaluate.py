@@ -1,6 +1,6 @@
 """`attnorm eval`: scores a run folder, or a file of predictions, by anyone, by the official rules."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -73,7 +73,7 @@ def evaluate(arguments: list[str]) -> None:
 def key_problems(command: Command[EvalKeys]) -> Iterator[Problem]:
     """Keys that are missing, or not for what is scored: a run, or a file."""
     if command.settings.metric is not None:
-        yield from file_problems(command, names_of(RunKeys))
+        yield from file_problems(command)
     elif "metric" not in command.wrong:
         metrics = f"metric={'|'.join(METRICS)}"
         if command.settings.run is None and "run" not in command.wrong:
@@ -211,11 +211,11 @@ METRICS = {
 }
 
 
-def file_problems(command: Command[Any], of_runs: Sequence[str]) -> Iterator[Problem]:
-    """What keys about files are missing, not read, or do not go together. of_runs: the keys that only a run has."""
-    keys: FileKeys = command.settings
+def file_problems(command: Command[EvalKeys]) -> Iterator[Problem]:
+    """What keys about files are missing, not read, or do not go together."""
+    keys = command.settings
     metric = METRICS[str(keys.metric)]
-    for key in (key for key in of_runs if key in command.typed):
+    for key in (key for key in names_of(RunKeys) if key in command.typed):
         yield Problem(key, "metric scores a file, not a run; type one of them")
     for key, _ in command.changes:
         yield Problem(key, "a file has no run to change")

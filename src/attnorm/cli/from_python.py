@@ -30,8 +30,7 @@ def train(overrides: str | Sequence[str] = (), *, config_dir: str | Path | None 
     the update, saves and raises Interrupted.
     """
     from attnorm.analysis.run import load_run
-    from attnorm.cli.start import resume_in
-    from attnorm.cli.train import train_new
+    from attnorm.cli.train import resume_in, train_new
     from attnorm.progress import quiet_libraries
 
     if threads_spin() and is_busy():  # too late to change it: torch may have been imported

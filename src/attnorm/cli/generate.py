@@ -4,7 +4,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -48,10 +48,12 @@ def generate(arguments: list[str]) -> None:
         raise ConfigError([Problem("run", f"the models of task={cfg.task.name} write no text", run.folder)])
     tokenizer, model, _ = open_run(run.folder, cfg, keys.ckpt)
     of_source = cleaner(trained, cfg)
-    total = count_lines(Path(source)) if Path(source).is_file() else None
+    total = None  # is only known once they have been read
+    with suppress(OSError, ValueError):
+        total = files.count_lines(Path(source)) if Path(source).is_file() else None
     with bar("texts", stderr=True) as progress, input_lines(source) as lines:
         task_line = progress.add_task("", total=total, note="")
-        for number, inputs in enumerate(chunks(lines, chunk)):
+        for number, inputs in enumerate(iter(lambda: list(islice(lines, chunk)), [])):
             texts = [task.clean(line, of_source) for line in inputs]
             try:
                 written = iter(task.generate(model, tokenizer, [text for text in texts if text]))
@@ -94,17 +96,3 @@ def input_lines(source: str) -> Iterator[Iterator[str]]:
     else:
         with open(source, "rb") as file:
             yield good(file)
-
-
-def chunks(items: Iterator[str], size: int) -> Iterator[list[str]]:
-    """Lists of at most `size` items."""
-    while chunk := list(islice(items, size)):
-        yield chunk
-
-
-def count_lines(path: Path) -> int | None:
-    """The number of lines, for the progress bar; None if it is only known once they have been read."""
-    try:
-        return files.count_lines(path)
-    except (OSError, ValueError):
-        return None

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import shlex
 import signal
 import sys
 import time
@@ -10,24 +9,11 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
+from attnorm.cli.verbs import VERBS, added, listing
 from attnorm.imports import laboratory_is_missing, nearest
 
-VERBS = {
-    "train": "train one model on one task with one attention normalizer",
-    "sweep": "train many models, each in a process of its own",
-    "eval": "score a run folder, or a file of predictions",
-    "report": "write one HTML page about any set of runs",
-    "compare": "say whether runs with different normalizers differ, and by how much",
-    "probe": "say in minutes where a normalizer wins and loses, on small tasks",
-    "generate": "write a text for each input, such as headlines for articles, with the model of a run folder",
-    "attention": "draw and measure what the model of a run folder attends to",
-    "figures": "draw the figures of the papers",
-    "doctor": "say whether attention is right and fast on this machine",
-    "new": "write a folder with parts of your own, ready to train",
-}
 COLLECT_EVERY = 10_000  # new objects; Python's 700 makes importing torch and Lightning take a sixth longer
 SPINS = {False: "1000", True: "0"}  # turns of the loop in which a thread of OpenMP waits, on a busy machine or not
-MULTIRUN = {"-m", "--multirun"}  # what starts several runs in other Hydra programs
 
 
 def main() -> int:
@@ -39,16 +25,17 @@ def typed() -> int:
     """What `main` does; its output may go to a pipe."""
     verb, *arguments = sys.argv[1:] or ["--help"]
     if verb in ("-h", "--help"):
-        listed = "\n".join(f"  {name:<11}{purpose}" for name, purpose in VERBS.items())
-        print(f"usage: attnorm <verb> [key=value ...]\n\n{listed}\n\nattnorm <verb> --help shows the keys of a verb.")
+        keys = "attnorm <verb> --help shows the keys of a verb."
+        print(f"usage: attnorm <verb> [key=value ...]\n\n{listing()}\n\n{keys}")
         return 0
     if verb == "--version":
         print(f"attnorm {version('attnorm')}")
         return 0
     if verb in ("-sc", "--shell-completion"):
         return complete(arguments)
-    if verb not in VERBS:
-        print(f"error: {verb}: no such verb; allowed: {', '.join(VERBS)}.{nearest(verb, VERBS)}", file=sys.stderr)
+    if verb not in VERBS and verb not in added():
+        names = [*VERBS, *added()]
+        print(f"error: {verb}: no such verb; allowed: {', '.join(names)}.{nearest(verb, names)}", file=sys.stderr)
         return 2
     return dispatch(verb, arguments)
 
@@ -57,7 +44,7 @@ def complete(arguments: list[str]) -> int:
     """Completes a command line for the shell, which calls `attnorm -sc query=bash` with the line in COMP_LINE."""
     program, *words = os.environ.get("COMP_LINE", "attnorm").split(" ", 2)
     if len(words) < 2:
-        print(*VERBS)
+        print(*VERBS, *added())
     elif words[0] in ("train", "sweep"):  # Hydra completes a line without a verb
         os.environ["COMP_LINE"] = f"{program} {words[1]}"
         return dispatch("train", ["-sc", *arguments])
@@ -141,48 +128,18 @@ def let_threads_sleep() -> None:
 def start(verb: str, arguments: list[str]) -> int:
     """Imports what a verb needs, and runs it."""
     try:
-        os.getcwd()
+        here = os.getcwd()
     except FileNotFoundError:
         print("error: the working directory has been removed; change to another one", file=sys.stderr)
         return 2
-    if verb == "doctor":  # needs only PyTorch
-        from attnorm.run.folder import leave_out
+    from attnorm.run.folder import leave_out, take_follow_links
 
-        leave_out(os.getcwd())
-        from attnorm.cli.doctor import run_doctor
+    leave_out(here)
+    chosen = VERBS[verb] if verb in VERBS else added()[verb].load()
+    if not chosen.is_light:
+        from attnorm.run.trust import find_own_parts
 
-        return run_doctor(arguments)
-    from attnorm.run.folder import take_follow_links
-    from attnorm.run.trust import find_own_parts
-
-    arguments = take_follow_links(arguments)
-    gc.set_threshold(COLLECT_EVERY)
-    find_own_parts(verb, arguments)
-    if verb == "train":
-        if {"--help", "-h"} & set(arguments):
-            from attnorm.cli.errors import exit_code
-            from attnorm.cli.help import train_help
-
-            return exit_code(lambda: print(train_help(arguments)) or 0)
-        if not MULTIRUN & set(arguments):
-            from attnorm.cli.train import run_train
-
-            return run_train(arguments)
-        verb, arguments = "sweep", ["jobs=1", *(argument for argument in arguments if argument not in MULTIRUN)]
-        print(f"-m is attnorm sweep with one job at a time: {shlex.join(['attnorm', verb, *arguments])}", flush=True)
-    if verb == "sweep":
-        from attnorm.cli.sweep import run_sweep
-
-        return run_sweep(arguments)
-    if verb == "new":
-        from attnorm.cli.errors import exit_code
-        from attnorm.cli.new import run_new
-
-        return exit_code(lambda: run_new(arguments))
-    if verb == "report":
-        from attnorm.cli.report import run_report
-
-        return run_report(arguments)
-    from attnorm.cli.commands import run_command
-
-    return run_command(verb, arguments)
+        arguments = take_follow_links(arguments)
+        gc.set_threshold(COLLECT_EVERY)
+        find_own_parts(verb, arguments)
+    return chosen.run(verb, arguments)

@@ -5,9 +5,9 @@ import keyword
 import os
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
+from attnorm.cli.verbs import is_help
 from attnorm.errors import ConfigError, Problem
 
 SKELETON = Path(__file__).resolve().parents[1] / "skeleton"
@@ -19,9 +19,9 @@ and a logger, their YAML files, a test and a README into a new or empty folder. 
 folder."""
 
 
-def run_new(arguments: Sequence[str]) -> int:
+def run_new(arguments: list[str]) -> int:
     """Writes the skeleton into the folder that was typed, or prints the usage. Returns the exit code."""
-    if not arguments or {"--help", "-h"} & set(arguments):
+    if is_help(arguments):
         print(USAGE)
         return 0
     if len(arguments) > 1 or arguments[0].startswith("-"):

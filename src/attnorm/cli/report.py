@@ -7,8 +7,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from attnorm.choices import CONF
-from attnorm.cli.errors import exit_code
 from attnorm.errors import Problem, UserError
 from attnorm.progress import console
 from attnorm.schema import Count, Level, Text
@@ -53,16 +51,25 @@ OWN = tuple(it.name for it in fields(ReportSettings))
 
 
 def run_report(arguments: Sequence[str]) -> int:
-    """`attnorm report <arguments>`. Returns the exit code."""
-    if not arguments or {"--help", "-h"} & set(arguments):
-        print((CONF / "report.yaml").read_text(), end="")
-        return 0
-    return exit_code(lambda: report(read_report(arguments)))
+    """Writes the page, and goes on doing so while runs train if the settings ask for it. Returns the exit code."""
+    from attnorm.analysis.report.page import check_installed
+
+    settings = read_report(arguments)
+    check_installed()
+    is_open = False
+    while True:
+        started = time.monotonic()
+        goes_on = write(settings)
+        if settings.open and not is_open:
+            is_open = webbrowser.open(settings.path.resolve().as_uri())
+        if not goes_on:
+            return 0
+        time.sleep(max(0.0, settings.every - (time.monotonic() - started)))
 
 
 def read_report(arguments: Sequence[str]) -> ReportSettings:
     """Reads the arguments. What is no `key=value`, or exists, is a place. Raises ConfigError with every problem."""
-    places = [it for it in arguments if is_place(it)]
+    places = [it for it in arguments if "=" not in it or (it.partition("=")[0] not in OWN and Path(it).exists())]
 
     def check(command: Command[ReportSettings]) -> Iterator[Problem]:
         if "every" in command.typed - command.wrong and not {"watch"} & command.wrong and not command.settings.watch:
@@ -75,28 +82,6 @@ def read_report(arguments: Sequence[str]) -> ReportSettings:
     typed = [it for it in arguments if it not in places]
     settings = read(typed, ReportSettings, "attnorm report", check=check).settings
     return replace(settings, runs=(*places, *settings.runs))
-
-
-def is_place(argument: str) -> bool:
-    """Whether an argument is a place with runs rather than `key=value`."""
-    key, equals, _ = argument.partition("=")
-    return not equals or (key not in OWN and Path(argument).exists())
-
-
-def report(settings: ReportSettings) -> int:
-    """Writes the page, and goes on doing so while runs train if the settings ask for it."""
-    from attnorm.analysis.report.page import check_installed
-
-    check_installed()
-    is_open = False
-    while True:
-        started = time.monotonic()
-        goes_on = write(settings)
-        if settings.open and not is_open:
-            is_open = webbrowser.open(settings.path.resolve().as_uri())
-        if not goes_on:
-            return 0
-        time.sleep(max(0.0, settings.every - (time.monotonic() - started)))
 
 
 def write(settings: ReportSettings, ended: bool = False) -> bool:

@@ -2,8 +2,7 @@
 
 import shlex
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from attnorm.choices import CONF
 from attnorm.cli.errors import exit_code
 from attnorm.cli.report import write_report_of_sweep
+from attnorm.cli.verbs import is_help
 from attnorm.errors import UserError
 from attnorm.progress import console
 from attnorm.run.folder import FolderLock, opened
@@ -26,9 +26,9 @@ from attnorm.sweeps.tuning import Tuned
 from attnorm.wording import counted
 
 
-def run_sweep(arguments: Sequence[str]) -> int:
+def run_sweep(arguments: list[str]) -> int:
     """`attnorm sweep <arguments>`. Returns the exit code: 0 only if all jobs have finished."""
-    if not arguments or {"--help", "-h"} & set(arguments):
+    if is_help(arguments):
         print((CONF / "sweep.yaml").read_text(), end="")
         print("\n# The keys of the runs: attnorm train --help")
         return 0
@@ -38,7 +38,7 @@ def run_sweep(arguments: Sequence[str]) -> int:
 def sweep(command: SweepCommand) -> int:
     """Checks the jobs and runs them."""
     with ExitStack() as stack:
-        checker = stack.enter_context(Checker(command.folders))
+        checker = stack.enter_context(closing(Checker(command.folders)))
         started = time.monotonic()
         samples = command.samples()
         facts = checked(command, checker, samples)

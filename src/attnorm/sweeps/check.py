@@ -94,7 +94,7 @@ class Checked:
 
 
 class Checker:
-    """A process that checks jobs, used as a context manager.
+    """A process that checks jobs, used with `closing`.
 
     folders: the configuration folder, and those of `--config-dir`.
     """
@@ -102,12 +102,6 @@ class Checker:
     def __init__(self, folders: Sequence[Path]):
         self.command = [sys.executable, "-P", "-m", "attnorm.sweeps.check", *map(str, folders)]
         self.process: subprocess.Popen[str] | None = None
-
-    def __enter__(self) -> "Checker":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Ends the process; it starts again when it is needed."""

@@ -145,16 +145,14 @@ def _readable(argument: str, is_sweep: bool) -> str:
 
 def as_typed(overrides: Sequence[str]) -> list[str]:
     """Overrides of a job without what `readable` and Hydra's sweeps add to them."""
-    return [_as_typed(override) for override in overrides]
-
-
-def _as_typed(override: str) -> str:
-    key, equals, value = override.partition("=")
-    if not equals:
-        return override
-    name = key.lstrip("+")
-    value = value.strip("'") if name == "attention" else value
-    return f"{name}={value}".replace("\\:", ":") if name.startswith("attention") else f"{name}={value}"
+    typed = []
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        name = key.lstrip("+")
+        value = value.strip("'") if name == "attention" else value
+        text = f"{name}={value}".replace("\\:", ":") if name.startswith("attention") else f"{name}={value}"
+        typed.append(text if equals else override)
+    return typed
 
 
 def _choices_quoted(value: str) -> str:

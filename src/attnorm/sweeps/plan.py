@@ -6,7 +6,7 @@ import shutil
 import signal
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from attnorm.errors import ConfigError, Interrupted, Problem, RunError
@@ -81,6 +81,7 @@ def refuse_other_code(journal: Journal, facts: Iterable[Checked]) -> None:
                     )
 
 
+@dataclass
 class Planner:
     """Makes the jobs of a sweep, and the plan that gives them out.
 
@@ -90,17 +91,17 @@ class Planner:
     Its methods raise ConfigError for what the folder, or a job that has not been checked before, does not allow.
     """
 
-    def __init__(
-        self,
-        command: SweepCommand,
-        checker: Checker,
-        journal: Journal,
-        samples: Sequence[Overrides],
-        facts: Sequence[Checked],
-    ):
-        self.command, self.checker, self.journal = command, checker, journal
-        self.samples, self.facts, self.folder = samples, facts, journal.path.parent
-        self.costs: dict[Overrides, ArmCost] = {}
+    command: SweepCommand
+    checker: Checker
+    journal: Journal
+    samples: Sequence[Overrides]
+    facts: Sequence[Checked]
+    costs: dict[Overrides, ArmCost] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        """The sweep folder."""
+        return self.journal.path.parent
 
     def plan(self, seconds: float) -> Plan:
         """What the sweep runs, after the cost of an update has been measured if a budget is given in it.

@@ -8,7 +8,6 @@ import json
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -200,12 +199,9 @@ def holders(lock: Path) -> list[int]:
     """The numbers of the processes of this machine that have a lock file open, as far as they may be looked at."""
     with suppress(OSError):
         wanted = os.stat(lock)
-        return [pid for pid in _processes() if _has_open(pid, wanted)]
+        others = (int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid())
+        return [pid for pid in others if _has_open(pid, wanted)]
     return []
-
-
-def _processes() -> Iterator[int]:
-    yield from (int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid())
 
 
 def _has_open(pid: int, wanted: os.stat_result) -> bool:

@@ -217,7 +217,9 @@ class Tuned:
         for job in self.journal.jobs():
             if job.purpose in purposes and job.name not in names and not is_held(job):
                 if job.purpose == "compare" and job.folder.exists():
-                    put_aside(job)
+                    aside = aside_of(job)
+                    aside.parent.mkdir(exist_ok=True)
+                    job.folder.rename(aside)
                 self.journal.add("aside", job.name)
 
     def record(self) -> dict[str, Any]:
@@ -252,13 +254,6 @@ def mean(values: Sequence[float | None]) -> float | None:
     """The mean of some numbers; None if one of them is None."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known and len(known) == len(values) else None
-
-
-def put_aside(job: Job) -> None:
-    """Moves the folder of a comparison run to those of the tuning runs."""
-    aside = aside_of(job)
-    aside.parent.mkdir(exist_ok=True)
-    job.folder.rename(aside)
 
 
 def put_back(job: Job) -> None:

@@ -1,0 +1,161 @@
+"""The verbs of `attnorm`: those of this package, and those that other packages add. Importing this needs no library."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from inspect import getdoc
+from pkgutil import resolve_name
+from typing import Any
+
+from attnorm.choices import CONF
+
+GROUP = "attnorm.verbs"  # of entry points
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A verb of `attnorm`.
+
+    purpose:  a line for the list of verbs.
+    action:   takes the arguments and returns the exit code, where None is 0. The text "module:function" is imported
+              when the verb is typed.
+    keys:     a dataclass as in `spec.command`. The action then takes what was typed for it, and its docstring and its
+              defaults are the help. Without it, the help is conf/<name>.yaml.
+    bare:     the key that a path without a key is the value of, such as "run".
+    is_list:  whether several such paths are a list, and not one text with commas.
+    own_help: whether the action prints the help.
+    is_whole: whether it does that, and turns errors and signals into exit codes.
+    is_light: whether the action needs no package but PyTorch.
+    """
+
+    purpose: str
+    action: str | Callable[[Any], int | None]
+    keys: type | None = None
+    bare: str = ""
+    is_list: bool = False
+    own_help: bool = False
+    is_whole: bool = False
+    is_light: bool = False
+
+    def run(self, name: str, arguments: list[str]) -> int:
+        """Runs the verb, which was typed as `name`, and returns the exit code."""
+        if is_help(arguments) and not (self.own_help or self.is_whole):
+            print(help_of(self.keys) if self.keys else (CONF / f"{name}.yaml").read_text(), end="")
+            return 0
+        if self.is_whole:
+            return self.act(arguments)
+        from attnorm.cli.errors import exit_code, to_the_end
+
+        def job() -> int:
+            with quiet_ends(), to_the_end():
+                typed = self.with_key(arguments)
+                if self.keys is None:
+                    return self.act(typed)
+                from attnorm.spec.command import read
+
+                return self.act(read(typed, self.keys, f"attnorm {name}").settings)
+
+        return exit_code(job)
+
+    def act(self, typed: Any) -> int:
+        """Calls the action."""
+        action = resolve_name(self.action) if isinstance(self.action, str) else self.action
+        return action(typed) or 0
+
+    def with_key(self, arguments: list[str]) -> list[str]:
+        """The arguments with a key for bare paths: "run=logs/a" for "logs/a", whose name may contain an equals sign."""
+        bare = [it for it in arguments if os.path.exists(it) or (os.sep in it and "=" not in it)]
+        if not self.bare or not bare:
+            return arguments
+        from attnorm.spec.compose import quoted
+
+        several = f"[{','.join(map(quoted, bare))}]" if self.is_list else ",".join(bare)
+        value = bare[0] if len(bare) == 1 else several
+        return [f"{self.bare}={value}", *(argument for argument in arguments if argument not in bare)]
+
+
+VERBS = {
+    "train": Verb(
+        "train one model on one task with one attention normalizer", "attnorm.cli.train:run_train", is_whole=True
+    ),
+    "sweep": Verb("train many models, each in a process of its own", "attnorm.cli.sweep:run_sweep", is_whole=True),
+    "eval": Verb("score a run folder, or a file of predictions", "attnorm.cli.evaluate:evaluate", bare="run"),
+    "report": Verb("write one HTML page about any set of runs", "attnorm.cli.report:run_report"),
+    "compare": Verb(
+        "say whether runs with different normalizers differ, and by how much",
+        "attnorm.cli.compare:run_compare",
+        bare="against",
+        is_list=True,
+    ),
+    "probe": Verb("say in minutes where a normalizer wins and loses, on small tasks", "attnorm.cli.probe:run_probe"),
+    "generate": Verb(
+        "write a text for each input, such as headlines for articles, with the model of a run folder",
+        "attnorm.cli.generate:generate",
+        bare="run",
+    ),
+    "attention": Verb(
+        "draw and measure what the model of a run folder attends to", "attnorm.cli.attention:show_attention", bare="run"
+    ),
+    "figures": Verb("draw the figures of the papers", "attnorm.experiments.papers.figures:draw_figures", own_help=True),
+    "doctor": Verb(
+        "say whether attention is right and fast on this machine",
+        "attnorm.cli.doctor:run_doctor",
+        is_whole=True,
+        is_light=True,
+    ),
+    "new": Verb("write a folder with parts of your own, ready to train", "attnorm.cli.new:run_new", own_help=True),
+}
+
+
+def added() -> dict[str, EntryPoint]:
+    """The verbs that installed packages add, by name. Those of attnorm keep their names."""
+    from attnorm.run.folder import leave_out
+
+    with suppress(FileNotFoundError):  # the working directory has been removed
+        leave_out(os.getcwd())
+    return {point.name: point for point in entry_points(group=GROUP) if point.name not in VERBS}
+
+
+def listing() -> str:
+    """A line for each verb, with its purpose."""
+    purposes = {name: verb.purpose for name, verb in VERBS.items()}
+    for name, point in added().items():
+        try:
+            purposes[name] = point.load().purpose
+        except Exception as error:  # the other verbs can be used all the same
+            purposes[name] = f"(cannot be loaded: {type(error).__name__}: {error})"
+    width = max(11, *(len(name) + 1 for name in purposes))
+    return "\n".join(f"  {name:<{width}}{purpose}" for name, purpose in purposes.items())
+
+
+def help_of(keys: type) -> str:
+    """What a dataclass says of its keys: its docstring, and each key with its default; ??? if it must be given."""
+    from attnorm.errors import in_yaml
+    from attnorm.schema import EMPTY, defaults_of, parameters
+
+    needed = {name for name, parameter in parameters(keys).items() if parameter.default is EMPTY}
+    lines = [f"{name}: {'???' if name in needed else in_yaml(value)}" for name, value in defaults_of(keys).items()]
+    return "\n".join([*(f"# {line}".rstrip() for line in (getdoc(keys) or "").splitlines()), *lines, ""])
+
+
+def is_help(arguments: list[str]) -> bool:
+    """Whether the arguments of a verb ask for its keys."""
+    return not arguments or not {"--help", "-h"}.isdisjoint(arguments)
+
+
+@contextmanager
+def quiet_ends() -> Iterator[None]:
+    """Exits with code 143 and without a traceback on SIGTERM, also while libraries are being imported. (`exit_code`
+    returns 130 on SIGINT.)"""
+
+    def stop(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
