@@ -32,7 +32,7 @@ TINY = (
     *("trainer.max_steps=1", "task.rouge_pairs=6", "decoding.beam_size=1", "decoding.max_length=6"),
     "trainer.accelerator=cpu",
 )
-SEEDS = 9  # jobs of the larger sweep that is checked
+SEEDS = 9  # jobs of the larger sweeps
 
 
 class Measurement(NamedTuple):
@@ -58,12 +58,15 @@ def programs(folder: Path) -> dict[str, str]:
         "check of a sweep of 1 job": ["sweep", "seed=1", "attention.cross=dnas"],
         f"check of a sweep of {SEEDS} jobs": ["sweep", f"seed=range(0,{SEEDS})", "attention.cross=dnas"],
     }
+    again = "import shutil\nshutil.rmtree('sweep', ignore_errors=True)"
+    jobs = ["sweep", *TINY, f"seed=range(0,{SEEDS})", "jobs=2", "dir=sweep"]
     return {
         "import torch": "import torch",
         "import pytorch_lightning": "import pytorch_lightning",
         "import attnorm.nn": "import attnorm.nn",
         "load_run(...).scores": "import attnorm\nattnorm.load_run('run').scores",
         **{name: VERB.format(arguments=arguments) for name, arguments in verbs.items()},
+        f"sweep of {SEEDS} jobs": f"{again}\n{VERB.format(arguments=jobs)}",
     }
 
 

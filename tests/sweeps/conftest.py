@@ -14,3 +14,11 @@ def no_hydra_is_left():
     """Checking the jobs of a sweep starts Hydra in this process; other tests start it themselves."""
     yield
     GlobalHydra.instance().clear()
+
+
+@pytest.fixture
+def way(request, monkeypatch):
+    """How the stand-ins of a sweep start: "fresh", or "forked" from a server."""
+    if request.param == "forked":
+        monkeypatch.setenv("FORKED", "1")
+    return request.param

@@ -1,4 +1,7 @@
-"""`python driver.py <arguments>` is `attnorm sweep <arguments>` with jobs that take milliseconds: see standin.py."""
+"""`python driver.py <arguments>` is `attnorm sweep <arguments>` with jobs that take milliseconds: see standin.py.
+
+With FORKED=1 in the environment, a server forks them if it can.
+"""
 
 import hashlib
 import json
@@ -7,9 +10,10 @@ import sys
 from pathlib import Path
 
 from attnorm.cli import sweep
-from attnorm.sweeps import plan
+from attnorm.sweeps import forkserver, plan, process
 from attnorm.sweeps.check import Checked
 from attnorm.sweeps.jobs import as_typed
+from attnorm.sweeps.launchers import local
 
 PROGRAM = (sys.executable, str(Path(__file__).with_name("standin.py")))
 
@@ -43,6 +47,8 @@ def wrong(typed):
 if __name__ == "__main__":
     sweep.Checker = NoChecker
     plan.TRAIN = PROGRAM
+    if os.environ.get("FORKED"):
+        forkserver.SERVER = process.TRAIN = local.TRAIN = PROGRAM
     sweep.write_report_of_sweep = lambda folder: None  # what the stand-ins write is no run
     sweep.values_to_try = lambda *_: [tuple(it) for it in json.loads(os.environ.get("FURTHER", "[]"))]
     sys.exit(sweep.run_sweep(sys.argv[1:]))

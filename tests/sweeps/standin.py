@@ -11,6 +11,8 @@ codes and answers to signals as a real one.
     price=<number>      the cost of an update, of a run that measures it
     bad=<number>        validations get worse from update to update, and worse the larger the number is
     start=<seconds>     time before the run has its lock, such as for imports
+
+With the number of a socket as its only argument, it is the server that forks such runs.
 """
 
 import json
@@ -20,8 +22,12 @@ import sys
 import time
 from pathlib import Path
 
+from attnorm.cli import fork_jobs
+from attnorm.cli import main as command
 from attnorm.errors import SIGNALS
 from attnorm.run.folder import FolderLock
+
+LIGHT = ("numpy", "torch")  # what the server imports
 
 
 def main(arguments):
@@ -42,7 +48,8 @@ def main(arguments):
     (folder / "config.yaml").write_text(json.dumps(typed))
     with open(folder / "attempts.txt", "a") as file:
         cores, threads = sorted(os.sched_getaffinity(0)), os.environ.get("OMP_NUM_THREADS")
-        print(json.dumps({"pid": os.getpid(), "resumed": resumed, "cores": cores, "threads": threads}), file=file)
+        way = {"resumed": resumed, "forked": fork_jobs.PRELOADED == LIGHT}
+        print(json.dumps({"pid": os.getpid(), "cores": cores, "threads": threads, **way}), file=file)
     attempts = len((folder / "attempts.txt").read_text().splitlines())
 
     def stop(number, _):
@@ -91,4 +98,8 @@ def finish(folder, state, why, value=None):
 
 
 if __name__ == "__main__":
+    if sys.argv[1].isdigit():
+        fork_jobs.PRELOADED = LIGHT
+        command.main = lambda: main(sys.argv[2:])
+        sys.exit(fork_jobs.main())
     sys.exit(main(sys.argv[1:]))

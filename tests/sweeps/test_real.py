@@ -205,3 +205,32 @@ def test_a_real_sweep_tunes_and_compares_at_equal_cost(tmp_path):
     assert compared.keys() == best.keys()
     assert all(f"optimizer.lr={best[arm]}" in overrides for arm, overrides in compared.items())
     assert (tmp_path / "s/report.html").is_file()
+
+
+COUNTED = """
+import os, sys
+from attnorm.cli.main import main
+from attnorm.sweeps.forkserver import ForkServer
+
+def start(*arguments, original=ForkServer.start):
+    process = original(*arguments)
+    print("forked:", process is not None)
+    return process
+
+ForkServer.start = start
+sys.exit(main())
+"""
+
+
+def test_forked_runs_equal_a_fresh_one(tmp_path):
+    """Also the second run of a server. Modules of the working directory do not take the place of libraries."""
+    (tmp_path / "pandas.py").write_text("raise RuntimeError('planted')")
+    typed, env = [*runs.tiny_overrides(), "attention=hnas"], {**source(), "OMP_NUM_THREADS": str(os.cpu_count())}
+    swept = runs.command("-P", "-c", COUNTED, "sweep", *typed, "seed=3,4", "dir=s", cwd=tmp_path, env=env)
+    assert swept.returncode == 0 and swept.stdout.count("forked: True") == 2, swept.stdout + swept.stderr
+    arguments = ("train", *typed, "seed=4", "hydra.run.dir=fresh")
+    assert runs.command("-P", "-m", "attnorm", *arguments, cwd=tmp_path, env=env).returncode == 0
+    fresh, [forked] = tmp_path / "fresh", (tmp_path / "s").glob("seed-4_*")
+    assert runs.same_run(fresh, forked)
+    predictions = [f"predictions/{file.name}" for file in (fresh / "predictions").iterdir()]
+    assert predictions and all((fresh / it).read_bytes() == (forked / it).read_bytes() for it in predictions)

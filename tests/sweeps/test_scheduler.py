@@ -11,13 +11,16 @@ from marks import slow
 from sweeping import assert_each_once, attempts, begin, end, events, kill, report, steps, sweep, wait_for
 
 pytestmark = pytest.mark.training  # it starts processes
+in_both_ways = pytest.mark.parametrize("way", ["fresh", slow("forked")], indirect=True)
 
 
-def test_each_job_runs_once_with_cores_of_its_own(tmp_path):
+@in_both_ways
+def test_each_job_runs_once_with_cores_of_its_own(tmp_path, way):
     said = sweep(tmp_path, "dir=s", "x=1,2,3", "y=1,2", "jobs=2", "steps=4")
     assert_each_once(tmp_path / "s", 6, 4)
     ran = [attempt for job in attempts(tmp_path / "s") for attempt in job]
     assert len(ran) == 6 and not any(it["resumed"] for it in ran)
+    assert {it["forked"] for it in ran} == {way == "forked"}
     cores = sorted(os.sched_getaffinity(0))
     assert {tuple(it["cores"]) for it in ran} == ({(cores[0],)} if len(cores) == 1 else {*_halves(cores)})
     assert all(
@@ -98,8 +101,9 @@ def test_why_a_stopped_job_cannot_be_resumed_is_said(tmp_path):
     assert "interrupted: error: this job cannot be run" in said and "Traceback" not in said
 
 
+@in_both_ways
 @pytest.mark.slow
-def test_a_job_that_is_killed_is_resumed(tmp_path):
+def test_a_job_that_is_killed_is_resumed(tmp_path, way):
     running = begin(tmp_path, "dir=s", "x=1", "steps=40", "pause=0.02")
     wait_for(lambda: steps(tmp_path / "s") > 3)
     os.kill(attempts(tmp_path / "s")[0][0]["pid"], signal.SIGKILL)
@@ -107,9 +111,10 @@ def test_a_job_that_is_killed_is_resumed(tmp_path):
     assert_each_once(tmp_path / "s", 1, 40)
 
 
+@in_both_ways
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, slow(signal.SIGINT), slow(signal.SIGUSR1), slow(signal.SIGHUP)])
-def test_a_signal_lets_the_jobs_save_and_the_same_command_continues(tmp_path, number):
+def test_a_signal_lets_the_jobs_save_and_the_same_command_continues(tmp_path, number, way):
     typed = ("dir=s", "x=1,2,3", "steps=30", "pause=0.05", "jobs=2", "retries=0")
     running = begin(tmp_path, *typed)
     wait_for(lambda: len([*tmp_path.glob("s/*/steps.txt")]) == 2)
@@ -139,8 +144,9 @@ def test_sweep_json_is_current_while_a_sweep_continues(tmp_path):
     end(running, 128 + signal.SIGTERM)
 
 
+@in_both_ways
 @pytest.mark.slow
-def test_a_second_ctrl_c_ends_jobs_that_do_not_listen(tmp_path):
+def test_a_second_ctrl_c_ends_jobs_that_do_not_listen(tmp_path, way):
     running = begin(tmp_path, "dir=s", "x=1,2", "steps=20000", "pause=0.02", "jobs=2", "hang=true")
     wait_for(lambda: steps(tmp_path / "s") > 4)
     os.kill(running.pid, signal.SIGINT)
@@ -152,9 +158,10 @@ def test_a_second_ctrl_c_ends_jobs_that_do_not_listen(tmp_path):
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
 
 
+@in_both_ways
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *map(slow, range(1, 8))])
-def test_a_sweep_that_is_killed_again_and_again_runs_each_job_once(tmp_path, seed):
+def test_a_sweep_that_is_killed_again_and_again_runs_each_job_once(tmp_path, seed, way):
     """kill -9 of the sweep at random moments, also before it has started anything: the jobs that it leaves running are
     found again, no step is made twice, and nothing runs twice at a time."""
     moment, typed = random.Random(seed), ("dir=s", "x=1,2,3", "y=1,2", "steps=12", "pause=0.03", "jobs=2", "start=0.1")
@@ -184,8 +191,9 @@ def test_a_job_is_found_again_before_it_has_a_lock_of_its_own(tmp_path, delay):
     assert len(attempts(tmp_path / "s")[0]) == 1
 
 
+@in_both_ways
 @pytest.mark.slow
-def test_jobs_and_sweep_that_are_all_killed_are_continued(tmp_path):
+def test_jobs_and_sweep_that_are_all_killed_are_continued(tmp_path, way):
     typed = ("dir=s", "x=1,2", "steps=30", "pause=0.02", "jobs=2", "retries=0")
     running = begin(tmp_path, *typed)
     wait_for(lambda: steps(tmp_path / "s") > 10)
@@ -196,8 +204,9 @@ def test_jobs_and_sweep_that_are_all_killed_are_continued(tmp_path):
     assert_each_once(tmp_path / "s", 2, 30)
 
 
+@in_both_ways
 @pytest.mark.slow
-def test_ctrl_c_also_stops_the_jobs_of_a_sweep_that_was_killed(tmp_path):
+def test_ctrl_c_also_stops_the_jobs_of_a_sweep_that_was_killed(tmp_path, way):
     typed = ("dir=s", "x=1,2", "steps=4000", "pause=0.02", "jobs=2")
     running = begin(tmp_path, *typed)
     wait_for(lambda: steps(tmp_path / "s") > 4 and len(attempts(tmp_path / "s")) == 2)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from attnorm.errors import RunError
 from attnorm.run.folder import COST, TUNE, FolderLock, RunState, typed_follow_links
 from attnorm.run.trust import in_need_of_trust
 from attnorm.spec.compose import quoted
+from attnorm.sweeps.forkserver import Forked, ForkServer
 from attnorm.sweeps.jobs import Job
 
 LOOK = 0.1  # seconds between two looks at a process
@@ -51,32 +52,50 @@ def _text(path: Path) -> str:
     return str(path) if plain else quoted(str(path))
 
 
+def environment_of(job: Job, changes: Mapping[str, str | None]) -> dict[str, str]:
+    """The environment variables of a job. changes: to those of the sweep; None removes one."""
+    sweep = job.folder.resolve().parents[1 if job.purpose in (TUNE, COST) else 0]
+    group = {"WANDB_RUN_GROUP": sweep.name}  # read by wandb: the runs of a sweep are one group
+    hidden = HIDDEN_FROM_JOBS if "SLURM_JOB_ID" in os.environ else {}
+    variables = {**os.environ, **group, **hidden, **changes}
+    return {name: value for name, value in variables.items() if value is not None}
+
+
 def start_process(
-    job: Job, command: Sequence[str], lock: FolderLock, env: Mapping[str, str | None]
-) -> subprocess.Popen:
+    job: Job,
+    command: Sequence[str],
+    lock: FolderLock,
+    env: Mapping[str, str | None],
+    cores: Collection[int] = (),
+    server: ForkServer | None = None,
+) -> subprocess.Popen | Forked:
     """Starts the process of a job, whose lock is held; the lock is then held by the process alone.
 
     Its output is appended to console.log in the run folder. It is the leader of a session of its own, so that Ctrl-C
-    in a terminal reaches the sweep alone. env: changes to the environment variables; None removes one.
+    in a terminal reaches the sweep alone. env: changes to the environment variables of the sweep. cores: those that it
+    uses. server: that of this environment, which forks the process if it can.
     """
     assert lock.descriptor is not None
     run = job.run
     config = run.config_file
     if config.is_file() and not config.stat().st_size:
         config.unlink()  # killed between creating and writing it; an existing file would claim the folder
-    sweep = job.folder.resolve().parents[1 if job.purpose in (TUNE, COST) else 0]
-    group = {"WANDB_RUN_GROUP": sweep.name}  # read by wandb: the runs of a sweep are one group
-    changes = {**group, **(HIDDEN_FROM_JOBS if "SLURM_JOB_ID" in os.environ else {}), **env}
+    process: subprocess.Popen | Forked | None = None
     with open(run.console, "ab") as console:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=console,
-            stderr=subprocess.STDOUT,
-            env={name: value for name, value in {**os.environ, **changes}.items() if value is not None},
-            start_new_session=True,
-            pass_fds=[lock.descriptor],
-        )
+        if server is not None:
+            process = server.start(command[len(TRAIN) :], cores, lock.descriptor, console.fileno())
+        if process is None:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                env=environment_of(job, env),
+                start_new_session=True,
+                pass_fds=[lock.descriptor],
+            )
+            with suppress(OSError):
+                os.sched_setaffinity(process.pid, cores)
     lock.release()
     return process
 
@@ -111,6 +130,7 @@ class Remote:
             lock.release()
             return 0
         process = start_process(self.job, command_of(self.job, self.program), lock, self.env)
+        assert isinstance(process, subprocess.Popen)  # without a server
         started(process)
         try:
             while process.poll() is None:

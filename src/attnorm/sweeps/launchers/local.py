@@ -10,10 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from attnorm.sweeps.forkserver import Forked, ForkServer, takes_in_orphans
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.launchers.base import Attached, Handle
-from attnorm.sweeps.process import TRAIN, command_of, exit_code, start_process
+from attnorm.sweeps.process import TRAIN, command_of, environment_of, exit_code, start_process
 
+# Jobs of a sweep in SLURM, and those whose threads are bound to cores as PyTorch is imported, start fresh.
+UNSHARED = {"SLURM_JOB_ID", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"}
 GRACE = 30.0  # seconds that what a run has forked may outlive it
 
 
@@ -67,16 +70,30 @@ class Places:
 
 
 class LocalLauncher:
-    """Starts jobs as processes of this machine."""
+    """Starts jobs as processes of this machine, forked from a server if they can be."""
 
     def __init__(self, places: Places, program: Sequence[str] = TRAIN):
         self.places, self.program = places, program
+        self.servers: dict[frozenset[tuple[str, str]], ForkServer] = {}
+        self.forks = tuple(program) == TRAIN and UNSHARED.isdisjoint(os.environ) and takes_in_orphans()
 
     def has_room(self, job: Job | None = None) -> bool:
         place = self.places.take(job.gpus if job else 0)
-        if place is not None:
-            self.places.give_back(place)
-        return place is not None
+        if place is None:
+            return False
+        self.places.give_back(place)
+        server = self.server_of(job, place) if job else None
+        return server is None or server.is_ready()
+
+    def server_of(self, job: Job, place: Place) -> ForkServer | None:
+        """The server from which a job starts; None if it needs a fresh process."""
+        if not self.forks or job.uses_gpu or job.devices > 1:
+            return None
+        env = environment_of(job, environment(job, place))
+        key = frozenset(env.items())  # on 7 cores, two jobs differ in the number of their threads
+        if key not in self.servers:
+            self.servers[key] = ForkServer(env)
+        return self.servers[key]
 
     def start(self, job: Job) -> Handle | None:
         lock = job.run.job_lock
@@ -84,9 +101,8 @@ class LocalLauncher:
             return None
         place = self.places.take(job.gpus)
         assert place is not None, "start() without has_room()"
-        process = start_process(job, command_of(job, self.program), lock, environment(job, place))
-        with suppress(ProcessLookupError, OSError):
-            os.sched_setaffinity(process.pid, place.cores)
+        env, server = environment(job, place), self.server_of(job, place)
+        process = start_process(job, command_of(job, self.program), lock, env, place.cores, server)
         return _Child(job, process, self.places, place)
 
     def attach(self, job: Job, placed: Mapping[str, Any]) -> Handle | None:
@@ -97,7 +113,8 @@ class LocalLauncher:
         return handle if place is None else _Counted(job, self.places, place)
 
     def close(self) -> None:
-        pass
+        for server in self.servers.values():
+            server.close()
 
 
 def environment(job: Job, place: Place) -> dict[str, str]:
@@ -127,21 +144,21 @@ class _Counted(Attached):
 class _Child:
     """A job that this process has started."""
 
-    def __init__(self, job: Job, process: subprocess.Popen, places: Places, place: Place):
+    def __init__(self, job: Job, process: subprocess.Popen | Forked, places: Places, place: Place):
         self.job, self.process, self.places, self.place = job, process, places, place
         self.code: int | None = None
         self.ended_at: float | None = None
         self.placed = {"slot": place.slot, "gpus": list(place.gpus)}
 
     def has_ended(self) -> bool:
-        if self.process.poll() is None:
+        if (returncode := self.process.poll()) is None:
             return False
         self.ended_at = self.ended_at or time.monotonic()
         if self.job.run.job_lock.holder() is not None:  # something that the run has forked is left
             if time.monotonic() - self.ended_at > GRACE:
                 self.kill()
             return False
-        self.code = exit_code(self.process.returncode)
+        self.code = exit_code(returncode)
         self.places.give_back(self.place)
         return True
 
