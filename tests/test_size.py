@@ -22,9 +22,9 @@ from attnorm.data.sampler import TokenBatches
 from attnorm.tasks.task import task_of
 
 RECORDED = {
-    "lines of src": 52_994,
-    "files of src": 474,
-    "functions of src": 3763,
+    "lines of src": 53_252,
+    "files of src": 476,
+    "functions of src": 3779,
     "public names that several modules define": 133,
     "lines of tests per line of src": 1.07,
     "functions that an override passes": 161,
