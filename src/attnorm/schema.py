@@ -210,17 +210,17 @@ def _name(maker: object) -> str:
 def allowed(annotation: Any) -> str:
     """What a value may be, in words that an error message can quote: "whole numbers from 1 or null"."""
     try:
-        return describe(_adapter(annotation).json_schema())
+        return _describe(_adapter(annotation).json_schema())
     except PydanticUserError:  # a class that is not for YAML files
         return inspect.formatannotation(annotation)
 
 
-def describe(schema: Mapping[str, Any]) -> str:
+def _describe(schema: Mapping[str, Any]) -> str:
     """A JSON schema of a plain value in words. A description in the schema is used as it is."""
     if "description" in schema:
         return schema["description"]
     if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(map(describe, schema["anyOf"])))
+        return " or ".join(dict.fromkeys(map(_describe, schema["anyOf"])))
     if "enum" in schema:
         return ", ".join(map(str, schema["enum"]))
     if "const" in schema:
@@ -233,7 +233,7 @@ def describe(schema: Mapping[str, Any]) -> str:
         case "array":
             items = schema.get("prefixItems") or [schema.get("items", {})]
             count = f"{len(items)} " if "prefixItems" in schema else ""
-            return f"a list of {count}{' and '.join(dict.fromkeys(map(describe, items)))}"
+            return f"a list of {count}{' and '.join(dict.fromkeys(map(_describe, items)))}"
         case "string" if schema.get("minLength"):
             return "text that is not empty"
         case kind:

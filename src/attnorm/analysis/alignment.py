@@ -50,8 +50,8 @@ def alignment(run: LoadedRun, text: str) -> Alignment:
     to_words = weights @ columns.T  # (target tokens, source words)
     return Alignment(
         ((rows / rows.sum(1, keepdim=True)) @ to_words)[None],
-        words(run, [*target[1:], run.tokenizer.eos_id], of_target),
-        words(run, source, of_source),
+        _words(run, [*target[1:], run.tokenizer.eos_id], of_target),
+        _words(run, source, of_source),
         to_words.sum(0),
     )
 
@@ -78,7 +78,7 @@ def one_hot(numbers: Tensor) -> Tensor:
     return torch.nn.functional.one_hot(numbers).T.float()
 
 
-def words(run: LoadedRun, ids: Sequence[int], numbers: Tensor) -> list[str]:
+def _words(run: LoadedRun, ids: Sequence[int], numbers: Tensor) -> list[str]:
     """The texts of the words."""
     groups: list[list[int]] = [[] for _ in range(int(numbers[-1]) + 1)]
     for token, number in zip(ids, numbers.tolist(), strict=True):

@@ -112,7 +112,7 @@ def arms_of(runs: Sequence[Run]) -> list[Arm]:
     for run in runs:
         groups[repr(sorted(run.settings.items(), key=lambda item: item[0]))].append(run)
     members = [one_per_seed(group) for group in groups.values()]
-    names = labels_of([next((run for run in group if run.label), group[0]) for group in members])
+    names = _labels_of([next((run for run in group if run.label), group[0]) for group in members])
     arms = []
     for name, counting, group in zip(names, members, groups.values(), strict=True):
         older = [run for run in group if run.state is RunState.FINISHED and run not in counting]
@@ -128,7 +128,7 @@ def one_per_seed(runs: Iterable[Run]) -> tuple[Run, ...]:
     return tuple(best[seed] for seed in sorted(best))
 
 
-def labels_of(arms: Sequence[Run]) -> list[str]:
+def _labels_of(arms: Sequence[Run]) -> list[str]:
     """A label for each arm, given one run of each: its attention, and what tells it from others with that attention."""
     labels = []
     for arm in arms:
@@ -136,7 +136,7 @@ def labels_of(arms: Sequence[Run]) -> list[str]:
         alike = [run for run in arms if (run.attention_label, run.settings["task.name"]) == (attention, task)]
         keys = distinguishing([run.settings for run in alike])
         prefix = f"attention.options.{attention}."
-        told = [f"{key.removeprefix(prefix)}={shown(key, arm.settings[key])}" for key in keys if key in arm.settings]
+        told = [f"{key.removeprefix(prefix)}={_shown(key, arm.settings[key])}" for key in keys if key in arm.settings]
         labels.append(f"{attention} ({', '.join(told)})" if told else attention)
     names = [(arm.settings["task.name"], label) for arm, label in zip(arms, labels, strict=True)]
     # classes of one name in different modules look alike
@@ -163,7 +163,7 @@ def fewest(settings: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[s
     """
 
     def length(key: str) -> tuple[bool, int]:
-        return not key.endswith("_target_"), max(len(str(shown(key, its.get(key, "")))) for its in settings)
+        return not key.endswith("_target_"), max(len(str(_shown(key, its.get(key, "")))) for its in settings)
 
     ordered, chosen, kinds = sorted(keys, key=length), list[str](), number_of_kinds(settings, keys)
     while number_of_kinds(settings, chosen) < kinds:
@@ -176,7 +176,7 @@ def number_of_kinds(settings: Sequence[Mapping[str, Any]], keys: Sequence[str]) 
     return len({repr([its.get(key) for key in keys]) for its in settings})
 
 
-def shown(key: str, value: object) -> object:
+def _shown(key: str, value: object) -> object:
     """A value as a label shows it: a class without its module."""
     return str(value).rpartition(".")[2] if key.endswith("_target_") else value
 

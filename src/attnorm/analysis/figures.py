@@ -60,7 +60,7 @@ def draw_learned_scalar(name: str, rows: Rows, cfg: dict) -> "Figure":
     """
     words = name.replace("_", " ")
     caption = f"{words}\n{rates_of(cfg)}" + f"\n{NOTE}" * is_share(name)
-    figure, panels = draw_stacks([Quantity(words, stacks_of(rows, "value"))], caption, cfg)
+    figure, panels = draw_stacks([Quantity(words, _stacks_of(rows, "value"))], caption, cfg)
     if all(0 <= float(row["value"]) <= 1 for row in rows):  # shares: a small change should look small
         for axes in panels[0]:
             axes.set_ylim(-0.02, 1.02)
@@ -72,7 +72,7 @@ def draw_shares(members: dict[str, Rows], cfg: dict) -> "Figure":
 
     members: the rows of ``mix_<member>.csv`` by member.
     """
-    quantities = [Quantity(f"share of {member}", stacks_of(rows, "value")) for member, rows in members.items()]
+    quantities = [Quantity(f"share of {member}", _stacks_of(rows, "value")) for member, rows in members.items()]
     figure, panels = draw_stacks(quantities, f"shares of the members\n{rates_of(cfg)}\n{NOTE}", cfg)
     for axes in panels.flat:
         axes.set_ylim(-0.02, 1.02)
@@ -92,8 +92,8 @@ def draw_attention(rows: Rows, cfg: dict) -> "Figure":
     rows: of ``attention.csv``. There is one column of panels per stack, one colour per layer and one line per head.
     """
     quantities = [
-        Quantity("entropy (nats),\nmean over queries", stacks_of(rows, "entropy")),
-        Quantity("smallest column mass,\nmean over examples", stacks_of(rows, "column_mass"), log=True),
+        Quantity("entropy (nats),\nmean over queries", _stacks_of(rows, "entropy")),
+        Quantity("smallest column mass,\nmean over examples", _stacks_of(rows, "column_mass"), log=True),
     ]
     figure, _ = draw_stacks(quantities, "attention on the first validation batch", cfg)
     return figure
@@ -137,7 +137,7 @@ class Quantity:
         return [value for curve in heads for value in curve.values()]
 
 
-def stacks_of(rows: Rows, column: str) -> dict[str, Stack]:
+def _stacks_of(rows: Rows, column: str) -> dict[str, Stack]:
     """The curves of a column by stack, layer and head, ordered by step."""
     stacks: dict[str, Stack] = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
     for row in sorted(rows, key=lambda row: int(row["step"])):

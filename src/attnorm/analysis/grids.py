@@ -113,7 +113,7 @@ def grids_in(
     diverged = np.array([[its["means"][value] is None for value in values] for its in arms])
     for (number, place), failed in np.ndenumerate(diverged):
         if not failed:
-            runs = [Run(folder / TUNE / plain(name)) for name in arms[number]["tune"][values[place]]]
+            runs = [Run(folder / TUNE / _plain(name)) for name in arms[number]["tune"][values[place]]]
             found = [as_number(run.scores.get(metric)) if run.evaluation() else None for run in runs]
             scores[number, place] = [nan if value is None else direction * value for value in found]
     known = np.isfinite(scores).all(-1)
@@ -172,7 +172,7 @@ def other_values(
     return OtherValues(label, grid.key, differences, tuple(missing), grid.worse, tuple(diverged))
 
 
-def plain(name: object) -> str:
+def _plain(name: object) -> str:
     """The name of a run folder in a sweep. Raises ValueError for anything else."""
     if not is_name(name):
         raise ValueError(name)
@@ -184,6 +184,6 @@ def runs_in(folder: Path, names: Sequence[object]) -> dict[int, Run]:
     runs: dict[int, Run] = {}
     for name in names:
         with suppress(RunError):
-            run = Run(folder / TUNE / plain(name))
+            run = Run(folder / TUNE / _plain(name))
             runs[run.seed] = run
     return runs

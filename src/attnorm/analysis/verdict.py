@@ -38,7 +38,7 @@ COSTS = {
 }
 
 
-def costs_of(run: Run) -> dict[str, float]:
+def _costs_of(run: Run) -> dict[str, float]:
     """The costs of a run by name, as in COSTS, as far as they are recorded. On a GPU, the memory is that of the GPU."""
     memory = run.summary.get("peak_memory")
     memory = memory if isinstance(memory, dict) else {}
@@ -56,7 +56,7 @@ def mean_costs(runs: Iterable[Run]) -> dict[str, float]:
     """The mean of each cost over the runs that have recorded it."""
     values: dict[str, list[float]] = defaultdict(list)
     for run in runs:
-        for name, value in costs_of(run).items():
+        for name, value in _costs_of(run).items():
             values[name].append(value)
     return {name: sum(each) / len(each) for name, each in values.items()}
 

@@ -123,11 +123,11 @@ def self_checks(device: torch.device, dtypes: Iterable[torch.dtype], widths: Ite
         case, fallback = (device, dtype, width, causal), kernels.FALLBACK
         outcomes = {it.name: kernels.check(it, case) for it in [*kernels.candidates(*case[:3]), fallback]}
         used = next((name for name, reason in outcomes.items() if reason is None), fallback.name)
-        found.append(SelfCheck(name_of(dtype), width, causal, used, outcomes))
+        found.append(SelfCheck(_name_of(dtype), width, causal, used, outcomes))
     return found
 
 
-def name_of(dtype: torch.dtype) -> str:
+def _name_of(dtype: torch.dtype) -> str:
     """'float32' for torch.float32."""
     return str(dtype).removeprefix("torch.")
 
@@ -156,7 +156,7 @@ def speeds(sizes: Sizes, dtype: torch.dtype, device: str, seconds: float) -> Ite
                     continue
                 except Exception as error:  # of any kind: what cannot be measured is part of the result
                     why = reason(error)
-            yield LeftOut(name_of(dtype), length, name, why)
+            yield LeftOut(_name_of(dtype), length, name, why)
         if not first:
             return
         rounds = max(1, min(sizes.rounds, int((end - time.perf_counter()) / 6 / sum(first.values()))))
@@ -164,12 +164,12 @@ def speeds(sizes: Sizes, dtype: torch.dtype, device: str, seconds: float) -> Ite
         try:
             found = seconds_per_step({name: attends[name] for name in first}, inputs, rounds, warmup=0)
         except Exception as error:
-            yield from (LeftOut(name_of(dtype), length, name, reason(error)) for name in first)
+            yield from (LeftOut(_name_of(dtype), length, name, reason(error)) for name in first)
             return
         for name, values in found.items():
             ratios = [a / b for a, b in zip(values, found[BASE], strict=True)]
             spread = median(ratios), min(ratios), max(ratios)
-            case = name_of(dtype), length, name, computed_by(name, inputs[0])
+            case = _name_of(dtype), length, name, computed_by(name, inputs[0])
             yield Speed(
                 *case, rounds, 1000 * median(values), *spread, megabytes[name], megabytes[name] / megabytes[BASE]
             )

@@ -150,7 +150,7 @@ class Sites(dict[str, Site]):
         if self.default is None or not self:
             return
         left = {name: site for name, site in self.items() if site.key == DEFAULT}
-        key = f"attention.{DEFAULT}={as_typed(self.tables[DEFAULT])}"
+        key = f"attention.{DEFAULT}={_as_typed(self.tables[DEFAULT])}"
         typed = self.typed is not None and self.was_typed(f"attention.{DEFAULT}")
         yield not left and typed, key, f"has no effect, because every site of the model is set ({', '.join(self)})"
         default = dict(self.default.normalizers())
@@ -182,7 +182,7 @@ class Sites(dict[str, Site]):
         for name, value in self.tables.items():
             if name in (*TABLES, *self) or not is_normalizer(value) or {*normalizers_of(value)} == {"softmax"}:
                 continue
-            all_set, key = self.keys() <= self.tables.keys(), f"attention.{name}={as_typed(value)}"
+            all_set, key = self.keys() <= self.tables.keys(), f"attention.{name}={_as_typed(value)}"
             yield name != DEFAULT, key, f"has no effect, because {has_only}"
             yield name == DEFAULT and all_set, key, f"has no effect, because softmax is set for {', '.join(self)}"
 
@@ -211,7 +211,7 @@ class Sites(dict[str, Site]):
         'all' if every site has that normalizer, then by the priors, banks, options of the layer and scorers. Examples:
         'hnas', 'entmax_all', 'softmax_cross-dnas_prefix', 'dnas_prior-encoder-t5', 'dnas_gate-encoder-headwise'.
         """
-        labels = {name: label_of(site.names) for name, site in self.items()}
+        labels = {name: _label_of(site.names) for name, site in self.items()}
         parts, others = [*labels.values()][:1], [*labels][1:]
         if others and {*labels.values()} == {*parts} != {"softmax"}:
             parts.append("all")
@@ -233,17 +233,17 @@ class Sites(dict[str, Site]):
         """The normalizer of every site, such as 'encoder hnas; decoder, cross softmax (autoregressive)'."""
         groups: dict[str, list[str]] = {}
         for name, site in self.items():
-            groups.setdefault(f"{label_of(site.names)}{' (autoregressive)' * site.autoregressive}", []).append(name)
+            groups.setdefault(f"{_label_of(site.names)}{' (autoregressive)' * site.autoregressive}", []).append(name)
         return "; ".join(f"{', '.join(names)} {label}" for label, names in groups.items())
 
 
-def label_of(names: list[str]) -> str:
+def _label_of(names: list[str]) -> str:
     """A short name for the normalizers of a site: 'hnas', or 'hnas*6+softmax*6' for one name per layer."""
     runs = [(name, len([*group])) for name, group in groupby(map(short_name, names))]
     return "+".join(name if count == 1 else f"{name}*{count}" for name, count in runs)
 
 
-def as_typed(value: str | list[str]) -> str:
+def _as_typed(value: str | list[str]) -> str:
     """The normalizers of a site in the syntax of a command-line argument: 'dnas' or '[dnas,softmax]'."""
     return value if isinstance(value, str) else f"[{','.join(value)}]"
 

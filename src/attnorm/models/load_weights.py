@@ -71,7 +71,7 @@ def load_into(model: nn.Module, tensors: dict[str, Tensor]) -> LoadReport:
     mismatch, and the model is unchanged.
     """
     parameters = {k: v for k, v in model.state_dict(keep_vars=True).items() if not k.startswith(TASK_HEADS)}
-    sources = {name: source for name in parameters if (source := source_of(name, model, tensors))}
+    sources = {name: source for name in parameters if (source := _source_of(name, model, tensors))}
     problems = [problem for name in sources if (problem := misfit(name, parameters[name], tensors[sources[name]]))]
 
     first: dict[int, str] = {}  # the source of each parameter; a tied parameter has several names
@@ -102,7 +102,7 @@ def load_into(model: nn.Module, tensors: dict[str, Tensor]) -> LoadReport:
     return LoadReport(list(sources), missing + anew, unused)
 
 
-def source_of(name: str, model: nn.Module, tensors: dict[str, Tensor]) -> str | None:
+def _source_of(name: str, model: nn.Module, tensors: dict[str, Tensor]) -> str | None:
     """The name of the tensor that is copied to a parameter of the model, or None."""
     if name in tensors:
         return name

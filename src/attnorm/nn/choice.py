@@ -38,16 +38,16 @@ def normalizer_of(choice: Choice, **facts: Any) -> Normalizer:
 def without_parameters(name: str, device: torch.device) -> Normalizer:
     """The normalizer of a name, in eval mode. Raises ValueError for one with parameters: nothing would train them."""
     if torch.compiler.is_compiling():  # the compiler can make an object of a class, but not find the class
-        return class_of(name)().to(device).eval()
+        return _class_of(name)().to(device).eval()
     return built(name, device)
 
 
-def class_of(name: str) -> type[Normalizer]:
+def _class_of(name: str) -> type[Normalizer]:
     return type(built(name, torch.device("cpu")))
 
 
 # What torch.compiler.assume_constant_result sets. Calling it would import the compiler, which takes as long as torch.
-class_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_class_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @cache

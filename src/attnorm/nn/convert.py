@@ -72,7 +72,7 @@ def convert(model: Model, normalizer: Choice) -> Model:
             module.register_forward_pre_hook(with_source, with_kwargs=True)
         if isinstance(module, nn.TransformerDecoderLayer) and hand_over not in module._forward_pre_hooks.values():
             module.register_forward_pre_hook(hand_over, with_kwargs=True)
-            module.register_forward_hook(forget, always_call=True)
+            module.register_forward_hook(_forget, always_call=True)
     return model
 
 
@@ -94,7 +94,7 @@ def hand_over(layer: Any, args: tuple, kwargs: Mapping[str, Any]) -> None:
     layer.multihead_attn.padded_queries = args[4] if len(args) > 4 else kwargs.get("tgt_key_padding_mask")
 
 
-def forget(layer: Any, *_: Any) -> None:
+def _forget(layer: Any, *_: Any) -> None:
     layer.multihead_attn.padded_queries = None
 
 

@@ -30,9 +30,9 @@ def read_masks(
     Raises ValueError for a mask of another dtype or shape, and for masks with which the normalizer is not defined.
     """
     batch, n_queries, n_keys = shape
-    check("attn_mask", attn_mask)
-    check("key_padding_mask", key_padding_mask, (batch, n_keys))
-    check("query_padding_mask", query_padding_mask, (batch, n_queries), bool_only=True)
+    _check("attn_mask", attn_mask)
+    _check("key_padding_mask", key_padding_mask, (batch, n_keys))
+    _check("query_padding_mask", query_padding_mask, (batch, n_queries), bool_only=True)
     # looking at values would divide a compiled graph: there, a float mask is added even if it is 0 where it allows
     look = not torch.compiler.is_compiling() or normalizer.needs_queries
     pairs, bias, keys = None, None, None
@@ -51,7 +51,7 @@ def read_masks(
     return (mask if pairs is None or padding is None else pairs & padding), bias
 
 
-def check(name: str, mask: Tensor | None, shape: tuple[int, ...] | None = None, bool_only: bool = False) -> None:
+def _check(name: str, mask: Tensor | None, shape: tuple[int, ...] | None = None, bool_only: bool = False) -> None:
     """Raises ValueError for a mask of another dtype, or of another shape if there is only one."""
     if mask is None:
         return

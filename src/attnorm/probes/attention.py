@@ -26,7 +26,7 @@ class Attention(nn.Module):
         alone = [seeded(lambda: arm.normalizer(1, width), seed) for seed in seeds]
         self.together = are_heads(alone[0], arm.normalizer(2, width), width)
         if self.together:
-            alone = [joined(alone, arm.normalizer(len(seeds), width))]
+            alone = [_joined(alone, arm.normalizer(len(seeds), width))]
         self.normalizers: Any = nn.ModuleList(alone)
         priors = [seeded(lambda: build_prior(CONTENT, width=width, heads=1), seed) for seed in seeds]
         self.priors: Any = nn.ModuleList(priors) if arm.has_prior else None
@@ -91,7 +91,7 @@ def seeded(build: Callable[[], Part], seed: int) -> Part:
         return build()
 
 
-def joined(alone: Sequence[Normalizer], joint: Normalizer) -> Normalizer:
+def _joined(alone: Sequence[Normalizer], joint: Normalizer) -> Normalizer:
     """`joint` with the parameters of several normalizers, one after the other."""
     states = [one.state_dict() for one in alone]
     joint.load_state_dict({name: torch.cat([state[name] for state in states]) for name in states[0]})
@@ -117,4 +117,4 @@ def are_heads(one: Normalizer, two: Normalizer, width: int) -> bool:
 
     q = torch.randn(1, 2, 5, width, generator=torch.Generator().manual_seed(0))
     alone = torch.cat([weights(one, q[:, :1]), weights(one, q[:, 1:])], 1)
-    return torch.allclose(weights(joined([one, one], two), q), alone, atol=1e-6)
+    return torch.allclose(weights(_joined([one, one], two), q), alone, atol=1e-6)

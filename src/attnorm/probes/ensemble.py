@@ -54,7 +54,7 @@ class AdamW:
     def __init__(self, model: nn.Module, rates: Sequence[float]):
         self.count = 0
         fast = {id(p) for part in model.modules() if isinstance(part, TrainingHooks) for p in part.fast_parameters()}
-        alone = members_of(model)
+        alone = _members_of(model)
         self.state = []
         for parameter in model.parameters():
             member = alone.get(id(parameter))
@@ -81,7 +81,7 @@ class AdamW:
             parameter.grad = None
 
 
-def members_of(model: nn.Module) -> dict[int, int]:
+def _members_of(model: nn.Module) -> dict[int, int]:
     """The member to which each parameter belongs, by id, for parameters that have no axis for members."""
     lists: list[Any] = []
     for part in model.modules():

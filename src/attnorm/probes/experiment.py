@@ -126,7 +126,7 @@ def compare(
             for arm in arms_of(it.cell)
             if arm not in it.failed
         ]
-        for it, job, result in results_of(jobs, folder, workers, report):
+        for it, job, result in _results_of(jobs, folder, workers, report):
             if isinstance(result, Result):
                 of_rate = result.selection.reshape(len(job.rates), -1)
                 it.tuning.setdefault(job.arm, {}).update(zip(job.rates, of_rate, strict=True))
@@ -139,7 +139,7 @@ def compare(
     for _ in range(2 * plan.extensions + 1):
         tune(plan.fit, grids)
         for it in found:
-            grids[it.cell] = [[rate] for rate in further_rates(plan, it)]
+            grids[it.cell] = [[rate] for rate in _further_rates(plan, it)]
             added[it.cell] += grids[it.cell]
         if not any(grids.values()):
             break
@@ -151,7 +151,7 @@ def compare(
         for arm in [*plan.fit(it.cell), *nulls]
         if arm not in it.failed
     ]
-    for it, job, result in results_of(tests, folder, workers, report):
+    for it, job, result in _results_of(tests, folder, workers, report):
         if isinstance(result, Failure):
             it.failed[job.arm] = result.reason
         elif result.all_diverged:
@@ -160,7 +160,7 @@ def compare(
             it.tests[job.arm] = result
             it.seconds += result.seconds
     others = [(it, plan.test(it.cell, arm, rate)) for it in found for arm, of in further(it).items() for rate in of]
-    for it, job, result in results_of(others, folder, workers, report):
+    for it, job, result in _results_of(others, folder, workers, report):
         if isinstance(result, Result):
             it.further.setdefault(job.arm, {})[job.rates[0]] = result
             it.seconds += result.seconds
@@ -172,7 +172,7 @@ def best_rate(scores: Mapping[float, np.ndarray]) -> float:
     return max(sorted(scores), key=lambda rate: float(np.nan_to_num(scores[rate], nan=-np.inf).mean()))
 
 
-def further_rates(plan: Plan, found: Found) -> list[float]:
+def _further_rates(plan: Plan, found: Found) -> list[float]:
     """The rates to add to the grid of a cell, for all arms, because the best one of some arm is at its edge."""
     rates = sorted({rate for scores in found.tuning.values() for rate in scores})
     if not rates:
@@ -185,7 +185,7 @@ def further_rates(plan: Plan, found: Found) -> list[float]:
     return further
 
 
-def results_of(
+def _results_of(
     jobs: Iterable[tuple[Found, Job]], folder: Path, workers: int, report: Report
 ) -> Iterator[tuple[Found, Job, Result | Failure]]:
     """The result of each job, from the folder or by running it. A job that fails does not stop the others.

@@ -102,12 +102,12 @@ class Job:
         """The name of the result's files in the folder, without the suffix. It ends with a hash of `identity`."""
         rates = "_".join(f"{rate:g}" for rate in self.rates)
         title = f"{self.cell.title}/{Arm(self.arm, self.options).short}".replace(" ", "-")
-        return f"{title}.{'tune' if self.tune else 'test'}_{rates}.{digest(json.dumps(self.identity()), 8)}"
+        return f"{title}.{'tune' if self.tune else 'test'}_{rates}.{_digest(json.dumps(self.identity()), 8)}"
 
     def identity(self) -> dict[str, Any]:
         """What the result depends on. Own classes, and those that they inherit from, are known by their source."""
         own = [it for it in self.classes() if it.__module__.split(".")[0] not in LIBRARIES]
-        sources = dict(sorted((f"{it.__module__}.{it.__qualname__}", digest(source_of(it), 16)) for it in own))
+        sources = dict(sorted((f"{it.__module__}.{it.__qualname__}", _digest(_source_of(it), 16)) for it in own))
         fields = json.loads(json.dumps(asdict(self)))
         return {**fields, "sources": sources, "attnorm": version("attnorm")}
 
@@ -129,12 +129,12 @@ class Job:
 LIBRARIES = ("attnorm", "torch", "builtins", "abc", "typing")  # packages whose classes are not own ones
 
 
-def digest(text: str, digits: int) -> str:
+def _digest(text: str, digits: int) -> str:
     """The first digits of a hash of a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:digits]
 
 
-def source_of(cls: type) -> str:
+def _source_of(cls: type) -> str:
     """The text of the module of a class; its name if the text is not known."""
     try:
         return inspect.getsource(inspect.getmodule(cls) or cls)
@@ -178,7 +178,7 @@ def run(job: Job) -> Result:
     arm = Arm(job.arm, job.options)
     seeds, rates = list(job.seeds) * len(job.rates), [rate for rate in job.rates for _ in job.seeds]
     with torch.random.fork_rng(devices=[]):  # for normalizers that draw random numbers themselves
-        torch.manual_seed(int(digest(job.stem, 8), 16))
+        torch.manual_seed(int(_digest(job.stem, 8), 16))
         return scored(job, probe, train(probe, arm, seeds, rates, job.updates))
 
 

@@ -80,12 +80,12 @@ def check_same_members(name: str, options: Mapping[str, Any], of_run: Mapping[st
     mine, theirs = scalars_of(name, options), scalars_of(name, of_run)
     if mine != theirs:
         raise ValueError(f"the run mixes {', '.join(theirs)}, but this one mixes {', '.join(mine)}")
-    for member, other in zip(members_of(name, options), members_of(name, of_run), strict=True):
+    for member, other in zip(_members_of(name, options), _members_of(name, of_run), strict=True):
         if member != other:
             raise ValueError(f"the run mixes {other}, but this one mixes {member}")
 
 
-def members_of(name: str, options: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _members_of(name: str, options: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The members of a mix, each with its options; an empty list for the other mixtures."""
     if name != "mix":
         return []

@@ -71,7 +71,7 @@ def resolve_init(cfg: dict, checkpoint: Path | None = None) -> dict:
         if isinstance(asked, int) and most is not None and asked > most:
             problems.append(f"model.{name}={asked}: {key} has {most} positions")
     try:
-        cls, pieces = tokenizer_class(tokenizer), pieces_of(tokenizer)
+        cls, pieces = tokenizer_class(tokenizer), _pieces_of(tokenizer)
     except ValueError as error:
         problems += str(error).splitlines()
     else:
@@ -89,7 +89,7 @@ def resolve_init(cfg: dict, checkpoint: Path | None = None) -> dict:
     return {**cfg, "model": {**model, **shape}, "tokenizer": tokenizer}
 
 
-def pieces_of(tokenizer: dict) -> int:
+def _pieces_of(tokenizer: dict) -> int:
     """The vocabulary size of a tokenizer that is read from a file. Raises DataError if it is not a tokenizer."""
     if problems := check_tokenizer(tokenizer):
         raise ConfigError(problems)

@@ -62,7 +62,7 @@ def resolve(
     if checkpoint is None and isinstance(settings["ckpt_path"], str):
         checkpoint = Path(settings["ckpt_path"])
     settings = resolve_init(settings, checkpoint)
-    config = read(settings, task, problems, ("train", "validation"), typed)
+    config = _read(settings, task, problems, ("train", "validation"), typed)
     run = problems.typed("run", RunSettings, settings["run"])
     trainer = read_trainer(settings["trainer"], problems)
     groups = {key.split(".")[0] for key in typed}
@@ -79,7 +79,7 @@ def resolve(
         loggers = read_entries("logger", settings["logger"], problems)
         trainer = check_trainer(trainer, problems)
     if problems and (foreign := defaults_of_others(problems, typed)):
-        return resolve(without(composed, foreign), overrides, checkpoint)
+        return resolve(_without(composed, foreign), overrides, checkpoint)
     if problems or config is None:
         raise ConfigError([with_owners(problem, settings) for problem in problems])
     config = replace(config, run=run, trainer=trainer, optimization=optimization, checkpoint=checkpoint)
@@ -96,7 +96,7 @@ def resolve_recorded(settings: Mapping[str, Any], splits: Sequence[str] = ()) ->
     """
     problems = Problems()
     settings = with_defaults(settings)
-    config = read(settings, problems.class_of("task", settings["task"], Task), problems, splits, None)
+    config = _read(settings, problems.class_of("task", settings["task"], Task), problems, splits, None)
     if problems or config is None:
         raise ConfigError(problems)
     return config
@@ -130,7 +130,7 @@ def completed(settings: dict[str, Any], problems: Problems) -> tuple[dict[str, A
     return (task.completed(settings) if task else settings), task
 
 
-def read(
+def _read(
     settings: dict[str, Any],
     task: type[Task] | None,
     problems: Problems,
@@ -264,10 +264,10 @@ def defaults_of_others(problems: Iterable[str], typed: Collection[str]) -> set[s
     return {key for key in unknown - {*typed} if key.rpartition(".")[0] + "." in replaced}
 
 
-def without(settings: Mapping[str, Any], keys: Collection[str], group: str = "") -> dict[str, Any]:
+def _without(settings: Mapping[str, Any], keys: Collection[str], group: str = "") -> dict[str, Any]:
     """The settings without some keys, such as "optimizer.betas"."""
     return {
-        name: without(value, keys, f"{group}{name}.") if isinstance(value, Mapping) else value
+        name: _without(value, keys, f"{group}{name}.") if isinstance(value, Mapping) else value
         for name, value in settings.items()
         if f"{group}{name}" not in keys
     }

@@ -46,7 +46,7 @@ def changed(recorded: Mapping[str, Any], changes: Sequence[tuple[str, Any]]) -> 
             problems.append(f"{key}={value}: type single keys here, such as {key}.<name>=<value>")
         elif (
             OmegaConf.select(cfg, key, default="absent") == "absent"
-            and key not in (names := dict(leaves(plain(cfg))))
+            and key not in (names := dict(leaves(_plain(cfg))))
             and key not in allowed  # an older version may not have recorded it
         ):
             problems.append(f"{key}: the run's config has no such key.{nearest(key, names)}")
@@ -55,7 +55,7 @@ def changed(recorded: Mapping[str, Any], changes: Sequence[tuple[str, Any]]) -> 
     problems += [f"{key}: must be given, as in {key}=<value>" for key in OmegaConf.missing_keys(cfg)]
     if problems:
         raise ConfigError(problems)
-    return {**plain(cfg), "ckpt_path": None, "resume": None}  # nothing is resumed here
+    return {**_plain(cfg), "ckpt_path": None, "resume": None}  # nothing is resumed here
 
 
 def recorded_settings(folder: Path, arguments: list[str], *, is_first: bool = True) -> tuple[dict[str, Any], list[str]]:
@@ -84,7 +84,7 @@ def recorded_settings(folder: Path, arguments: list[str], *, is_first: bool = Tr
             problems += [it for it in _apply(setting, cfg) if is_first or not setting.removes]
     if problems:
         raise ConfigError(problems)
-    settings, keys = plain(cfg), [setting.key for setting in typed]
+    settings, keys = _plain(cfg), [setting.key for setting in typed]
     check_names(settings, is_trusted, training=True, typed=keys)
     paths = own_cache(settings.get("paths", {}), is_trusted, keys)
     return {**settings, "paths": paths, "resume": str(folder)}, changes
@@ -103,12 +103,12 @@ def _apply(setting: Setting, cfg: Any) -> Iterator[Problem]:
         else:
             yield Problem.about(key, f"~{key}: the run being resumed has no such entry to remove")
     elif key in RESUMABLE:
-        chosen, kept = group_of_file(key, str(value)), plain(cfg).get(key) or {}
+        chosen, kept = group_of_file(key, str(value)), _plain(cfg).get(key) or {}
         if key == "trainer":
             of_file = {name: chosen[name] for name in DEVICES if name in chosen}
             chosen = {name: setting for name, setting in kept.items() if name not in DEVICES} | of_file
         cfg[key] = chosen
-        before, now = (dict(leaves({key: plain(OmegaConf.create(it))})) for it in (kept, chosen))
+        before, now = (dict(leaves({key: _plain(OmegaConf.create(it))})) for it in (kept, chosen))
         differing = [name for name in {**before, **now} if before.get(name) != now.get(name)]
         resets = (Problem(name, f"was {in_yaml(before.get(name))}", now.get(name)) for name in differing)
         if differing:
@@ -120,7 +120,7 @@ def _apply(setting: Setting, cfg: Any) -> Iterator[Problem]:
         yield Problem(key, f"cannot be set when a run continues in its folder; allowed: {allowed}", value)
 
 
-def plain(cfg: Any, resolve: bool = True) -> dict[str, Any]:
+def _plain(cfg: Any, resolve: bool = True) -> dict[str, Any]:
     """The values of an OmegaConf mapping."""
     content: Any = OmegaConf.to_container(cfg, resolve=resolve)
     return content
@@ -128,4 +128,4 @@ def plain(cfg: Any, resolve: bool = True) -> dict[str, Any]:
 
 def group_of_file(group: str, name: str) -> dict[str, Any]:
     """conf/<group>/<name>.yaml with its own defaults."""
-    return plain(compose_files((f"{group}={name}",), (CONF,))[group], resolve=False)
+    return _plain(compose_files((f"{group}={name}",), (CONF,))[group], resolve=False)

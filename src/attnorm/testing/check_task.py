@@ -61,7 +61,7 @@ def check_task(
         for name in chosen:
             cause = next((it.name for it in report.failures if it.name == a_run_finishes.__name__), None)
             meaning = (PROPERTIES[name].__doc__ or "").strip()
-            result = result_of(name, meaning, runs) if cause is None else Result(name, "not tested", meaning, cause)
+            result = _result_of(name, meaning, runs) if cause is None else Result(name, "not tested", meaning, cause)
             report.results.append(result)
             if cause is None:
                 say(result, flush=True)
@@ -75,7 +75,7 @@ def check_task(
     return report
 
 
-def result_of(name: str, meaning: str, runs: TaskRuns) -> Result:
+def _result_of(name: str, meaning: str, runs: TaskRuns) -> Result:
     """Tries one property; whatever the task raises is a failure of it, not of the suite."""
     try:
         PROPERTIES[name](runs)

@@ -97,15 +97,15 @@ def print_table(title: str, rows: Sequence[Sequence[str]]) -> None:
     turned = list(zip(*rows, strict=True))
     ways = (rows, turned) if len(rows[0]) - 1 <= WIDE else (turned, rows)
     unlimited = console.options.update(width=UNLIMITED)  # the width that a table would like to have
-    widths = [console.measure(table_of(title, way), options=unlimited) for way in ways]
+    widths = [console.measure(_table_of(title, way), options=unlimited) for way in ways]
     fitting = [way for way, width in zip(ways, widths, strict=True) if width.maximum <= console.width]
     if not fitting and widths[ways.index(turned)].minimum <= console.width:
         fitting = [turned]
     for shown in fitting[:1] or [list(zip(rows[0], row, strict=True)) for row in rows[1:]]:
-        console.print(table_of(title, shown))
+        console.print(_table_of(title, shown))
 
 
-def table_of(title: str, rows: Sequence[Sequence[str]]) -> Table:
+def _table_of(title: str, rows: Sequence[Sequence[str]]) -> Table:
     """A table whose first row is the header and whose first column has labels; the other columns have numbers."""
     header, *body = rows
     table = Table(title=escape(title), title_justify="left")

@@ -20,7 +20,7 @@ PARENT = "ATTNORM_PARENT"  # environment variable: the number of the process tha
 LAUNCHER = -1  # the "rank" of the process that started this one, if it is not a rank itself
 
 
-def machine() -> str:
+def _machine() -> str:
     """The machine, or the container in it, within which process numbers mean the same."""
     space = Path("/proc/self/ns/pid")
     return f"{socket.gethostname()} {os.readlink(space) if space.exists() else ''}"
@@ -50,7 +50,7 @@ class Peers:
     @classmethod
     def of(cls, ranks: Ranks) -> "Peers":
         """All ranks must call it. There are no peers if the system has no pidfd."""
-        here = machine()
+        here = _machine()
         processes = ranks.gather((here, os.getpid()))
         if not hasattr(os, "pidfd_open"):
             return cls()

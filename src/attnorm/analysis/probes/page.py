@@ -32,11 +32,11 @@ def write_page(cells: Sequence[CellResults], arms: Sequence[Arm], path: Path, co
 
     command: the command line of the comparison. note: a text above the results.
     """
-    write_text(path, html_of(cells, arms, command, note))
+    write_text(path, _html_of(cells, arms, command, note))
     return path
 
 
-def html_of(cells: Sequence[CellResults], arms: Sequence[Arm], command: str, note: str) -> str:
+def _html_of(cells: Sequence[CellResults], arms: Sequence[Arm], command: str, note: str) -> str:
     """The page as a text."""
     templates = environment("attnorm.analysis.probes")
     templates.filters["number"] = lambda value, form: "" if isnan(value) else format(value, form)
@@ -52,7 +52,7 @@ def html_of(cells: Sequence[CellResults], arms: Sequence[Arm], command: str, not
         arms=[arm.short for arm in compared],
         columns=columns_of(cells),
         was_trained=was_trained,
-        heat=heat_map(cells, compared),
+        heat=_heat_map(cells, compared),
         at_an_edge=at_an_edge(cells),
         figures={name: svg for name, svg in figures.items() if svg},
         sentences=sentences(cells, compared),
@@ -73,7 +73,7 @@ def was_trained(probe: Probe, size: int) -> bool:
     return size in (probe.train_sizes or (probe.size,))
 
 
-def heat_map(cells: Sequence[CellResults], arms: Sequence[Arm]) -> list[tuple[str, list[Entry]]]:
+def _heat_map(cells: Sequence[CellResults], arms: Sequence[Arm]) -> list[tuple[str, list[Entry]]]:
     """For each arm, its entry in every column."""
     rows = []
     for arm in arms:

@@ -111,7 +111,7 @@ def results_of_cell(found: Found, arms: Sequence[Arm], rates: Sequence[float]) -
                     difference = paired_difference(scores.astype(float) - base, level=LEVEL)
                 else:
                     verdict = NOT_FINITE
-            row = row_of(found, arm, size, null, ceiling, difference)
+            row = _row_of(found, arm, size, null, ceiling, difference)
             if difference is not None and difference.no_verdict is None:
                 row = over_rates(row, found, arm.label, baseline)
             rows.append(replace(row, verdict=verdict) if verdict else row)
@@ -124,7 +124,7 @@ def results_of_cell(found: Found, arms: Sequence[Arm], rates: Sequence[float]) -
     return CellResults(found, judged(rows, found, arms, rates), curves, {**unfit, **found.failed})
 
 
-def row_of(found: Found, arm: Arm, size: int, null: float, ceiling: float, difference: Difference | None) -> Row:
+def _row_of(found: Found, arm: Arm, size: int, null: float, ceiling: float, difference: Difference | None) -> Row:
     """The row of an arm without its verdict."""
     probe, result = found.cell.probe(), found.tests[arm.label]
     of_seeds = result.scores[size].mean(1)

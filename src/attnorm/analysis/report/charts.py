@@ -235,7 +235,7 @@ def log_scale(points: Sequence[Point]) -> "alt.Scale":
     """A logarithmic scale; what is below its lower end is drawn there."""
     import altair as alt
 
-    return alt.Scale(type="log", domainMin=log_floor(points), clamp=True)
+    return alt.Scale(type="log", domainMin=_log_floor(points), clamp=True)
 
 
 def axis_format(points: Sequence[Point]) -> str:
@@ -245,7 +245,7 @@ def axis_format(points: Sequence[Point]) -> str:
     return ".6~g"  # with "~g", the browser writes 10 as 1e+1 on a logarithmic axis
 
 
-def log_floor(points: Sequence[Point]) -> float:
+def _log_floor(points: Sequence[Point]) -> float:
     """The lower end of a logarithmic axis: the smallest positive mean, or a power of ten if there are zeros."""
     positive = [point.mean for point in points if point.mean > 0]
     if not positive:

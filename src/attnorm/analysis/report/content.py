@@ -129,7 +129,7 @@ def collect(
     for arms in by_task.values():
         check_code(arms)
     baselines = baselines_of(by_task, baseline)
-    pending = [*waiting, *(unfinished(by_task) if at_work else ())]
+    pending = [*waiting, *(_unfinished(by_task) if at_work else ())]
     results = {task: results_of(arms, baselines[task], metric, split, level, pending) for task, arms in by_task.items()}
     if metric is not None and (error := unknown_metric(metric, results.values())):
         raise error
@@ -143,7 +143,7 @@ def collect(
         title=title_for(by_task, baselines) if by_task or not searches else searches[0].title,
         written=f"{datetime.now():%Y-%m-%d %H:%M:%S}",
         places=[str(place) for place in places],
-        facts=facts_of(arms, waiting),
+        facts=_facts_of(arms, waiting),
         tasks=tasks,
         searches=searches,
         troubles=[*troubles_of(arms), *unreadable],
@@ -164,7 +164,7 @@ def baselines_of(by_task: dict[str, list[Arm]], label: str | None) -> dict[str, 
     }
 
 
-def unfinished(by_task: dict[str, list[Arm]]) -> list[str]:
+def _unfinished(by_task: dict[str, list[Arm]]) -> list[str]:
     """The runs that have ended without finishing, which a sweep that is at work may resume."""
     return [
         name_of(arm, run) for arms in by_task.values() for arm in arms for run in arm.runs if run.state.is_unfinished
@@ -188,7 +188,7 @@ def task_page(anchor: str, arms: Sequence[Arm], baseline: Arm, results: Results,
         withheld=withheld_lines(main.withheld) if main else [],
         headline=headline(main, results.missing) if main else "There is nothing to compare yet.",
         setup=setup,
-        warnings=[*warnings_of(setup, main, metric), *depending(tunings, main.verdicts if main else [])],
+        warnings=[*_warnings_of(setup, main, metric), *depending(tunings, main.verdicts if main else [])],
         verdicts=[verdict for verdict in main.verdicts if not (main.withheld and verdict.is_silent)] if main else [],
         notes=[
             *(it.choice(arms) for it in chosen),
@@ -218,7 +218,7 @@ def ordered_arms(arms: Sequence[Arm], baseline: Arm, main: Comparison | None) ->
     return [baseline, *others]
 
 
-def warnings_of(setup: Setup, main: Comparison | None, metric: str | None) -> list[str]:
+def _warnings_of(setup: Setup, main: Comparison | None, metric: str | None) -> list[str]:
     """What makes the comparison less than a comparison of normalizers."""
     warnings = []
     if setup.confounds:
@@ -244,7 +244,7 @@ def left_out_of(main: Comparison | None) -> list[str]:
     return [f"Left out of the scores: {'; '.join(runs)}."] if runs else []
 
 
-def facts_of(arms: Sequence[Arm], waiting: Sequence[str]) -> list[tuple[str, str]]:
+def _facts_of(arms: Sequence[Arm], waiting: Sequence[str]) -> list[tuple[str, str]]:
     """The size of the whole set of runs."""
     runs = [run for arm in arms for run in arm.runs]
     finished = sum(run.state is RunState.FINISHED for run in runs)

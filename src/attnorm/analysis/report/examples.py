@@ -89,8 +89,8 @@ def contrast(comparison: Comparison, baseline: Arm, arm: Arm, split: SplitName) 
         seed: (ours, theirs)
         for seed, run in arm.finished.items()
         if seed in counted
-        and (ours := table_of(run, split)) is not None
-        and (theirs := table_of(baseline.finished[seed], split)) is not None
+        and (ours := _table_of(run, split)) is not None
+        and (theirs := _table_of(baseline.finished[seed], split)) is not None
     }
     if not pairs:
         return None
@@ -127,12 +127,12 @@ def contrast(comparison: Comparison, baseline: Arm, arm: Arm, split: SplitName) 
 def first_table(arm: Arm, split: SplitName) -> ExampleTable | None:
     """The table of the finished run with the smallest seed that has one."""
     for run in arm.finished.values():
-        if (table := table_of(run, split)) is not None:
+        if (table := _table_of(run, split)) is not None:
             return table
     return None
 
 
-def table_of(run: Run, split: SplitName) -> ExampleTable | None:
+def _table_of(run: Run, split: SplitName) -> ExampleTable | None:
     """The examples of a run; None if it has none, or if they cannot be read, which the comparison reports."""
     try:
         return example_table(run, split)

@@ -24,7 +24,7 @@ def forest(name: str, comparison: Comparison) -> Figure:
     verdicts = [verdict for verdict in comparison.verdicts if not verdict.is_silent]
     if many := len(verdicts) > MANY:
         verdicts.sort(key=lambda verdict: -verdict.difference.estimate)
-    rows = [row_of(verdict) for verdict in verdicts]
+    rows = [_row_of(verdict) for verdict in verdicts]
     each = [(verdict.label, seed, value) for verdict in verdicts for seed, value in verdict.by_seed.items()]
     seeds = [] if many else [{"arm": arm, "seed": seed, "value": rounded(value)} for arm, seed, value in each]
     fields = {
@@ -74,7 +74,7 @@ def forest(name: str, comparison: Comparison) -> Figure:
     return Figure(name, title, f"Forest plot of the {title}. {listed}.", spec, data, fields, [])
 
 
-def row_of(verdict: Verdict) -> dict[str, Any]:
+def _row_of(verdict: Verdict) -> dict[str, Any]:
     """A row of the forest plot, with rounded numbers; None for NaN."""
     difference = verdict.difference
     wide, narrow = verdict.interval, difference.new_seeds

@@ -75,14 +75,14 @@ def readable_runs(places: Places) -> tuple[list[Run], list[Trouble]]:
 def troubles_of(arms: Sequence[Arm]) -> list[Trouble]:
     """The runs that have ended without finishing."""
     return [
-        Trouble(name_of(arm, run), str(run.state), reason(run), str(run.folder))
+        Trouble(name_of(arm, run), str(run.state), _reason(run), str(run.folder))
         for arm in arms
         for run in arm.runs
         if run.state.is_unfinished
     ]
 
 
-def reason(run: Run) -> str:
+def _reason(run: Run) -> str:
     """Why a run is not finished: what it recorded, or else the last line of its output."""
     if run.why:
         return shortened(str(run.why))

@@ -148,14 +148,14 @@ def tuning_of(name: str, content: dict[str, Any], labels: dict[str, str], order:
         marked = [replace(cell, mark=mark) for cell, mark in zip(cells, marks, strict=True)]
         rows.append([Cell(label), Cell(best), *marked])
     points = [
-        Point(label, positive(value), mean, min(scores), max(scores), len(scores))
+        Point(label, _positive(value), mean, min(scores), max(scores), len(scores))
         for label, its in trials.items()
         for value, each in its.items()
         if (mean := mean_of(each)) is not None and (scores := [it.value for it in each if it.value is not None])
     ]
     key = str(tuning["key"])
     title = f"{title_of_curve(metric)} against {key}"
-    tried = [positive(value) for value in values]
+    tried = [_positive(value) for value in values]
     styles = styles_of_arms(list(trials))
     figure = [curves(f"{name}-curve", title, points, styles, along=key, tried=tried)] if points else []
     at_values = [Column(value, True, f"mean at {key}={value}") for value in values]
@@ -176,7 +176,7 @@ def tuning_of(name: str, content: dict[str, Any], labels: dict[str, str], order:
     return Tuning(key, values, mode, trials, chosen, about, figure, table, notes)
 
 
-def positive(value: object) -> float:
+def _positive(value: object) -> float:
     """The number that a value of the file is or spells. Raises ValueError unless it is above 0."""
     found = as_number(float(str(value)))
     if found is None or found <= 0:
@@ -241,10 +241,10 @@ def gains_of(tuning: Tuning, ours: Sequence[Trial], theirs: Sequence[Trial], ver
 
 def costs_of(anchor: str, arms: Sequence[Arm]) -> list[EqualCost]:
     """What the updates of these arms cost, for each sweep that gave all arms the same budget."""
-    return parts_of(f"{anchor}-costs", arms, "cost", partial(cost_of, arms=arms))
+    return parts_of(f"{anchor}-costs", arms, "cost", partial(_cost_of, arms=arms))
 
 
-def cost_of(name: str, content: dict[str, Any], labels: dict[str, str], arms: Sequence[Arm]) -> EqualCost:
+def _cost_of(name: str, content: dict[str, Any], labels: dict[str, str], arms: Sequence[Arm]) -> EqualCost:
     """What the updates of the arms of one sweep cost."""
     jobs = {str(job["name"]): job for job in content["jobs"]}
     measured = {str(its["arm"]): its for its in content["cost"]["arms"]}
@@ -255,9 +255,9 @@ def cost_of(name: str, content: dict[str, Any], labels: dict[str, str], arms: Se
     rows = [
         [
             Cell(label),
-            Cell(f"{positive(its['per_update']):.4g}", positive(its["per_update"])),
+            Cell(f"{_positive(its['per_update']):.4g}", _positive(its["per_update"])),
             number(its["updates"], 0),
-            Cell(f"{positive(its['total']):.4g}", positive(its["total"])),
+            Cell(f"{_positive(its['total']):.4g}", _positive(its["total"])),
         ]
         for label, its in costs.items()
     ]
@@ -267,7 +267,7 @@ def cost_of(name: str, content: dict[str, Any], labels: dict[str, str], arms: Se
         curves(
             f"{name}-{place}",
             f"{title_of_curve(metric)} against {unit}",
-            [replace(it, step=it.step * positive(costs[it.series]["per_update"])) for it in points],
+            [replace(it, step=it.step * _positive(costs[it.series]["per_update"])) for it in points],
             styles_of_arms([arm.label for arm in drawn]),
             along=unit,
         )

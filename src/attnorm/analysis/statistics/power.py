@@ -123,7 +123,7 @@ def detectable(
 
     Raises ValueError for a pilot with fewer than two seeds or two examples, or for shares outside (0, 1).
     """
-    check(pilot, power, level)
+    _check(pilot, power, level)
     asked = design(pilot, pilot.seeds if seeds is None else seeds, pilot.examples if examples is None else examples)
     return asked.detectable(power, level)
 
@@ -151,7 +151,7 @@ def plan(
     Raises ValueError for a pilot with fewer than two seeds or two examples or without any spread, for a difference of
     zero, or for shares outside (0, 1).
     """
-    check(pilot, power, level)
+    _check(pilot, power, level)
     difference = abs(difference)
     if not 0 < difference < inf:
         raise ValueError(f"difference={difference}: must not be zero, and must be finite")
@@ -182,7 +182,7 @@ def seeds_for(pilot: Variances, examples: int, difference: float, power: float, 
     return high
 
 
-def check(pilot: Variances, power: float, level: float) -> None:
+def _check(pilot: Variances, power: float, level: float) -> None:
     """Raises ValueError for a pilot that cannot be planned with, and for shares outside (0, 1)."""
     if not np.isfinite(pilot.mean_square_noise):
         raise ValueError(

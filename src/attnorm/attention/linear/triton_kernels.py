@@ -70,7 +70,7 @@ def head(tensor, strides, batch, index):
 
 
 @triton.jit
-def place(heads, length, BLOCK: tl.constexpr):
+def _place(heads, length, BLOCK: tl.constexpr):
     """Where this program works: the example, its head, both as one number, and the first row of its block."""
     blocks = tl.cdiv(length, BLOCK)
     pair = tl.program_id(0) // blocks
@@ -89,7 +89,7 @@ def end_of_keys(seen, pair, start_n, keys, BLOCK_N: tl.constexpr, CAUSAL: tl.con
 
 
 @triton.jit
-def scores_of(
+def _scores_of(
     q_block, k_block, bias, scale, i, start_m, keys,
     BLOCK_M: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -110,7 +110,7 @@ def forward(
     CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """o and l of BLOCK_N queries, from sums over the keys so far that are relative to their largest score."""
-    batch, index, pair, start_n = place(heads, queries, BLOCK_N)
+    batch, index, pair, start_n = _place(heads, queries, BLOCK_N)
     q, k, v = head(q, q_strides, batch, index), head(k, k_strides, batch, index), head(v, v_strides, batch, index)
     out, logsumexp = head(out, out_strides, batch, index), logsumexp + tl.cast(pair, tl.int64) * queries
     if bias is not None:
@@ -125,7 +125,7 @@ def forward(
     for start_m in range(0, stop, BLOCK_M):
         k_block = load_block(k, k_strides[2], start_m, keys, BLOCK_M, WIDTH, BLOCK_D)
         v_block = load_block(v, v_strides[2], start_m, keys, BLOCK_M, WIDTH, BLOCK_D)
-        s = scores_of(q_block, k_block, bias, scale, i, start_m, keys, BLOCK_M, CAUSAL, PRECISION)
+        s = _scores_of(q_block, k_block, bias, scale, i, start_m, keys, BLOCK_M, CAUSAL, PRECISION)
         larger = tl.maximum(largest, tl.max(s, 1))
         base = tl.where(larger == -float("inf"), 0.0, larger)
         p = tl.exp2(s - base[:, None])
@@ -151,7 +151,7 @@ def backward_queries(
     CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dQ of BLOCK_N queries, and their delta, which `backward_keys` reads."""
-    batch, index, pair, start_n = place(heads, queries, BLOCK_N)
+    batch, index, pair, start_n = _place(heads, queries, BLOCK_N)
     q, k, v = head(q, q_strides, batch, index), head(k, k_strides, batch, index), head(v, v_strides, batch, index)
     out, grad_out = head(out, out_strides, batch, index), head(grad_out, grad_out_strides, batch, index)
     grad_q, vectors = head(grad_q, grad_q_strides, batch, index), tl.cast(pair, tl.int64) * queries
@@ -172,7 +172,7 @@ def backward_queries(
     for start_m in range(0, stop, BLOCK_M):
         k_block = load_block(k, k_strides[2], start_m, keys, BLOCK_M, WIDTH, BLOCK_D)
         v_block = load_block(v, v_strides[2], start_m, keys, BLOCK_M, WIDTH, BLOCK_D)
-        s = scores_of(q_block, k_block, bias, scale, i, start_m, keys, BLOCK_M, CAUSAL, PRECISION)
+        s = _scores_of(q_block, k_block, bias, scale, i, start_m, keys, BLOCK_M, CAUSAL, PRECISION)
         p = tl.exp2(s - row_logsumexp[:, None])
         grad_p = tl.dot(grad_block, tl.trans(v_block), input_precision=PRECISION)
         grad_s = p * (grad_p - row_delta[:, None])
@@ -189,7 +189,7 @@ def backward_keys(
     CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dK, dV and, if its tensor is given, the gradient of the bias of BLOCK_M keys. Blocks are (keys, queries)."""
-    batch, index, pair, start_m = place(heads, keys, BLOCK_M)
+    batch, index, pair, start_m = _place(heads, keys, BLOCK_M)
     q, k, v = head(q, q_strides, batch, index), head(k, k_strides, batch, index), head(v, v_strides, batch, index)
     grad_out, vectors = head(grad_out, grad_out_strides, batch, index), tl.cast(pair, tl.int64) * queries
     grad_k, grad_v = head(grad_k, grad_k_strides, batch, index), head(grad_v, grad_v_strides, batch, index)

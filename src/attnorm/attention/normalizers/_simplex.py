@@ -20,7 +20,7 @@ EXACT = 1e-13  # the relative precision of linear systems
 ENOUGH, HALVINGS = 1e-4, 50  # line search: the required share of the predicted decrease, and the maximum of halvings
 
 
-def project(x: Tensor, allowed: Tensor) -> Tensor:
+def _project(x: Tensor, allowed: Tensor) -> Tensor:
     """argmin_{p in simplex} |p - x|^2 over the allowed keys."""
     return scaled_step(torch.zeros_like(x), -x, torch.ones_like(x), torch.zeros_like(x), allowed)[0]
 
@@ -100,7 +100,7 @@ def maximize_function(
     value, gradient, curvature = objective(p)
     recent, factor = deque([value], MEMORY), torch.ones_like(value)
     for step in range(max_steps + 1):
-        target = project(p - gradient, allowed)
+        target = _project(p - gradient, allowed)
         residual = (p - target).abs().amax(-1, keepdim=True)
         going = residual > tolerance
         if step == max_steps or not going.any():
@@ -147,10 +147,10 @@ def function_response(gradient: Tensor, p: Tensor, curvature: Tensor, support: T
     def multiply(x: Tensor) -> Tensor:
         return center(torch.autograd.grad(gradient, p, x, retain_graph=True)[0])
 
-    return conjugate_gradients(multiply, center(v), rounding(inverse * v.square()), lambda r: inverse * r)
+    return conjugate_gradients(multiply, center(v), _rounding(inverse * v.square()), lambda r: inverse * r)
 
 
-def rounding(size_of_b: Tensor) -> Tensor:
+def _rounding(size_of_b: Tensor) -> Tensor:
     """`enough` of the conjugate gradients for b, a difference of terms of this size (..., M): smaller is rounding."""
     return EXACT**2 * size_of_b.sum(-1, keepdim=True)
 
@@ -179,11 +179,11 @@ def maximize_prox(
 
     # adding a number to a row of scores changes nothing, so let the threshold of sparsemax be 0
     highest = s.masked_fill(~allowed, -torch.inf).amax(-1, keepdim=True)
-    s = (s - highest + project(s, allowed).amax(-1, keepdim=True)).masked_fill(~allowed, 0.0)
+    s = (s - highest + _project(s, allowed).amax(-1, keepdim=True)).masked_fill(~allowed, 0.0)
     last = y = s - allowed_prox(s)
     momentum = torch.ones_like(s[..., :1])
     for step in range(max_steps + 1):
-        p = project(s - y, allowed)
+        p = _project(s - y, allowed)
         z = y + p
         q = allowed_prox(z)
         residual = (p - q).abs().amax(-1, keepdim=True)
@@ -228,6 +228,6 @@ def prox_response(
         Cw = C(w)
         return C(A(Cw) - Cw) + Cw  # C B = C - C C
 
-    dy = C(conjugate_gradients(multiply, C(A(v)), rounding(v.square())))
+    dy = C(conjugate_gradients(multiply, C(A(v)), _rounding(v.square())))
     dp = A(v - dy)
     return dp, dp + dy

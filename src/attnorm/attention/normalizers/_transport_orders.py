@@ -136,7 +136,7 @@ def exact_weights(
     mean = weights_of(without_scores(s)) @ T  # mu~
 
     def solve_part(s: Tensor, u: Tensor, mean: Tensor) -> Tensor:
-        return newton_residual(s, u, mean, costs, T, alpha, gamma, tolerance, max_steps)
+        return _newton_residual(s, u, mean, costs, T, alpha, gamma, tolerance, max_steps)
 
     with torch.no_grad():
         rows = rows_at_once(costs, gamma)
@@ -159,7 +159,7 @@ def exact_weights(
     return ThroughGradient.apply(weights_of(logits), adjoint)
 
 
-def newton_residual(
+def _newton_residual(
     s: Tensor,
     u: Tensor,
     mean: Tensor,

@@ -75,12 +75,12 @@ class Fenchel(FastNormalizer):
             return softmax_over_keys(second_order_logits(s, given, T, alpha))
         T, s = T.double(), s.double()
         log_u = log_preference(s, given.mask, given.log_prior)
-        r = newton_residual(log_u + s, log_u, T, alpha, self.tolerance, self.max_steps)
+        r = _newton_residual(log_u + s, log_u, T, alpha, self.tolerance, self.max_steps)
         with torch.no_grad():
             w = softmax_over_keys(log_u + s + alpha * r @ T.mT)
         stationary = log_u.exp() @ T - w @ T  # r, with a gradient through everything but w
         logits = log_u + s + alpha * (stationary + (r - stationary).detach()) @ T.mT
-        return ImplicitGradient.apply(softmax_over_keys(logits), T, number(alpha), self.tolerance)
+        return ImplicitGradient.apply(softmax_over_keys(logits), T, _number(alpha), self.tolerance)
 
     def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor | None:
         """Order 2 is softmax attention with transformed queries: with s = alpha T z, Eq. 14 becomes
@@ -113,12 +113,12 @@ def solve(
         s = masked_scores(dot_scores(q.double(), k.double(), alpha), mask)
         log_u = log_preference(s, mask, log_prior)
         T = center_on_first(without_padding(k.double(), s, mask))
-        r = newton_residual(log_u + s, log_u, T, alpha, tolerance, max_steps)
+        r = _newton_residual(log_u + s, log_u, T, alpha, tolerance, max_steps)
         dead = (log_u + s).amax(-1, keepdim=True) == -torch.inf
         return (alpha * (q + r)).masked_fill(dead, 0.0).to(q.dtype)
 
 
-def number(alpha: float | Tensor) -> float:
+def _number(alpha: float | Tensor) -> float:
     return alpha.item() if isinstance(alpha, Tensor) else alpha
 
 
@@ -150,7 +150,7 @@ def second_order_queries(q: Tensor, k: Tensor, given: Given) -> Tensor:
 
 
 @torch.no_grad()
-def newton_residual(
+def _newton_residual(
     log_w: Tensor, log_u: Tensor, T: Tensor, alpha: float | Tensor, tolerance: float, max_steps: int
 ) -> Tensor:
     """Returns r = lambda* / alpha - z, (B, H, N, D), without a gradient. It is 0 in dead rows.
@@ -162,7 +162,7 @@ def newton_residual(
     mu = (log_u.exp() @ T).expand(*log_w.shape[:-1], -1)
     longest = T.norm(dim=-1)[..., None, :].masked_fill(log_u == -torch.inf, 0.0).amax(-1, keepdim=True)
     longest = longest.expand(*log_w.shape[:-1], 1)
-    r, residual = newton(log_w, T, mu, longest, number(alpha), tolerance, max_steps)
+    r, residual = newton(log_w, T, mu, longest, _number(alpha), tolerance, max_steps)
     late = residual > tolerance
     if late.any():
         warnings.warn(

@@ -224,21 +224,21 @@ def build_members(members: Sequence[Member], builder: Builder, **facts: Any) -> 
             raise ValueError(f"members={members!r}: {member!r} is neither a name nor {{name: <name>, <option>: ...}}")
     known = {fact: value for fact, value in facts.items() if value is not None}
     built: dict[str, Normalizer] = {}
-    for label, member in zip(labels_of(members), members, strict=True):
+    for label, member in zip(_labels_of(members), members, strict=True):
         options = {} if isinstance(member, str) else {key: value for key, value in member.items() if key != "name"}
         try:
-            built[label] = builder("normalizer", name_of(member), options, known)
+            built[label] = builder("normalizer", _name_of(member), options, known)
         except ValueError as error:
             raise ValueError(f"members={members!r}: {error}") from error
     return built
 
 
-def labels_of(members: Sequence[Member]) -> list[str]:
+def _labels_of(members: Sequence[Member]) -> list[str]:
     """A label per member: its name, or the class name of a dotted path, with a number from the second one on."""
-    names = [name_of(member).replace(":", ".").rpartition(".")[2] for member in members]
+    names = [_name_of(member).replace(":", ".").rpartition(".")[2] for member in members]
     counts = [names[: place + 1].count(name) for place, name in enumerate(names)]
     return [name if count == 1 else f"{name}_{count}" for name, count in zip(names, counts, strict=True)]
 
 
-def name_of(member: Member) -> str:
+def _name_of(member: Member) -> str:
     return member if isinstance(member, str) else member["name"]

@@ -89,7 +89,7 @@ def check_normalizer(
             failed = {failure.name for failure in report.failures}
             cause = next((it for it in (*FOUNDATIONS, BUILDS_ON.get(name)) if it in failed), None)
             report.results.append(
-                result_of(name, subject) if cause is None else Result(name, "not tested", meaning_of(name), cause)
+                _result_of(name, subject) if cause is None else Result(name, "not tested", meaning_of(name), cause)
             )
             if cause is None:
                 say(report.results[-1], flush=True)
@@ -106,7 +106,7 @@ def meaning_of(name: str) -> str:
     return (PROPERTIES[name].__doc__ or "").strip()
 
 
-def result_of(name: str, subject: Subject) -> Result:
+def _result_of(name: str, subject: Subject) -> Result:
     """Tries one property; whatever the normalizer raises is a failure of it, not of the suite."""
     check, subject.current = PROPERTIES[name], None
     meaning = meaning_of(name)

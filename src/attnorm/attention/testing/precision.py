@@ -110,8 +110,8 @@ def sixteen_bit_attend_is_as_accurate_as_softmax(subject: Subject) -> None:
                     problem = subject.problem(name, n, m, mask, prior, dtype=dtype, salt=890)
                     exact, out = problem.at(torch.float64), subject.attend(problem)
                     finite(out, "attend", problem)
-                    own = relative_error(out, subject.attend(exact))
-                    stock = relative_error(softmax(problem), softmax(exact))
+                    own = _relative_error(out, subject.attend(exact))
+                    stock = _relative_error(softmax(problem), softmax(exact))
                     allowed = 1.5 * stock + roundoff / 4
                     if not own <= allowed:
                         raise Failure(
@@ -130,7 +130,7 @@ def softmax(problem: Problem) -> Tensor:
     return out.masked_fill(dead, 0.0)
 
 
-def relative_error(actual: Tensor, exact: Tensor) -> float:
+def _relative_error(actual: Tensor, exact: Tensor) -> float:
     """|actual - exact| / |exact|, Euclidean."""
     return float((actual.detach().double() - exact.detach()).norm() / exact.detach().norm())
 

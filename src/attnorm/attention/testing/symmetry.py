@@ -26,7 +26,7 @@ def self_attention_is_permutation_equivariant(subject: Subject) -> None:
         expected = subject.attend(problem)
         places = order(subject, states.shape[2]).to(subject.device)
         moved = of_states(subject, problem.take(places, places), states[:, :, places])
-        where = f"{problem}\nstates in the order {shown(places)}"
+        where = f"{problem}\nstates in the order {_shown(places)}"
         compare(subject.attend(moved), expected[:, :, places], "attend", where)
 
 
@@ -39,7 +39,7 @@ def learned_queries_are_permutation_invariant(subject: Subject) -> None:
         expected = subject.attend(problem)  # its queries stand for the learned ones
         places = order(subject, m).to(subject.device)
         moved = problem.take(torch.arange(n, device=subject.device), places)
-        where = f"{problem}\nkeys and values in the order {shown(places)}"
+        where = f"{problem}\nkeys and values in the order {_shown(places)}"
         compare(subject.attend(moved), expected, "attend", where)
 
 
@@ -73,7 +73,7 @@ def of_states(subject: Subject, problem: Problem, states: Tensor) -> Problem:
     return replace(problem, q=1.5 * q, k=k, v=v, states=same)
 
 
-def shown(places: Tensor) -> str:
+def _shown(places: Tensor) -> str:
     """A reordering, shortened if it is long."""
     first = places[:10].tolist()
     return f"{first}" if len(places) <= 10 else f"{first} ..."

@@ -46,7 +46,7 @@ def usable(rows: Iterable[Row | BadRow], make: Callable[[Row], Made], skip_bad: 
             raise DataError(f"{first[0]} (data.skip_bad=true would skip all {bad:,} rows)")
     finally:
         if bad and good:
-            log.warning("%s", summary("row", bad, good, "skipped", first))
+            log.warning("%s", _summary("row", bad, good, "skipped", first))
 
 
 def settle(where: str, problems: Sequence[str], good: int, skip_bad: bool | None) -> None:
@@ -55,13 +55,13 @@ def settle(where: str, problems: Sequence[str], good: int, skip_bad: bool | None
     skip_bad: None if the user has no such option.
     """
     if problems and skip_bad and good:
-        log.warning("%s: %s", where, summary("record", len(problems), good, "skipped", problems))
+        log.warning("%s: %s", where, _summary("record", len(problems), good, "skipped", problems))
     elif problems:
         remark = "" if skip_bad is None else f"data.skip_bad=true {'would skip all' if skip_bad else 'skips them'}"
-        raise DataError(f"{where}: {summary('record', len(problems), good, remark, problems)}")
+        raise DataError(f"{where}: {_summary('record', len(problems), good, remark, problems)}")
 
 
-def summary(what: str, bad: int, good: int, remark: str, first: Sequence[str]) -> str:
+def _summary(what: str, bad: int, good: int, remark: str, first: Sequence[str]) -> str:
     """The number of bad rows, and the first ones: "2 bad rows and 7 good ones (skipped): ..."."""
     more = [f"and {bad - SHOWN:,} more"] if bad > SHOWN else []
     counts = f"{bad:,} bad {what}{'s' * (bad != 1)} and {good:,} good {'one' if good == 1 else 'ones'}"

@@ -116,7 +116,7 @@ def attach(
         {site: len(modules) for site, modules in sites.items()},
         heads={site: its[0].get("heads") for site, its in sizes.items()},
     )
-    if problems := [*problems_of(given, tables, fixed)]:
+    if problems := [*_problems_of(given, tables, fixed)]:
         raise ConfigError(map(in_python, problems))
     here = {key: it for key, it in tables.resolved.items() if key in sites or key == "options"}
     everywhere = with_recorded(here, recorded)
@@ -152,7 +152,9 @@ def with_recorded(here: Mapping[str, Any], recorded: Mapping[str, Any]) -> dict[
     return {**others, **here, "options": options}
 
 
-def problems_of(given: Mapping[str, Any], tables: Sites, fixed: Mapping[str, Mapping[str, nn.Module]]) -> Iterator[str]:
+def _problems_of(
+    given: Mapping[str, Any], tables: Sites, fixed: Mapping[str, Mapping[str, nn.Module]]
+) -> Iterator[str]:
     """The problems of a conversion, as messages for the user. fixed: the modules that compute softmax themselves."""
     if not tables.autoregressive:
         yield "the model has no attention module that calls an attention function of transformers"

@@ -30,7 +30,7 @@ def from_pretrained(model_class: Any, path: str, **options: Any) -> Any:
     """
     if options.pop("output_loading_info", False):
         raise ValueError("output_loading_info=True: not available here, where unexpected weights are an error")
-    original = class_of(model_class, path, options)
+    original = _class_of(model_class, path, options)
     trusted = bool(options.get("trust_remote_code"))
     model, loading = with_normalizers(original, path, trusted).from_pretrained(
         path, output_loading_info=True, **options
@@ -61,7 +61,7 @@ def from_pretrained(model_class: Any, path: str, **options: Any) -> Any:
     return model
 
 
-def class_of(model_class: Any, path: str, options: Mapping[str, Any]) -> Any:
+def _class_of(model_class: Any, path: str, options: Mapping[str, Any]) -> Any:
     """The class of the model that `model_class` loads, which may be one of the Auto classes."""
     from transformers import AutoConfig, PreTrainedModel
 

@@ -67,8 +67,8 @@ class ViewAttention(nn.Module):
         self.attention, self.prior = cross_attention(shape, attention, n_keys)
 
     def forward(self, x: Tensor, here: Tensor, others: Tensor, there: Tensor) -> Tensor:
-        """What the boxes x find among `others`; see `attend`."""
-        return attend(self.attention, self.prior, x, here, others, there)
+        """What the boxes x find among `others`; see `_attend`."""
+        return _attend(self.attention, self.prior, x, here, others, there)
 
 
 class Fusion(nn.Module):
@@ -135,7 +135,7 @@ class Fusion(nn.Module):
         x, here = states[0], present[0]
         if self.attention is not None:
             others, there = torch.cat(states[1:], 1), torch.cat(present[1:], 1)
-            x = x + self.dropout(attend(self.attention, self.prior, x, here, others, there))
+            x = x + self.dropout(_attend(self.attention, self.prior, x, here, others, there))
         elif self.layers:
             each = zip(self.layers, states[1:], present[1:], strict=True)
             outputs = [layer(x, here, others, there) for layer, others, there in each]
@@ -164,7 +164,7 @@ class Fusion(nn.Module):
         return states, present
 
 
-def attend(
+def _attend(
     attention: MultiHeadAttention, prior: Sum | None, x: Tensor, here: Tensor, others: Tensor, there: Tensor
 ) -> Tensor:
     """The attention of the boxes x (B, M, W) to `others` (B, M', W): (B, M, W), exactly 0 if no other box is present.

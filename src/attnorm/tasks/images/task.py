@@ -165,14 +165,14 @@ class ImageTask(LabelTask):
 
         def tokens(layer: str) -> tuple[list[str], list[str]]:
             if layer == "pool":
-                return [f"query {number}" for number in range(options.queries)], cells_of(grids[-1])
+                return [f"query {number}" for number in range(options.queries)], _cells_of(grids[-1])
             number = int(layer.rpartition("/")[2])
-            return cells_of(grids[number + 1]), cells_of(grids[number])
+            return _cells_of(grids[number + 1]), _cells_of(grids[number])
 
         return (batch["pixels"],), tokens
 
 
-def cells_of(grid: tuple[int, ...]) -> list[str]:
+def _cells_of(grid: tuple[int, ...]) -> list[str]:
     """The names of the cells of a grid in the order in which it is unfolded: "0,0", "0,1", ..."""
     rows, columns = grid
     return [f"{row},{column}" for row in range(rows) for column in range(columns)]

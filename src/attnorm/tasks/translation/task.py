@@ -45,14 +45,14 @@ class TranslationModule(Seq2SeqModule):
 
     def metrics(self) -> dict[str, float]:
         """loss (nats per target token), perplexity, and BLEU and chrF if translations were generated."""
-        return {**super().metrics(), **(corpus_scores(joined(self.outputs)) if self.outputs else {})}
+        return {**super().metrics(), **(corpus_scores(_joined(self.outputs)) if self.outputs else {})}
 
     def format_line(self, metrics: dict[str, float]) -> str:
         scores = f"  BLEU {metrics['BLEU']:.1f} chrF {metrics['chrF']:.1f} (greedy)" if "BLEU" in metrics else ""
         return f"perplexity {metrics['perplexity']:,.1f}{scores}"
 
 
-def joined(tables: Sequence[dict[str, list[int]]]) -> dict[str, list[int]]:
+def _joined(tables: Sequence[dict[str, list[int]]]) -> dict[str, list[int]]:
     """Tables with the same columns, one below the other."""
     return {name: [value for table in tables for value in table[name]] for name in tables[0]}
 

@@ -56,15 +56,15 @@ class AttentionMeasures(EveryNSteps):
             row = {"step": trainer.global_step, "layer": label}
             of_heads = {measure: values.nanmean(0) for measure, values in few.of_heads().items()}  # (H,) each
             for head in range(layer.module.maps):
-                self.heads.append(row | {"head": head} | numbers({key: of_heads[key][head] for key in of_heads}))
+                self.heads.append(row | {"head": head} | _numbers({key: of_heads[key][head] for key in of_heads}))
             metrics |= {f"attention/{key}/{label}": value.nanmean().item() for key, value in of_heads.items()}
             for place, measures in few.of_states().items():
                 means = {measure: values.nanmean() for measure, values in measures.items()}
-                self.states.append(row | {"place": place} | numbers(means))
+                self.states.append(row | {"place": place} | _numbers(means))
                 metrics |= {f"states/{key}/{label}/{place}": value.item() for key, value in means.items()}
         log_now(trainer, {name: value for name, value in metrics.items() if value == value})  # without NaN
 
 
-def numbers(values: dict[str, Tensor]) -> dict[str, str]:
+def _numbers(values: dict[str, Tensor]) -> dict[str, str]:
     """Values as they are written to a table; those that are not defined are empty."""
     return {name: "" if value.isnan() else f"{value.item():.8g}" for name, value in values.items()}

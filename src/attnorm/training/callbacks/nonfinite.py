@@ -125,7 +125,7 @@ class NonFiniteUpdates(pl.Callback):
             write_json(path, record)
         examples = [example for part in guilty for example in part["examples"]]
         where = f"at step {step} (batch {first['batch']} of epoch {trainer.current_epoch})"
-        return f"{record['what']} {where}; {cause(record)}examples {some(examples)}. See {path}."
+        return f"{record['what']} {where}; {cause(record)}examples {_some(examples)}. See {path}."
 
     def describe(self, trainer: pl.Trainer, part: Microbatch, finding: Finding) -> dict[str, Any]:
         """The entry of the report about a microbatch."""
@@ -147,7 +147,7 @@ class NonFiniteUpdates(pl.Callback):
 def cause(record: dict[str, Any]) -> str:
     """The clause of the message about where the value comes from."""
     if record["parameters"]:
-        return f"parameters are not finite: {some(record['parameters'])}; "
+        return f"parameters are not finite: {_some(record['parameters'])}; "
     if record["output"]:
         return f"the first output that is not finite is that of {record['output']}; "
     if record["gradient"]:
@@ -155,11 +155,11 @@ def cause(record: dict[str, Any]) -> str:
     if record["what"].startswith("the loss"):
         return "the outputs of all modules are finite; "
     if record["gradients"]:
-        return f"gradients that are not finite: {some(record['gradients'])}; "
+        return f"gradients that are not finite: {_some(record['gradients'])}; "
     return "all gradients are finite, but not their norm; "
 
 
-def some(names: list[str]) -> str:
+def _some(names: list[str]) -> str:
     """The first few names, separated by commas."""
     return ", ".join(names[:SHOWN]) + ", ..." * (len(names) > SHOWN)
 
