@@ -52,7 +52,7 @@ def unrecorded_code(arms: Sequence[Arm]) -> list[str]:
         return []
     return [
         "It cannot be checked whether own modules were edited between the runs: "
-        f"{_some(names)} {'was' if len(names) == 1 else 'were'} trained by an older version of attnorm."
+        f"{some(names)} {'was' if len(names) == 1 else 'were'} trained by an older version of attnorm."
     ]
 
 
@@ -103,7 +103,7 @@ def training_data_notes(arms: Sequence[Arm]) -> list[str]:
                 seen[settings].setdefault(str(recorded["train"]), f"{arm.label}, seed {run.seed}")
     return [
         "The training data have changed between runs, although their settings are the same: "
-        f"{_some(fingerprints.values())} were trained on different data."
+        f"{some(fingerprints.values())} were trained on different data."
         for fingerprints in seen.values()
         if len(fingerprints) > 1
     ]
@@ -112,7 +112,7 @@ def training_data_notes(arms: Sequence[Arm]) -> list[str]:
 def superseded_notes(arms: Sequence[Arm]) -> list[str]:
     """The finished runs that do not count, because a newer one has the same settings and the same seed."""
     older = [f"{arm.label}, seed {run.seed} ({run.folder})" for arm in arms for run in arm.superseded]
-    return [f"Of several finished runs with one seed, the newest counts. Left out: {_some(older)}."] if older else []
+    return [f"Of several finished runs with one seed, the newest counts. Left out: {some(older)}."] if older else []
 
 
 def check_inputs(tables: Mapping[str, ExampleTable], ids: Sequence[str]) -> list[str]:
@@ -140,11 +140,11 @@ def check_inputs(tables: Mapping[str, ExampleTable], ids: Sequence[str]) -> list
         return []
     return [
         "It cannot be checked whether all runs were given the same inputs and scored with their final checkpoints: "
-        f"{_some(unknown)} {'was' if len(unknown) == 1 else 'were'} scored by an older version of attnorm."
+        f"{some(unknown)} {'was' if len(unknown) == 1 else 'were'} scored by an older version of attnorm."
     ]
 
 
-def _some(names: Iterable[str]) -> str:
+def some(names: Iterable[str]) -> str:
     """The first few names, and how many more there are."""
     listed = list(names)
     more = [f"{len(listed) - LISTED} more"] if len(listed) > LISTED else []

@@ -15,6 +15,7 @@ from attnorm.tasks.ranks import Ranks
 from attnorm.training.callbacks.attention_stats import log_now
 from attnorm.training.diagnosis import Finding, examine, not_finite, saved, saved_parameters
 from attnorm.training.module import REMEDY, Microbatch, NonFiniteLoss, TrainingModule, scales_gradients
+from attnorm.wording import listed
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +126,7 @@ class NonFiniteUpdates(pl.Callback):
             write_json(path, record)
         examples = [example for part in guilty for example in part["examples"]]
         where = f"at step {step} (batch {first['batch']} of epoch {trainer.current_epoch})"
-        return f"{record['what']} {where}; {cause(record)}examples {_some(examples)}. See {path}."
+        return f"{record['what']} {where}; {cause(record)}examples {listed(examples, SHOWN)}. See {path}."
 
     def describe(self, trainer: pl.Trainer, part: Microbatch, finding: Finding) -> dict[str, Any]:
         """The entry of the report about a microbatch."""
@@ -147,7 +148,7 @@ class NonFiniteUpdates(pl.Callback):
 def cause(record: dict[str, Any]) -> str:
     """The clause of the message about where the value comes from."""
     if record["parameters"]:
-        return f"parameters are not finite: {_some(record['parameters'])}; "
+        return f"parameters are not finite: {listed(record['parameters'], SHOWN)}; "
     if record["output"]:
         return f"the first output that is not finite is that of {record['output']}; "
     if record["gradient"]:
@@ -155,13 +156,8 @@ def cause(record: dict[str, Any]) -> str:
     if record["what"].startswith("the loss"):
         return "the outputs of all modules are finite; "
     if record["gradients"]:
-        return f"gradients that are not finite: {_some(record['gradients'])}; "
+        return f"gradients that are not finite: {listed(record['gradients'], SHOWN)}; "
     return "all gradients are finite, but not their norm; "
-
-
-def _some(names: list[str]) -> str:
-    """The first few names, separated by commas."""
-    return ", ".join(names[:SHOWN]) + ", ..." * (len(names) > SHOWN)
 
 
 def as_json(value: Tensor | float) -> float | str:
