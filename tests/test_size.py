@@ -25,7 +25,7 @@ RECORDED = {
     "lines of src": 53_252,
     "files of src": 476,
     "functions of src": 3779,
-    "public names that several modules define": 133,
+    "public names that several modules define": 97,
     "lines of tests per line of src": 1.07,
     "functions that an override passes": 161,
     "files that an override passes": 25,
