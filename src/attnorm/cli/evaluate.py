@@ -123,7 +123,7 @@ def score_run(command: Command[Any]) -> None:
 def cleaner(trained: dict[str, Any], cfg: "ResolvedConfig") -> "Source":
     """The source whose cleaning a run keeps: its own, also with `data=<another source>`; its options may be changed.
 
-    trained: the configuration that the run was trained with; cfg: the one that is asked for now.
+    trained: the configuration of the run; cfg: that of the evaluation.
     """
     from attnorm.spec.read import resolve_recorded
     from attnorm.tasks.task import task_of

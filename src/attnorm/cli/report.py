@@ -51,7 +51,7 @@ OWN = tuple(it.name for it in fields(ReportSettings))
 
 
 def run_report(arguments: Sequence[str]) -> int:
-    """Writes the page, and goes on doing so while runs train if the settings ask for it. Returns the exit code."""
+    """Writes the page, and with `watch` again and again while runs train. Returns the exit code."""
     from attnorm.analysis.report.page import check_installed
 
     settings = read_report(arguments)

@@ -22,7 +22,7 @@ class Verb:
     purpose:  a line for the list of verbs.
     action:   takes the arguments and returns the exit code, where None is 0. The text "module:function" is imported
               when the verb is typed.
-    keys:     a dataclass as in `spec.command`. The action then takes what was typed for it, and its docstring and its
+    keys:     a dataclass of the keys, as in `spec.command`. The action takes an instance of it. Its docstring and its
               defaults are the help. Without it, the help is conf/<name>.yaml.
     bare:     the key that a path without a key is the value of, such as "run".
     is_list:  whether several such paths are a list, and not one text with commas.
