@@ -83,8 +83,8 @@ NORMALIZED = [  # an answer, and what the official script makes of it
 
 def test_each_rule_of_the_normalization():
     for form in ("{}", "\n{}\t"):
-        found = [(answer, normalize(form.format(answer))) for answer, _ in NORMALIZED]
-        assert [pair for pair, expected in zip(found, NORMALIZED, strict=True) if pair != expected] == []
+        result = [(answer, normalize(form.format(answer))) for answer, _ in NORMALIZED]
+        assert [pair for pair, expected in zip(result, NORMALIZED, strict=True) if pair != expected] == []
 
 
 def test_normalizing_an_answer_again_can_change_it():
@@ -221,10 +221,10 @@ def test_the_widespread_list_and_the_real_answers():
     made = AnswerList.read(REAL / "answers_3129.json")
     assert len(made) == 3129
     annotations = json.loads(gzip.decompress((REAL / "annotations_valid.json.gz").read_bytes()))["annotations"][:3000]
-    found = [[answer["answer"] for answer in it["answers"]] for it in annotations]
-    known = Counter(bool(made.targets(answers)[0]) for answers in found)
-    assert known[True] > 0.97 * len(found)
-    for answers in found[:200]:
+    actual = [[answer["answer"] for answer in item["answers"]] for item in annotations]
+    known = Counter(bool(made.targets(answers)[0]) for answers in actual)
+    assert known[True] > 0.97 * len(actual)
+    for answers in actual[:200]:
         for number, score in zip(*made.targets(answers), strict=True):
             assert accuracy(made.texts[number], answers) == score
 

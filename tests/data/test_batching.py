@@ -57,8 +57,8 @@ def rows_of(update):
 @pytest.mark.parametrize("accumulation, ranks", LAYOUTS)
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_every_row_comes_exactly_once_an_epoch(accumulation, ranks, epoch):
-    found = updates(random_lengths(), accumulation, ranks, epoch)
-    assert sorted(itertools.chain.from_iterable(map(rows_of, found))) == list(range(200))
+    actual = updates(random_lengths(), accumulation, ranks, epoch)
+    assert sorted(itertools.chain.from_iterable(map(rows_of, actual))) == list(range(200))
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -139,8 +139,8 @@ def test_the_order_is_decided_by_seed_and_epoch_alone():
     order = {key: updates(lengths, seed=key[0], epoch=key[1]) for key in [(0, 0), (0, 1), (1, 0), (1, 1)]}
     torch.manual_seed(2)
     np.random.seed(2)
-    for (seed, epoch), found in order.items():
-        assert updates(lengths, seed=seed, epoch=epoch) == found
+    for (seed, epoch), result in order.items():
+        assert updates(lengths, seed=seed, epoch=epoch) == result
     for first, second in itertools.combinations(order.values(), 2):
         assert first != second
         assert sorted(map(rows_of, first)) != sorted(map(rows_of, second))  # rows of equal lengths change batches

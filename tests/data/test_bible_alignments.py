@@ -135,9 +135,9 @@ def test_the_package_itself():
         pytest.skip("the package bible-alignments is not installed")
     source = build_source("bible_alignments")
     verses = {split: source.verses(split) for split in source.splits}
-    assert [len(found) for found in verses.values()] == [6550, 709, 660]
-    chapters = [{verse.chapter for verse in found} for found in verses.values()]
-    assert [len(found) for found in chapters] == [212, 24, 24] and len(set.union(*chapters)) == 260
+    assert [len(actual) for actual in verses.values()] == [6550, 709, 660]
+    chapters = [{verse.chapter for verse in actual} for actual in verses.values()]
+    assert [len(actual) for actual in chapters] == [212, 24, 24] and len(set.union(*chapters)) == 260
     [john] = [verse for verse in verses["train"] if verse.id == "43003016"]
     pairs = {(john.source[s], john.target[t]) for s, t in john.links}
     assert {("γὰρ", "For"), ("ἠγάπησεν", "loved"), ("κόσμον", "world"), ("ζωὴν", "life")} <= pairs

@@ -61,7 +61,7 @@ def test_best_fit_puts_each_thing_into_one_bin_with_room(seed, room):
     assert max(sum(lengths[number] for number in numbers) for numbers in bins) <= room
     assert bins == sorted(sorted(numbers) for numbers in bins)
     naive = naive_best_fit(lengths, room)
-    fills = [sorted(sum(lengths[number] for number in numbers) for numbers in found) for found in (bins, naive)]
+    fills = [sorted(sum(lengths[number] for number in numbers) for numbers in result) for result in (bins, naive)]
     assert fills[0] == fills[1]
 
 
@@ -156,9 +156,9 @@ def test_from_a_source_to_masked_batches(tmp_path, packed, share):
 def test_the_same_documents_packed_and_apart_have_the_same_tokens(tmp_path, tokenizer):
     (tmp_path / "a.txt").write_text("".join(f"{text}\n" for text in texts(500)))
     source = TextFiles(files=str(tmp_path / "a.txt"), holdout=0)
-    found = []
+    actual = []
     for packed in (True, False):
         layout = PackedFeaturizer(80, packed, 0.15)
         split = prepare(source, tokenizer, layout, max_rows={}, cache_dir=tmp_path / "cache", splits=["train"])["train"]
-        found.append(sorted(piece for block in pieces_of(split.rows[:]) for piece in block))
-    assert found[0] == found[1] and len(found[0]) == 500
+        actual.append(sorted(piece for block in pieces_of(split.rows[:]) for piece in block))
+    assert actual[0] == actual[1] and len(actual[0]) == 500

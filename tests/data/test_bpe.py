@@ -31,10 +31,10 @@ def bpe(folder):
 
 def test_the_ids_are_those_of_transformers_for_words_with_a_space_in_front(folder, bpe):
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    theirs = transformers.GPT2Tokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"))
+    reference = transformers.GPT2Tokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"))
     for text in (TEXTS[0], TEXTS[3]):
-        assert bpe.encode([text])[0] == theirs(" " + " ".join(text.split()))["input_ids"]
-    theirs.save_pretrained(folder / "saved")
+        assert bpe.encode([text])[0] == reference(" " + " ".join(text.split()))["input_ids"]
+    reference.save_pretrained(folder / "saved")
     if (folder / "saved" / "tokenizer.json").is_file():
         assert ByteBPE.from_settings(file=str(folder / "saved")).encode(TEXTS) == bpe.encode(TEXTS)
 
@@ -51,8 +51,8 @@ def test_texts_are_restored(bpe):
 def test_special_tokens_are_in_the_vocabulary_and_never_come_from_text(bpe):
     assert bpe.bos_id == bpe.eos_id == bpe.vocab_size - 1 == 264
     every = "".join(map(chr, [*range(1, 0xD800), *range(0xE000, 0x11000, 7), 0x10FFFF]))
-    found = {number for ids in bpe.encode([*TEXTS, every]) for number in ids}
-    assert not found & {bpe.pad_id, bpe.unk_id, bpe.eos_id} and len({bpe.pad_id, bpe.unk_id, bpe.eos_id}) == 3
+    actual = {number for ids in bpe.encode([*TEXTS, every]) for number in ids}
+    assert not actual & {bpe.pad_id, bpe.unk_id, bpe.eos_id} and len({bpe.pad_id, bpe.unk_id, bpe.eos_id}) == 3
 
 
 def test_saved_and_pickled_tokenizers_are_the_same(bpe, tmp_path):

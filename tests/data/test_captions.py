@@ -14,7 +14,7 @@ from attnorm.data.captions import plain
 from attnorm.data.images import ImageShape, read_image
 from attnorm.data.readers.captions import read_captions, read_list
 from attnorm.data.synthetic.scenes import Thing, scene
-from attnorm.data.synthetic.scenes.captions import PER_SCENE, SIZE_WORDS, captions, place, prominence, relation
+from attnorm.data.synthetic.scenes.captions import PER_SCENE, SIZE_WORDS, captions, location, prominence, relation
 from attnorm.data.synthetic.scenes.drawing import GROUND, PAINT, draw
 from attnorm.data.synthetic.scenes.generate import COLOURS, SHAPES, SIDES
 from attnorm.errors import DataError
@@ -108,15 +108,15 @@ def test_references_differ_and_places_are_told_apart():
     assert all(len(written) == PER_SCENE for written in WRITTEN)
     assert np.mean([len({it.text for it in written}) for written in WRITTEN]) > 3
     middle = Thing("ring", "red", "small", 0.5, 0.5, 0.1)
-    assert place(middle) == "in the middle"
-    assert place(middle._replace(x=0.1, y=0.9)) == "in the bottom left corner"
-    assert place(middle._replace(x=0.9)) == "on the right"
+    assert location(middle) == "in the middle"
+    assert location(middle._replace(x=0.1, y=0.9)) == "in the bottom left corner"
+    assert location(middle._replace(x=0.9)) == "on the right"
     assert relation(middle, middle._replace(x=0.9, y=0.7)) == "to the left of"
     assert relation(middle, middle._replace(x=0.6, y=0.1)) == "below"
 
 
 def test_the_corpus_is_frozen():
-    texts = [it.text for index in range(50) for it in captions("validation", index, 3)]
+    texts = [item.text for index in range(50) for item in captions("validation", index, 3)]
     assert hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16] == "f25a124e7c6fc4db"
     pixels = b"".join(draw(scene("test", index), 48).tobytes() for index in range(20))
     assert hashlib.sha256(pixels).hexdigest()[:16] == "1646071f31a8f98c"
@@ -126,7 +126,7 @@ def test_the_source_gives_the_generated_scenes(tmp_path):
     source = build_source("scenes_captions", train_size=6, valid_size=4, side=32)
     assert source.check() == []
     rows = dict(source.rows("validation"))
-    assert rows["validation-2"].split("\n") == [it.text for it in captions("validation", 2)]
+    assert rows["validation-2"].split("\n") == [entry.text for entry in captions("validation", 2)]
     images = source.images("validation", tmp_path)
     assert images.shape == ImageShape(side=32)
     pixels = images.read(["validation-3", "validation-0"])["image"]
@@ -244,8 +244,8 @@ def test_features_take_the_place_of_images(folder):
     np.savez(folder / "b.npz", features=np.ones((3, 5), np.float32))
     images = flickr(folder, images=None, features=str(folder), max_boxes=4).images("train", folder)
     assert images.shape == ImageShape(width=5, regions=4)
-    found = images.read(["b.png"])
-    assert found["image"].shape == (1, 4, 5) and found["present"].tolist() == [[True] * 3 + [False]]
+    actual = images.read(["b.png"])
+    assert actual["image"].shape == (1, 4, 5) and actual["present"].tolist() == [[True] * 3 + [False]]
     with pytest.raises(ValueError, match="no features of 1 image: a"):
         images.check(["a.png"])
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from builders import build_source
 
-from attnorm.data.sources.easy_vqa import VIEWS, cells, colours, edges, patches
+from attnorm.data.sources.easy_vqa import VIEWS, brightness_patches, cell_boxes, colour_shares, edge_histograms
 
 QUESTIONS = {
     "train": [["what color is it?", "red", 0], ["is there a circle?", "no", 3], ["is it red?", "yes", 0]],
@@ -53,7 +53,7 @@ def test_views_of_a_split(package, tmp_path):
     read = views.read(["train-3", "train-0"])
     for (features, present, geometry), describe in zip(read, VIEWS.values(), strict=True):
         assert features.shape[:2] == (2, 36) and present.all() and np.isfinite(features.numpy()).all()
-        np.testing.assert_allclose(geometry[1], cells(), atol=1e-6)
+        np.testing.assert_allclose(geometry[1], cell_boxes(), atol=1e-6)
         pixels = np.full((64, 64, 3), 120 / 255)
         pixels[:32, :32] = (1, 0, 0)
         np.testing.assert_allclose(features[0], describe(pixels), atol=1e-3)
@@ -91,11 +91,11 @@ def test_packages_that_are_missing_are_named(monkeypatch, tmp_path):
 
 
 def test_cells_tile_the_image_row_by_row():
-    found = cells()
-    assert found.shape == (36, 4) and found[0].tolist() == [0, 0, 1 / 6, 1 / 6]
-    np.testing.assert_allclose(found[7], [1 / 6, 1 / 6, 2 / 6, 2 / 6])
-    np.testing.assert_allclose(found[5], [5 / 6, 0, 1, 1 / 6])
-    np.testing.assert_allclose(((found[:, 2] - found[:, 0]) * (found[:, 3] - found[:, 1])).sum(), 1)
+    actual = cell_boxes()
+    assert actual.shape == (36, 4) and actual[0].tolist() == [0, 0, 1 / 6, 1 / 6]
+    np.testing.assert_allclose(actual[7], [1 / 6, 1 / 6, 2 / 6, 2 / 6])
+    np.testing.assert_allclose(actual[5], [5 / 6, 0, 1, 1 / 6])
+    np.testing.assert_allclose(((actual[:, 2] - actual[:, 0]) * (actual[:, 3] - actual[:, 1])).sum(), 1)
 
 
 def pixel_cell(y, x):
@@ -106,40 +106,41 @@ def pixel_cell(y, x):
 @pytest.mark.parametrize(("y", "x"), [(0, 0), (0, 63), (63, 0), (10, 11), (32, 32), (21, 53)])
 def test_a_pixel_is_seen_in_its_cell_only(y, x):
     pixels = np.zeros((64, 64, 3))
-    dark = [describe(pixels) for describe in (colours, patches)]
+    dark = [describe(pixels) for describe in (colour_shares, brightness_patches)]
     pixels[y, x] = (1.0, 0.5, 0.0)
-    for before, after in zip(dark, (colours(pixels), patches(pixels)), strict=True):
+    for before, after in zip(dark, (colour_shares(pixels), brightness_patches(pixels)), strict=True):
         assert np.flatnonzero((before != after).any(1)).tolist() == [pixel_cell(y, x)]
-    cell = colours(pixels)[pixel_cell(y, x)]
+    cell = colour_shares(pixels)[pixel_cell(y, x)]
     assert np.flatnonzero(cell).tolist() == [0, 3 * 16 + 2 * 4 + 0] and cell[56] == pytest.approx(1 / 121, rel=0.2)
 
 
 def test_colours_are_shares_of_the_pixels():
     pixels = np.random.default_rng(0).random((64, 64, 3))
-    np.testing.assert_allclose(colours(pixels).sum(1), 1)
+    np.testing.assert_allclose(colour_shares(pixels).sum(1), 1)
     for level, value in ((0, 0.0), (0, 0.24), (1, 0.25), (3, 0.99), (3, 1.0)):
-        found = colours(np.full((64, 64, 3), value))
+        found = colour_shares(np.full((64, 64, 3), value))
         assert (found[:, level * 21] == 1).all()
 
 
 def test_edges_have_a_direction_and_a_place():
     pixels = np.zeros((64, 64, 3))
     pixels[:, 32:] = 1  # between the third and the fourth column of cells: brightness changes to the right
-    found = edges(pixels).reshape(6, 6, 2, 2, 9)
-    assert found[..., 1:].max() == 0
-    assert (found[:, 2, :, 1, 0] > 0).all() and (found[:, 3, :, 0, 0] > 0).all()
-    found[:, 2, :, 1, 0] = found[:, 3, :, 0, 0] = 0
-    assert not found.any()
-    turned = edges(pixels.swapaxes(0, 1)).reshape(6, 6, 2, 2, 9)
+    result = edge_histograms(pixels).reshape(6, 6, 2, 2, 9)
+    assert result[..., 1:].max() == 0
+    assert (result[:, 2, :, 1, 0] > 0).all() and (result[:, 3, :, 0, 0] > 0).all()
+    result[:, 2, :, 1, 0] = result[:, 3, :, 0, 0] = 0
+    assert not result.any()
+    turned = edge_histograms(pixels.swapaxes(0, 1)).reshape(6, 6, 2, 2, 9)
     assert turned[..., 4].max() > 0 and turned[2, :, 1, :, 4].all()  # 90 of 180 degrees
-    np.testing.assert_allclose(edges(1 - pixels), edges(pixels))  # from bright to dark or from dark to bright
-    assert not edges(np.full((64, 64, 3), 0.7)).any()
+    # from bright to dark or from dark to bright
+    np.testing.assert_allclose(edge_histograms(1 - pixels), edge_histograms(pixels))
+    assert not edge_histograms(np.full((64, 64, 3), 0.7)).any()
 
 
 def test_edges_weigh_the_same_in_a_pale_image():
     pixels = np.zeros((64, 64, 3))
     pixels[20:40, 20:40] = 1
-    strong, pale = edges(pixels), edges(pixels * 0.5)
+    strong, pale = edge_histograms(pixels), edge_histograms(pixels * 0.5)
     norms = np.linalg.norm(strong, axis=1)
     seen = norms > 0
     assert 0 < seen.sum() < 36 and (norms[seen] > 0.9).all() and (norms < 1).all()
@@ -148,11 +149,11 @@ def test_edges_weigh_the_same_in_a_pale_image():
 
 def test_patches_are_mean_brightness_in_order():
     rows = np.repeat(np.linspace(0, 1, 64)[:, None, None], 64, 1).repeat(3, 2)
-    found = patches(rows).reshape(6, 6, 4, 4)
-    assert (np.diff(found.mean((1, 3)).ravel()) > 0).all()  # from top to bottom, cell by cell and inside of each
-    assert np.ptp(found, axis=(1, 3)).max() < 1e-9
-    np.testing.assert_allclose(patches(np.full((64, 64, 3), 0.25)), 0.25)
-    np.testing.assert_allclose(found.mean(), 0.5, atol=0.01)
+    outcome = brightness_patches(rows).reshape(6, 6, 4, 4)
+    assert (np.diff(outcome.mean((1, 3)).ravel()) > 0).all()  # from top to bottom, cell by cell and inside of each
+    assert np.ptp(outcome, axis=(1, 3)).max() < 1e-9
+    np.testing.assert_allclose(brightness_patches(np.full((64, 64, 3), 0.25)), 0.25)
+    np.testing.assert_allclose(outcome.mean(), 0.5, atol=0.01)
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from builders import build_source
 
-from attnorm.data.sources.easy_vqa_images import LABELS, label_of
+from attnorm.data.sources.easy_vqa_images import LABELS, revealed_label
 
 COLOURS = {  # of the shapes in the images
     "black": (0, 0, 0),
@@ -67,7 +67,7 @@ def test_a_share_of_0_means_no_split(theirs):
     ],
 )
 def test_the_shape_follows_from_the_questions(questions, label):
-    assert label_of(questions, LABELS["shape"]) == label
+    assert revealed_label(questions, LABELS["shape"]) == label
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +84,8 @@ def test_labels_are_what_the_pixels_show(easy):
     pixels = dict(zip(colours, easy["colour"].read("validation"), strict=True))
     filled = {"triangle": [], "circle": [], "rectangle": []}
     for name, image in pixels.items():
-        found = {colour for colour, value in COLOURS.items() if (image == value).all(-1).any()}
-        assert found == {colours[name]}
+        actual = {colour for colour, value in COLOURS.items() if (image == value).all(-1).any()}
+        assert actual == {colours[name]}
         inside = (image.astype(int) - image[0, 0]).__abs__().max(-1) > 60
         rows, columns = inside.any(1).nonzero()[0], inside.any(0).nonzero()[0]
         box = inside[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]

@@ -45,7 +45,7 @@ def test_facts_that_a_document_states_first_hold_to_its_end():
     assert len(told) > 10 and len({name for name, _, _ in told}) == len(told)
     sentences = introduction.split(". ")
     for facts in told:
-        assert any(all(fact in it for fact in facts) for it in sentences), facts
+        assert any(all(fact in entry for fact in facts) for entry in sentences), facts
 
 
 def test_a_thing_belongs_to_the_person_who_got_it_last():
@@ -172,8 +172,8 @@ def test_a_fingerprint_depends_on_the_content_and_the_settings(library):
     ],
 )
 def test_what_cannot_be_read_is_refused_before(library, options, problem):
-    found = Books(**{"folder": str(library), **options}).check()
-    assert any(problem in it for it in found), found
+    actual = Books(**{"folder": str(library), **options}).check()
+    assert any(problem in item for item in actual), actual
 
 
 def test_the_novels_are_split_into_their_chapters():

@@ -100,9 +100,9 @@ def test_labels_are_the_tokens_at_the_hidden_places_row_after_row():
     chosen = [7, 3, 12]
     batch = batches(rows)[part(chosen, divisor=99)]
     expected = [
-        rows.ids[row][place]
+        rows.ids[row][index]
         for row, places in zip(chosen, batch["masked_positions"], strict=True)
-        for place in places.nonzero()[:, 0].tolist()
+        for index in places.nonzero()[:, 0].tolist()
     ]
     assert batch["labels"].tolist() == expected
     shown = [ids[: len(rows.ids[row])] for row, ids in zip(chosen, batch["ids"], strict=True)]
@@ -184,8 +184,8 @@ def test_every_place_is_as_likely_and_so_are_the_places_in_short_documents():
 
 def test_hidden_tokens_become_mask_another_token_or_stay():
     rows = Rows(300, longest=120)
-    found = batches(rows, mask_prob=0.3, keep_prob=0.15, random_prob=0.25)
-    batch = found[part(range(300))]
+    actual = batches(rows, mask_prob=0.3, keep_prob=0.15, random_prob=0.25)
+    batch = actual[part(range(300))]
     shown, labels = batch["ids"][batch["masked_positions"]].numpy(), batch["labels"].numpy()
     count = len(labels)
     assert count > 8000
@@ -320,15 +320,15 @@ def test_words_of_a_batch_are_those_of_the_tokenizer():
 @pytest.mark.parametrize("whole_words", [False, True])
 def test_seed_epoch_and_row_decide_and_nothing_else(whole_words):
     rows = Rows(documents=1)
-    found = batches(rows, seed=5, whole_words=whole_words)
-    alone = found[part([9], epoch=3, divisor=4)]
+    result = batches(rows, seed=5, whole_words=whole_words)
+    alone = result[part([9], epoch=3, divisor=4)]
     torch.manual_seed(1)
     np.random.seed(1)
     together = batches(rows, seed=5, whole_words=whole_words)[part([30, 2, 9, 9], epoch=3)]
     size = len(rows.ids[9])
-    for place in (2, 3):
-        assert torch.equal(together["ids"][place, :size], alone["ids"][0])
-        assert torch.equal(together["masked_positions"][place, :size], alone["masked_positions"][0])
+    for position in (2, 3):
+        assert torch.equal(together["ids"][position, :size], alone["ids"][0])
+        assert torch.equal(together["masked_positions"][position, :size], alone["masked_positions"][0])
 
 
 def test_masks_are_fresh_in_each_epoch_seed_and_row():

@@ -15,13 +15,11 @@ import pytest
 from rouge_score.rouge_scorer import RougeScorer
 
 from attnorm.data.sources.newswire import Level
+from attnorm.data.synthetic import sections
 from attnorm.data.synthetic.newswire import DIFFICULTIES, EVENT_KINDS, SPLITS, generate, pair, pairs, story
-from attnorm.data.synthetic.newswire.difficulty import Difficulty
-from attnorm.data.synthetic.newswire.generate import _EVENTS, vary_countries
-from attnorm.data.synthetic.newswire.lexicon import KINDS
+from attnorm.data.synthetic.newswire.generate import _EVENTS, Difficulty, vary_countries
+from attnorm.data.synthetic.newswire.lexicon import ARTICLE_CHOICES, HEADLINE_CHOICES, KINDS, reword
 from attnorm.data.synthetic.newswire.notation import compile_template, read_events
-from attnorm.data.synthetic.newswire.wording import ARTICLE_CHOICES, HEADLINE_CHOICES, reword
-from attnorm.data.synthetic.text_files import sections
 
 FORM = re.compile(r"[^\sA-Z0-9]+( [^\sA-Z0-9]+)*")
 SCORER = RougeScorer(["rouge1"], use_stemmer=True)
@@ -172,8 +170,8 @@ def test_most_hard_articles_report_a_second_event_on_which_the_headline_does_not
     share = {}
     for level, stories in before.items():
         marked = [story("test", index, 0, level) for index in range(300)]
-        assert [it.headline for it in marked] == [it.headline for it in stories]
-        share[level] = statistics.mean("nothing else happened" in it.article for it in marked)
+        assert [item.headline for item in marked] == [item.headline for item in stories]
+        share[level] = statistics.mean("nothing else happened" in item.article for item in marked)
     assert share["easy"] == 0
     assert abs(share["hard"] - 0.8) < 4 * (0.8 * 0.2 / 300) ** 0.5  # four standard deviations
 

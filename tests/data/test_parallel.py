@@ -6,8 +6,7 @@ import hashlib
 import pytest
 from builders import build_source
 
-from attnorm.data.synthetic.phrases import SPLITS, pair
-from attnorm.data.synthetic.phrases.lexicon import KELVAN, NAMES
+from attnorm.data.synthetic.phrases import KELVAN, NAMES, SPLITS, sentence_pair
 from attnorm.errors import DataError
 
 FIRST_200_SHA256 = "d45510e5069bee48f680a713ff20fa16547b46d5645f38022df8ed7a3177222a"
@@ -15,25 +14,25 @@ FIRST_200_SHA256 = "d45510e5069bee48f680a713ff20fa16547b46d5645f38022df8ed7a3177
 
 def test_the_corpus_is_frozen():
     """A change of the generator would make runs incomparable with earlier ones."""
-    text = "\n".join("\t".join(pair(split, index)) for split in SPLITS for index in range(200))
+    text = "\n".join("\t".join(sentence_pair(split, index)) for split in SPLITS for index in range(200))
     assert hashlib.sha256(text.encode()).hexdigest() == FIRST_200_SHA256
 
 
 def test_no_sentence_is_in_two_splits_and_few_are_repeated():
-    sentences = {split: {pair(split, index)[1] for index in range(300)} for split in SPLITS}
-    assert all(len(found) > 297 for found in sentences.values())
+    sentences = {split: {sentence_pair(split, index)[1] for index in range(300)} for split in SPLITS}
+    assert all(len(result) > 297 for result in sentences.values())
     assert not sentences["train"] & (sentences["validation"] | sentences["test"])
     assert not sentences["validation"] & sentences["test"]
 
 
 def test_another_seed_gives_other_sentences():
-    assert pair("train", 0) == pair("train", 0, 0) != pair("train", 0, 1)
+    assert sentence_pair("train", 0) == sentence_pair("train", 0, 0) != sentence_pair("train", 0, 1)
 
 
 def test_every_name_is_copied_and_the_orders_differ():
     crossing = 0
     for index in range(300):
-        kelvan, english = (text.split() for text in pair("train", index))
+        kelvan, english = (text.split() for text in sentence_pair("train", index))
         assert kelvan[-1] == english[-1] == "."
         assert {*kelvan} & {*NAMES} == {*english} & {*NAMES}
         places = [kelvan.index(KELVAN[word]) for word in english if KELVAN.get(word) in kelvan]
@@ -43,7 +42,7 @@ def test_every_name_is_copied_and_the_orders_differ():
 
 def test_a_word_has_up_to_three_translations():
     """Endings and compounds make the English sentence longer."""
-    lengths = [tuple(len(text.split()) for text in pair("train", index)) for index in range(300)]
+    lengths = [tuple(len(text.split()) for text in sentence_pair("train", index)) for index in range(300)]
     assert all(kelvan <= english <= 3 * kelvan for kelvan, english in lengths)
 
 
@@ -83,7 +82,7 @@ def test_validation_files_may_have_any_of_the_usual_names(corpus, name):
     source = moses(corpus)
     assert source.check() == [] and list(source.rows("validation")) == [("ein Haus", "a house")]
     assert source.fingerprint("validation") == fingerprint
-    assert any("valid.de" in it for it in moses(corpus, validation="valid").check())
+    assert any("valid.de" in item for item in moses(corpus, validation="valid").check())
     for ending in ("de", "en"):
         (corpus / f"valid.{ending}").write_text("x\n")
     [problem] = moses(corpus).check()
@@ -107,6 +106,6 @@ def test_files_of_different_lengths_are_refused(corpus):
     ],
 )
 def test_problems_are_found_before_anything_is_read(corpus, options, problem):
-    found = moses(corpus, **options).check()
-    assert any(problem in str(it) for it in found), found
-    assert any("data.test=null" in it for it in moses(corpus).check(["test"]))
+    actual = moses(corpus, **options).check()
+    assert any(problem in str(entry) for entry in actual), actual
+    assert any("data.test=null" in entry for entry in moses(corpus).check(["test"]))

@@ -71,9 +71,9 @@ def rows(source):
 def test_passages_are_consecutive_whole_sentences_of_at_least_the_length(folder):
     source = build_source("passages", folder=str(folder), **OPTIONS)
     assert source.check(SPLITS) == [] and source.splits == SPLITS and source.labels == ("a", "b", "c")
-    for split, found in rows(source).items():
-        assert {label for *_, label in found} == {"a", "b", "c"}
-        for name, part, passage, label in found:
+    for split, result in rows(source).items():
+        assert {label for *_, label in result} == {"a", "b", "c"}
+        for name, part, passage, label in result:
             places = numbers(passage)
             assert places == list(range(places[0], places[0] + len(places))) and 40 <= len(places) < 40 + 9
             assert passage[0].isupper() and passage.endswith(".") and passage[0].lower() == label == name[0]
@@ -83,9 +83,9 @@ def test_passages_are_consecutive_whole_sentences_of_at_least_the_length(folder)
 
 @pytest.mark.parametrize("gap", [0, 25, 60])
 def test_passages_of_different_splits_are_at_least_the_gap_apart(folder, gap):
-    found = rows(build_source("passages", folder=str(folder), **{**OPTIONS, "gap": gap}))
+    actual = rows(build_source("passages", folder=str(folder), **{**OPTIONS, "gap": gap}))
     for label in "abc":
-        spans = {split: [numbers(it[2]) for it in found[split] if it[3] == label] for split in SPLITS}
+        spans = {split: [numbers(it[2]) for it in actual[split] if it[3] == label] for split in SPLITS}
         for one, other in itertools.permutations(SPLITS, 2):
             apart = [max(b[0] - a[-1], a[0] - b[-1]) - 1 for a in spans[one] for b in spans[other]]
             assert min(apart) >= gap
@@ -105,7 +105,7 @@ def test_the_first_rows_have_all_labels(folder):
 def test_names_are_masked_if_asked(folder):
     (folder / "a.txt").write_text(" ".join(["Once Tom Smith went to Rome for a day."] * 100))
     source = build_source("passages", folder=str(folder), **OPTIONS, mask_names=True)
-    passage = next(it[2] for it in source.rows("train") if it[3] == "a")
+    passage = next(entry[2] for entry in source.rows("train") if entry[3] == "a")
     assert passage.startswith("Once <unk> <unk> went to <unk> for a day. Once")
 
 
@@ -127,7 +127,7 @@ def test_what_cannot_work_is_refused(folder):
 
 def test_every_option_and_byte_changes_the_fingerprint(folder):
     made = [{}, {"words": 41}, {"gap": 26}, {"validation": [2]}, {"mask_names": True}, {"parts": 11}]
-    prints = {build_source("passages", folder=str(folder), **{**OPTIONS, **it}).fingerprint("train") for it in made}
+    prints = {build_source("passages", folder=str(folder), **{**OPTIONS, **item}).fingerprint("train") for item in made}
     (folder / "a.txt").write_text("Other words. " * 100)
     prints.add(build_source("passages", folder=str(folder), **OPTIONS).fingerprint("train"))
     assert len(prints) == len(made) + 1
@@ -139,7 +139,7 @@ def test_passages_of_a_real_novel_are_its_text():
     path = next(it for it in source.paths if "Doyle" in it.name)
     text = " ".join(path.read_text(encoding="utf-8-sig").split())
     for split, share in {"train": 0.75, "validation": 0.2, "test": 0.05}.items():
-        found = [passage for *_, passage, _ in source.rows_of(path, "Doyle", split)]
-        assert all(passage in text for passage in found)
-        words = sum(len(passage.split()) for passage in found) / len(text.split())
+        outcome = [passage for *_, passage, _ in source.rows_of(path, "Doyle", split)]
+        assert all(passage in text for passage in outcome)
+        words = sum(len(passage.split()) for passage in outcome) / len(text.split())
         assert share - 0.03 < words < share + 0.01  # the gaps, and rests of less than a passage, are left out

@@ -121,11 +121,11 @@ def test_line_and_byte_of_what_cannot_be_decoded(tmp_path):
         text = before if encoding != "shift_jis" else before.replace("ä", "あ")
         path = tmp_path / "x.txt"
         path.write_bytes(text.encode(encoding) + "ab".encode(encoding) + bad + "\nlast\n".encode(encoding))
-        found = list(files.path_lines(path, encoding))
-        assert len(found) == 300_002 == files.count_lines(path, encoding) and found[-1] == "last\n"
+        actual = list(files.path_lines(path, encoding))
+        assert len(actual) == 300_002 == files.count_lines(path, encoding) and actual[-1] == "last\n"
         said = "UTF-8" if encoding == "utf-8" else encoding
-        place = f"character 3 of the line is the byte 0x{bad[0]:02x}"
-        assert str(found[300_000]).startswith(f"{path}:300001: not {said} text ({place})")
+        position = f"character 3 of the line is the byte 0x{bad[0]:02x}"
+        assert str(actual[300_000]).startswith(f"{path}:300001: not {said} text ({position})")
 
 
 # bad rows
@@ -142,11 +142,11 @@ def test_bad_lines_stop_every_source_or_are_left_out_and_counted(tmp_path, caplo
     for source, expected in sources(tmp_path, rows=rows, skip_bad=True):
         caplog.clear()
         assert source.check(["train"]) == []
-        found = list(source.rows("train"))
-        bad = 4 - len(found)
-        assert found[:2] == [expected(rows[0]), expected(rows[2])] and bad in (1, 2)  # some do not read the last cell
+        result = list(source.rows("train"))
+        bad = 4 - len(result)
+        assert result[:2] == [expected(rows[0]), expected(rows[2])] and bad in (1, 2)  # some do not read the last cell
         [message] = caplog.messages
-        assert message.startswith(f"{bad} bad row{'s' * (bad > 1)} and {len(found)} good ones (skipped):")
+        assert message.startswith(f"{bad} bad row{'s' * (bad > 1)} and {len(result)} good ones (skipped):")
         assert "is the byte 0xe4" in message and str(tmp_path) in message
 
 

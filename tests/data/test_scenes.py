@@ -70,8 +70,8 @@ def test_two_detectors_see_each_thing_and_none_can_name_it():
 
 
 def test_each_detector_misses_what_it_says():
-    for size, place, missing in (("small", 0.5, 0), ("medium", 0.08, 1), ("large", 0.5, 2)):
-        thing = Thing("ring", "red", size, place, 0.5, SIDES[size])
+    for size, position, missing in (("small", 0.5, 0), ("medium", 0.08, 1), ("large", 0.5, 2)):
+        thing = Thing("ring", "red", size, position, 0.5, SIDES[size])
         assert [detector.misses(thing) for detector in DETECTORS] == [i == missing for i in range(3)]
     assert not any(it.misses(Thing("ring", "red", "medium", 0.5, 0.5, 0.15)) for it in DETECTORS)
 
@@ -95,11 +95,11 @@ def test_features_are_projected_codes_with_noise():
     right, confidences = [], {True: [], False: []}
     for index, views in enumerate(SEEN):
         things = scene("train", index)
-        for detector, found in zip(DETECTORS, views, strict=True):
-            codes = found.features @ np.linalg.pinv(detector.projection(0))
+        for detector, outcome in zip(DETECTORS, views, strict=True):
+            codes = outcome.features @ np.linalg.pinv(detector.projection(0))
             for sure in (True, False):
-                confidences[sure] += codes[found.sure == sure, 0].tolist()
-            for code, place in zip(codes[found.sure], found.places[found.sure], strict=True):
+                confidences[sure] += codes[outcome.sure == sure, 0].tolist()
+            for code, place in zip(codes[outcome.sure], outcome.places[outcome.sure], strict=True):
                 thing = next((it for it in things if overlap(it.box, place) > 0.4), None)
                 if thing is not None:
                     shapes = code[1 : 1 + len(detector.shapes)]
@@ -204,9 +204,9 @@ def test_what_is_not_one_thing_has_no_attribute():
 
 def test_answers_are_balanced():
     counts = defaultdict(Counter)
-    for it in (it for asked in ASKED for it in asked):
-        counts[it.type][it.answer] += 1
-        counts[it.program[0]][it.answer] += it.program[0] != it.type
+    for item in (item for asked in ASKED for item in asked):
+        counts[item.type][item.answer] += 1
+        counts[item.program[0]][item.answer] += item.program[0] != item.type
     for name in ("exist", "compare", "more", "relation", "larger"):
         total = counts[name].total()
         assert set(counts[name]) == {"yes", "no"}
@@ -223,10 +223,10 @@ def test_words_tell_little_of_a_yes_or_no():
     for it in (it for asked in ASKED for it in asked if it.kind == "yes/no"):
         for word in set(it.text.rstrip("?").split()):
             counts[word][it.answer] += 1
-    frequent = {word: found for word, found in counts.items() if found.total() >= 60}
+    frequent = {word: actual for word, actual in counts.items() if actual.total() >= 60}
     assert len(frequent) > 20
-    for word, found in frequent.items():
-        assert abs(found["yes"] / found.total() - 0.5) < 2 / found.total() ** 0.5 + 0.02, (word, found)
+    for word, actual in frequent.items():
+        assert abs(actual["yes"] / actual.total() - 0.5) < 2 / actual.total() ** 0.5 + 0.02, (word, actual)
 
 
 def test_the_words_say_what_the_program_asks():
@@ -259,10 +259,10 @@ def test_the_source_gives_questions_and_views_that_belong_together(tmp_path):
     assert views.names == ["outlines", "colours", "details"] and views.widths == [48, 64, 40]
     assert views.boxes == [36] * 3
     views.check({row[1] for row in rows})
-    for (features, present, geometry), found in zip(views.read(["train-2"]), detect("train", 2, 5), strict=True):
+    for (features, present, geometry), result in zip(views.read(["train-2"]), detect("train", 2, 5), strict=True):
         assert present.all()
-        np.testing.assert_allclose(features[0], found.features, rtol=1e-3, atol=1e-3)
-        np.testing.assert_allclose(geometry[0], found.places, atol=1e-6)
+        np.testing.assert_allclose(features[0], result.features, rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(geometry[0], result.places, atol=1e-6)
     with pytest.raises(ValueError, match="no features of 1 image: train-3"):
         views.read(["train-3"])
     assert len(list(source.rows("validation"))) == 3 and source.views("validation", tmp_path).rows == {

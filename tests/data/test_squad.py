@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from attnorm.data.sources.squad import Question, ScoredQuestion, Squad, read_questions
+from attnorm.data.sources.squad import ScoredQuestion, Squad, SquadQuestion, read_squad
 
 REAL = Path(__file__).parents[3] / "shared/data/squad"
 CONTEXT = "The cat sat. A cat slept under caf\u00e9 tables."
@@ -182,9 +182,9 @@ def test_the_fingerprint_follows_content_and_skip_bad_not_the_place(tmp_path):
 def test_scoring_does_not_ask_where_the_answers_stand(tmp_path):
     content = document(question("q", {"text": "anything"}))
     path = Path(source(tmp_path, content).paths["train"])
-    scored = read_questions(path, ScoredQuestion)
+    scored = read_squad(path, ScoredQuestion)
     assert [question.texts for question in scored.good.values()] == [["anything"]] and scored.bad == []
-    assert len(read_questions(path, Question).bad) == 1
+    assert len(read_squad(path, SquadQuestion).bad) == 1
 
 
 @pytest.mark.parametrize(
@@ -198,6 +198,6 @@ def test_the_real_files(name, rows, impossible):
     assert len(made) == rows
     answers = [json.loads(row[3]) for row in made]
     assert sum(not answer["texts"] for answer in answers) == impossible
-    for row, found in zip(made, answers, strict=True):
-        for text, start in zip(found["texts"], found["starts"], strict=True):
+    for row, actual in zip(made, answers, strict=True):
+        for text, start in zip(actual["texts"], actual["starts"], strict=True):
             assert row[1][start : start + len(text)] == text

@@ -1,22 +1,18 @@
 """Documents: from text files, from a column of a hub dataset, from the built-in corpus."""
 
 import gzip
-import inspect
 import itertools
 import json
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-import yaml
 from pyarrow import parquet
 
 from attnorm.data.sources.hub import TextHub
 from attnorm.data.sources.newswire import STORIES, NewswireText
 from attnorm.data.sources.text_files import TextFiles
-from attnorm.imports import locate
 
-ROOT = Path(__file__).parents[2]
 TEXT = "\ufeffone a\none b\x85\u2028c\n\n \t\ntwo a\ntwo b\n\n\n\nthree"
 LINES = ["one a", "one b\x85\u2028c", "two a", "two b", "three"]
 PARAGRAPHS = ["one a one b c", "two a two b", "three"]
@@ -37,17 +33,6 @@ def documents(source, split="train") -> list[str]:
 
 def text(files, **options):
     return TextFiles(**{"files": files, "holdout": 0, **options})
-
-
-@pytest.mark.parametrize("maker", [TextFiles, TextHub, NewswireText])
-def test_each_yaml_holds_the_options_of_its_source_and_their_defaults(maker):
-    name = {TextFiles: "text", TextHub: "text_hub", NewswireText: "newswire_text"}[maker]
-    written = yaml.safe_load((ROOT / f"conf/data/{name}.yaml").read_text())
-    assert locate(written.pop("_target_")) is maker and written.pop("defaults") == ["cleaned", "_self_"]
-    assert written.pop("lowercase") is written.pop("digits") is False
-    parameters = inspect.signature(maker).parameters.values()
-    assert written == {p.name: "???" if p.default is p.empty else p.default for p in parameters}
-    assert maker.schema.name == "documents"
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
@@ -161,8 +146,8 @@ def test_fingerprints_follow_contents_and_settings_and_not_places(tmp_path):
     write(tmp_path / "b/n.txt", "other")
     prints.add(TextFiles(files=second).fingerprint("train"))
     assert len(prints) == 9
-    own = TextFiles(files=first, validation=second)
-    assert own.fingerprint("validation") == TextFiles(files=first, validation=second, holdout=0.5).fingerprint(
+    added = TextFiles(files=first, validation=second)
+    assert added.fingerprint("validation") == TextFiles(files=first, validation=second, holdout=0.5).fingerprint(
         "validation"
     )
 

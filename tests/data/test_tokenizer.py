@@ -299,7 +299,7 @@ def test_each_yaml_holds_the_options_of_its_tokenizer_and_their_defaults(name):
     written = OmegaConf.to_container(OmegaConf.load(ROOT / f"conf/tokenizer/{name}.yaml"), resolve=True)
     must_be_given = ["tokenizer.file"] if name == "gpt2" else []
     assert [problem.partition(":")[0] for problem in check_tokenizer(written)] == must_be_given
-    defaults = {option: it.default for option, it in parameters(tokenizer_class(written).from_settings).items()}
+    defaults = {option: item.default for option, item in parameters(tokenizer_class(written).from_settings).items()}
     assert options_of(written) == {option: value for option, value in defaults.items() if option != "draw"}
 
 
@@ -402,14 +402,14 @@ print(WordPiece.from_settings(lambda n: iter(text), vocab_size=1700).fingerprint
 
 @pytest.mark.slow
 def test_wordpiece_training_gives_the_same_bytes_in_every_process():
-    found = set()
+    actual = set()
     for seed in range(4):  # also with another number of threads
         environment = os.environ | {"PYTHONHASHSEED": str(seed), "RAYON_NUM_THREADS": str(1 + seed % 3)}
         run = subprocess.run(
             [sys.executable, "-c", TRAINING], env=environment, capture_output=True, text=True, check=True
         )
-        found.add(run.stdout)
-    assert len(found) == 1
+        actual.add(run.stdout)
+    assert len(actual) == 1
 
 
 def test_wordpiece_training_prints_nothing(capfd):

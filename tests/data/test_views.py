@@ -157,12 +157,12 @@ def test_npz_files_have_several_habits(tmp_path):
         {"features": features.astype("f8"), "num_boxes": 3},
         {"boxes": geometry, "image_w": None, "image_h": None},
     ):
-        for ours, theirs in zip(read(**changes), plain, strict=True):
-            torch.testing.assert_close(ours, theirs)
-    _, present, found = read(num_bbox=2)
-    assert present.tolist() == [[True, True, False, False]] and not found[0, 2:].any()
-    features, _, found = read(boxes=None)
-    assert found is None and features.shape == (1, MOST, WIDTH)
+        for model, reference in zip(read(**changes), plain, strict=True):
+            torch.testing.assert_close(model, reference)
+    _, present, actual = read(num_bbox=2)
+    assert present.tolist() == [[True, True, False, False]] and not actual[0, 2:].any()
+    features, _, actual = read(boxes=None)
+    assert actual is None and features.shape == (1, MOST, WIDTH)
     assert not read(num_boxes=0)[1].any()
     overshot = np.array([[-1.0, 0, 201, 50]] * 3)  # a pixel
     assert read(boxes=overshot)[2][0, 0].tolist() == [0.0, 0.0, 1.0, 0.5]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from builders import build_source
 
-from attnorm.data.sources.vqa_v2 import VqaV2, read_annotations, read_questions
+from attnorm.data.sources.vqa_v2 import VqaV2, read_annotations, read_vqa_questions
 
 REAL = Path(__file__).parents[3] / "shared/data/vqa_v2_subset"
 
@@ -132,7 +132,7 @@ def test_ten_of_the_bad_records_are_named(tmp_path):
 
 def test_files_are_read_as_records(tmp_path):
     paths = files(tmp_path, *GOOD)
-    asked = read_questions(Path(paths["train_questions"]))[1]
+    asked = read_vqa_questions(Path(paths["train_questions"]))[1]
     annotated = read_annotations(Path(paths["train_annotations"]))[1]
     assert (asked.id, asked.image, asked.question) == ("2", "71", "what is 2?")
     assert (annotated.id, annotated.image, annotated.texts) == ("1", "70", [f"a{i}" for i in range(10)])

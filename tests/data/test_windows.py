@@ -27,8 +27,8 @@ class Words:
     pad_id, bos_id, eos_id = PAD, CLS, SEP
 
     def encode_with_offsets(self, text):
-        found = list(re.finditer(r"\w+|[^\w\s]", text))
-        return [10 + sum(map(ord, match[0])) for match in found], [match.span() for match in found]
+        actual = list(re.finditer(r"\w+|[^\w\s]", text))
+        return [10 + sum(map(ord, match[0])) for match in actual], [match.span() for match in actual]
 
     def encode(self, texts):
         return [self.encode_with_offsets(text)[0] for text in texts]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from attnorm import progress
-from attnorm.data.sources.vqa_v2 import joined, read_questions
+from attnorm.data.sources.vqa_v2 import annotations_by_question, read_vqa_questions
 from attnorm.errors import DataError, Problem
 from attnorm.parts import TARGET, names_of
 from attnorm.schema import Number, Text
@@ -159,7 +159,8 @@ def vqa(keys: FileKeys) -> Results:
     path, reference = files_of(keys)
     if keys.questions is not None:
         questions = Path(keys.questions)
-        joined(read_questions(questions), questions, Path(reference))  # raises where they do not go together
+        # raises where they do not go together
+        annotations_by_question(read_vqa_questions(questions), questions, Path(reference))
     gold, predictions = vqa_metric.read_references(Path(reference)), vqa_metric.read_predictions(path)
     found = naming(keys, lambda: vqa_metric.score(predictions, gold))
     refused = "the official evaluation refuses this file: it needs exactly one answer to each question"

@@ -85,7 +85,7 @@ def input_lines(source: str) -> Iterator[Iterator[str]]:
             unpacked = files.unpacked(file)
         except OSError as error:
             raise DataError(f"input={source}: cannot be read: {error.strerror}") from error
-        for line in files.lines(unpacked, f"input={source}"):
+        for line in files.text_lines(unpacked, f"input={source}"):
             if isinstance(line, BadRow):
                 raise line
             yield line

@@ -29,11 +29,11 @@ def cached(folder: Path, build: Callable[[Path], None]) -> Path:
     try:
         return _shared(folder, build)
     except PermissionError as error:
-        own = folder.parent / f"user_{os.getuid()}" / folder.name
+        user_folder = folder.parent / f"user_{os.getuid()}" / folder.name
         if not Path(str(error.filename)).is_relative_to(folder.parent):  # of a file that `build` reads
             raise
-        log.warning("no permission to use the cached %s; using %s instead", folder, own)
-        return _shared(own, build)
+        log.warning("no permission to use the cached %s; using %s instead", folder, user_folder)
+        return _shared(user_folder, build)
 
 
 def _shared(folder: Path, build: Callable[[Path], None]) -> Path:

@@ -1,21 +1,27 @@
-"""Images for a model: pixels that it looks at itself, or ready-made features of their regions."""
+"""Images for a model: pixels that it looks at itself, or ready-made features of their regions; and labelled images."""
 
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
 
+from attnorm.data.cache import cached
 from attnorm.data.image_features import ImageFeatures, MappedRows, coco_id, new_array
+from attnorm.data.readers import text as files
+from attnorm.data.sources.base import RowSchema, Source
 from attnorm.errors import DataError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+# The pixels are not in the rows; `ImageSource.pixels` has them in the same order.
+IMAGES = RowSchema("images", "image", ("id", "label"), ("id",), (), ())
+PIXELS = "pixels.npy"
 Side = Annotated[int, Field(ge=16)]  # pixels, of which the smallest things of the built-in scenes then have 1.3
 
 
@@ -68,7 +74,7 @@ class MappedPixels(MappedRows, Images):
         self.shape = ImageShape(side=self.about["side"])
 
     def files(self) -> list[str]:
-        return ["pixels.npy"]
+        return [PIXELS]
 
     def read(self, images: Sequence[str]) -> "dict[str, Tensor]":
         [pixels] = self.tensors(images)
@@ -77,7 +83,7 @@ class MappedPixels(MappedRows, Images):
 
 def write_pixels(folder: Path, side: int, images: Sequence[str], pixels: Iterable[np.ndarray]) -> None:
     """Writes the files that `MappedPixels` reads. pixels: uint8 (side, side, 3) for each image."""
-    array = new_array(folder / "pixels.npy", "u1", (len(images), side, side, 3))
+    array = new_array(folder / PIXELS, "u1", (len(images), side, side, 3))
     for row, (_, image) in enumerate(zip(images, pixels, strict=True)):
         array[row] = image
     (folder / "images.json").write_text(json.dumps({"side": side, "images": list(images)}))
@@ -132,3 +138,30 @@ def read_image(path: Path, side: int, where: str | None = None) -> np.ndarray:
         raise DataError(f"{where or path}: no such image: {path}") from error
     except Exception as error:  # for a damaged file, pillow raises SyntaxError, struct.error, zlib.error and others
         raise DataError(f"{where or path}: not a readable image: {path} ({error})") from error
+
+
+class ImageSource(Source):
+    """A source of images of one size, each with a label.
+
+    labels: the names of the labels. Their order defines their numbers.
+    shape:  height, width and channels of the images.
+
+    A subclass implements `rows`, which gives the id and the label of each image, and `read`.
+    """
+
+    schema = IMAGES
+    labels: tuple[str, ...]
+    shape: ClassVar[tuple[int, int, int]]
+
+    @abstractmethod
+    def read(self, split: str) -> np.ndarray:
+        """The pixels of the images of a split, uint8 (images, height, width, channels), in the order of `rows`."""
+
+    def pixels(self, split: str, cache_dir: str | Path) -> np.ndarray:
+        """As `read`, memory-mapped from the cache. They are read only once."""
+
+        def build(folder: Path) -> None:
+            np.save(folder / PIXELS, self.read(split))
+
+        folder = cached(Path(cache_dir) / f"pixels-{files.digest(['images', 1, self.fingerprint(split)])}", build)
+        return np.load(folder / PIXELS, mmap_mode="r")

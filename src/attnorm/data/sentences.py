@@ -6,29 +6,8 @@ import re
 _END = re.compile(r"[.!?][\"'”’)\]]*$")
 _OPENING = "\"'“‘(["
 _ABBREVIATIONS = {
-    "mr",
-    "mrs",
-    "ms",
-    "dr",
-    "st",
-    "prof",
-    "rev",
-    "hon",
-    "capt",
-    "col",
-    "gen",
-    "lt",
-    "sgt",
-    "messrs",
-    "mme",
-    "mlle",
-    "jr",
-    "sr",
-    "vol",
-    "chap",
-    "viz",
-    "i.e",
-    "e.g",
+    *("mr", "mrs", "ms", "dr", "st", "prof", "rev", "hon", "capt", "col", "gen", "lt", "sgt", "messrs", "mme", "mlle"),
+    *("jr", "sr", "vol", "chap", "viz", "i.e", "e.g"),
 }
 
 

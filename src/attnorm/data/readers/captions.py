@@ -22,7 +22,7 @@ from attnorm.data.captions import plain
 from attnorm.data.readers import tables as table_files
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
-from attnorm.data.readers.records import Id, Record, Text, explained
+from attnorm.data.readers.records import Id, Record, Text, validation_message
 from attnorm.errors import DataError
 
 HEADERS = (["image", "caption"], ["image_name", "comment_number", "comment"])
@@ -41,13 +41,13 @@ def read_captions(path: Path) -> dict[str, list[str]]:
 
     Raises ValueError that names file and line (in JSON, the record) if the file cannot be read.
     """
-    found: dict[str, list[str]] = {}
+    captions: dict[str, list[str]] = {}
     for image, caption in _coco(path) if table_files.suffix(path) == ".json" else _lines(path):
         words = plain(caption)
-        found.setdefault(image, []).extend([words] if words else [])
-    if not found:
+        captions.setdefault(image, []).extend([words] if words else [])
+    if not captions:
         raise DataError(f"{path}: contains no captions")
-    return found
+    return captions
 
 
 def read_list(path: Path) -> dict[str, int]:
@@ -55,15 +55,15 @@ def read_list(path: Path) -> dict[str, int]:
 
     Raises ValueError for a repeated name.
     """
-    found: dict[str, int] = {}
+    lines_of: dict[str, int] = {}
     for number, line in enumerate(files.read_lines(path), start=1):
         if name := line.strip():
-            if name in found:
-                raise DataError(f"{path}:{number}: {name} is also in line {found[name]}")
-            found[name] = number
-    if not found:
+            if name in lines_of:
+                raise DataError(f"{path}:{number}: {name} is also in line {lines_of[name]}")
+            lines_of[name] = number
+    if not lines_of:
         raise DataError(f"{path}: contains no names of images")
-    return found
+    return lines_of
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:
@@ -111,14 +111,14 @@ def _numbered(text: str, where: str) -> tuple[str, str]:
     return image, caption
 
 
-class Image(Record):
+class CocoImage(Record):
     """An image of a COCO file."""
 
     id: Id
     file_name: Text
 
 
-class Caption(Record):
+class CocoCaption(Record):
     """A caption of a COCO file."""
 
     image_id: Id
@@ -128,8 +128,8 @@ class Caption(Record):
 class Coco(Record):
     """A COCO file."""
 
-    images: list[Image]
-    annotations: list[Caption]
+    images: list[CocoImage]
+    annotations: list[CocoCaption]
 
 
 def _coco(path: Path) -> Iterator[tuple[str, str]]:
@@ -137,7 +137,7 @@ def _coco(path: Path) -> Iterator[tuple[str, str]]:
         document = Coco.model_validate(files.read_json(path))
     except ValidationError as error:
         expected = 'COCO\'s object {"images": [...], "annotations": [...]}'
-        raise DataError(f"{path}: {explained(error, '')}; expected {expected}") from error
+        raise DataError(f"{path}: {validation_message(error, '')}; expected {expected}") from error
     names: dict[str, str] = {}
     for number, image in enumerate(document.images):
         if image.id in names:

@@ -40,7 +40,12 @@ class FeatureFiles(ImageFeatures):
     """
 
     def __init__(self, paths: Sequence[str | Path], max_boxes: int):
-        self.readers = [reader_of(Path(path)) for path in paths]
+        self.readers: list[FeatureReader] = []
+        for path in map(Path, paths):
+            if problems := view_problem(f"features {path}", path):
+                raise DataError(problems[0])
+            kind = NpzFolder if path.is_dir() else SafetensorsFile if path.suffix == ".safetensors" else Hdf5File
+            self.readers.append(kind(path))
         self.names = [each.path.name for each in self.readers]
         self.boxes = [max_boxes] * len(self.readers)
         self.widths, self.geometry = [], []
@@ -57,8 +62,8 @@ class FeatureFiles(ImageFeatures):
     def check(self, images: Iterable[str]) -> None:
         images = list(images)
         for each in self._used():
-            there = each.images()
-            refuse_missing(each.path, [image for image in images if image not in there])
+            images_of_view = each.images()
+            refuse_missing(each.path, [image for image in images if image not in images_of_view])
 
     def read(self, images: Sequence[str]) -> list[View]:
         return [
@@ -95,13 +100,6 @@ def view_problem(key: str, path: Path) -> list[str]:
     if path.exists() and path.suffix not in ENDINGS:
         return [f"{key}: unknown format; a folder of .npz files, or a file {', '.join(ENDINGS)}"]
     return files.file_problem(key, path)
-
-
-def reader_of(path: Path) -> "FeatureReader":
-    """The reader of the features of one view. Raises ValueError for an invalid path."""
-    if problems := view_problem(f"features {path}", path):
-        raise DataError(problems[0])
-    return (NpzFolder if path.is_dir() else SafetensorsFile if path.suffix == ".safetensors" else Hdf5File)(path)
 
 
 class FeatureReader(ABC):
@@ -155,8 +153,8 @@ class FeatureReader(ABC):
             raise DataError(f"{self.where(image)}: image {image}: cannot be read: {error}") from error
         try:
             return _boxes(arrays)
-        except (_Wrong, ValueError, TypeError) as error:
-            said = error if isinstance(error, _Wrong) else f"cannot be read: {error}"
+        except (ValueError, TypeError) as error:
+            said = error if isinstance(error, DataError) else f"cannot be read: {error}"
             raise DataError(f"{self.where(image)}: image {image}: {said}") from error
 
 
@@ -222,38 +220,36 @@ class SafetensorsFile(FeatureReader):
     def arrays(self, image: str) -> dict[str, np.ndarray]:
         file, names, _ = self.opened()
         tensors = {"features": image, "boxes": f"{image}.boxes"}
-        return {ours: file.get_tensor(name).float().numpy() for ours, name in tensors.items() if name in names}
-
-
-class _Wrong(Exception):
-    """A problem with the features of an image."""
+        return {our_name: file.get_tensor(name).float().numpy() for our_name, name in tensors.items() if name in names}
 
 
 def _renamed(arrays: Mapping) -> dict[str, np.ndarray]:
-    return {ours: np.asarray(arrays[name]) for ours, names in _NAMES.items() for name in names if name in arrays}
+    return {
+        our_name: np.asarray(arrays[name]) for our_name, names in _NAMES.items() for name in names if name in arrays
+    }
 
 
 def _boxes(arrays: Mapping[str, np.ndarray]) -> Boxes:
     if "features" not in arrays:
-        raise _Wrong("no array 'features' or 'x'")
+        raise DataError("no array 'features' or 'x'")
     with np.errstate(over="ignore"):  # too large values become infinite and are rejected below
         features, places = arrays["features"].astype(np.float32), arrays.get("boxes")
     if features.ndim != 2:
-        raise _Wrong(f"the features have the shape {features.shape}, not (boxes, width) of one image")
+        raise DataError(f"the features have the shape {features.shape}, not (boxes, width) of one image")
     if places is not None:
         if places.ndim != 2 or places.shape[1] != 4:
-            raise _Wrong(f"the boxes have the shape {places.shape}, not (boxes, 4)")
+            raise DataError(f"the boxes have the shape {places.shape}, not (boxes, 4)")
         if len(features) != len(places) == features.shape[1]:
             features = features.T  # a widespread form of the bottom-up features is (width, boxes)
         if len(features) != len(places):
-            raise _Wrong(f"features of {len(features)} boxes, but places of {len(places)}")
+            raise DataError(f"features of {len(features)} boxes, but places of {len(places)}")
     count = int(arrays.get("count", len(features)))
     if not 0 <= count <= len(features):
-        raise _Wrong(f"the number of boxes is {count}, but there are features of {len(features)}")
+        raise DataError(f"the number of boxes is {count}, but there are features of {len(features)}")
     features = features[:count]
     if not np.isfinite(features).all():
         box = int((~np.isfinite(features)).any(1).argmax())
-        raise _Wrong(f"NaN or infinite features (box {box})")
+        raise DataError(f"NaN or infinite features (box {box})")
     return features, None if places is None else _shares(places[:count].astype(np.float32), arrays)
 
 
@@ -262,8 +258,10 @@ def _shares(places: np.ndarray, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     if "width" in arrays and "height" in arrays:
         width, height = float(arrays["width"]), float(arrays["height"])
         if not (width > 0 and height > 0):
-            raise _Wrong(f"the image is said to be {width:g} x {height:g} pixels")
+            raise DataError(f"the image is said to be {width:g} x {height:g} pixels")
         places = places / np.array([width, height, width, height], np.float32)
     if not ((places >= -0.01) & (places <= 1.01)).all():  # also NaN; detectors overshoot by a pixel
-        raise _Wrong("boxes outside the image; they are in pixels and image_w, image_h are missing or not the image's")
+        raise DataError(
+            "boxes outside the image; they are in pixels and image_w, image_h are missing or not the image's"
+        )
     return places.clip(0.0, 1.0)

@@ -64,34 +64,34 @@ Entry = TypeVar("Entry", bound=Identified)
 
 @dataclass
 class Records(Generic[Entry]):
-    """The usable records of a file by id, and what is wrong with the others. places: where the usable ones are."""
+    """The usable records of a file by id, and what is wrong with the others. locations: where the usable ones are."""
 
     model: type[Entry]
     good: dict[str, Entry] = field(default_factory=dict)
     bad: list[str] = field(default_factory=list)
-    places: dict[str, str] = field(default_factory=dict)
+    locations: dict[str, str] = field(default_factory=dict)
 
-    def add(self, record: object, place: str) -> None:
-        """Adds a record. place: its path in the file, such as "data[3]"."""
+    def add(self, record: object, location: str) -> None:
+        """Adds a record. location: its path in the file, such as "data[3]"."""
         try:
             entry = self.model.model_validate(record)
-            if entry.id in self.places:
-                raise BadRow(f"{entry.id}: {place} has the id of {self.places[entry.id]}")
+            if entry.id in self.locations:
+                raise BadRow(f"{entry.id}: {location} has the id of {self.locations[entry.id]}")
         except ValidationError as error:
             key = self.model.model_fields["id"].alias or "id"
             named = isinstance(record, dict) and not any(key in problem["loc"] for problem in error.errors())
-            self.bad.append(f"{f'{record[key]}: ' if named else ''}{explained(error, place)}")  # type: ignore[index]
+            self.bad.append(f"{f'{record[key]}: ' if named else ''}{validation_message(error, location)}")  # type: ignore[index]
         except BadRow as error:
             self.bad.append(str(error))
         else:
-            self.good[entry.id], self.places[entry.id] = entry, place
+            self.good[entry.id], self.locations[entry.id] = entry, location
 
-    def part(self, model: type[Part], record: object, place: str) -> Part | None:
+    def part(self, model: type[Part], record: object, location: str) -> Part | None:
         """A record that contains others; None if it is bad."""
         try:
             return model.model_validate(record)
         except ValidationError as error:
-            self.bad.append(explained(error, place))
+            self.bad.append(validation_message(error, location))
             return None
 
     def settle(self, path: Path, skip_bad: bool | None) -> list[Entry]:
@@ -100,11 +100,11 @@ class Records(Generic[Entry]):
         return list(self.good.values())
 
 
-def explained(error: ValidationError, place: str) -> str:
-    """What is wrong with the record in this place, or in a whole file ("" as place): "images[2].id is missing"."""
+def validation_message(error: ValidationError, location: str) -> str:
+    """What is wrong with the record at this location, or "" for a whole file: "images[2].id is missing"."""
     problem = error.errors(include_url=False)[0]
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"])
-    where = f"{place}{path}".removeprefix(".") or "the file"
+    where = f"{location}{path}".removeprefix(".") or "the file"
     details = problem.get("ctx", {})
     match problem["type"]:
         case "missing":
@@ -115,18 +115,18 @@ def explained(error: ValidationError, place: str) -> str:
         case "value_error":
             return f"{where}{' ' if problem['loc'] else ': '}{details['error']}"
         case kind:
-            return f"{where} is {shown(problem['input'])}, not {EXPECTED.get(kind, problem['msg'])}"
+            return f"{where} is {described(problem['input'])}, not {EXPECTED.get(kind, problem['msg'])}"
 
 
-def shown(value: object) -> str:
+def described(value: object) -> str:
     """A description of a JSON value, for messages."""
     if isinstance(value, dict):
         return f"an object with {', '.join(map(repr, list(value)[:5])) or 'nothing in it'}"
     if isinstance(value, list):
         return f"a list of {len(value)}"
-    return shortened(value) if isinstance(value, str) else json.dumps(value)[:40]
+    return excerpt(value) if isinstance(value, str) else json.dumps(value)[:40]
 
 
-def shortened(text: str) -> str:
+def excerpt(text: str) -> str:
     """A text in quotes, with at most 40 characters of it."""
     return repr(text if len(text) <= 40 else f"{text[:37]}...")

@@ -9,6 +9,7 @@ import csv
 import json
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ Rows = Iterator[Cells | BadRow]
 csv.field_size_limit(1 << 27)  # characters; limits the memory that an unclosed quote can take
 
 
-def read(path: Path, columns: Columns, encoding: str = files.UTF8) -> Rows:
+def read_rows(path: Path, columns: Columns, encoding: str = files.UTF8) -> Rows:
     """Streams these columns. An unusable row is yielded as a BadRow.
 
     Raises ValueError that names file and line if a column does not exist or the file cannot be read.
@@ -93,17 +94,17 @@ def text_cell(where: str, column: str | int, cell: object) -> str:
     return cell
 
 
-def missing_columns(where: str, wanted: Columns, there: Sequence[str]) -> None:
-    """Raises ValueError if a column of `wanted` is not in `there`. The message lists the existing columns."""
-    if problem := no_column(where, wanted, there):
+def missing_columns(where: str, wanted: Columns, existing: Sequence[str]) -> None:
+    """Raises ValueError if a column of `wanted` is not in `existing`. The message lists the existing columns."""
+    if problem := no_column(where, wanted, existing):
         raise DataError(problem)
 
 
-def no_column(where: str, wanted: Columns, there: Sequence[str]) -> str:
-    """The message for the first column of `wanted` that is not in `there`; "" if all columns exist."""
+def no_column(where: str, wanted: Columns, existing: Sequence[str]) -> str:
+    """The message for the first column of `wanted` that is not in `existing`; "" if all columns exist."""
     for key, name in wanted:
-        if name not in there:
-            return checks.unknown(f"{where}: {key}={name}: no such column", name, map(str, there))
+        if name not in existing:
+            return checks.unknown(f"{where}: {key}={name}: no such column", name, map(str, existing))
     return ""
 
 
@@ -114,30 +115,18 @@ def _json_rows(path: Path, columns: Columns, encoding: str) -> Rows:
             yield line
         elif line.strip():
             try:
-                row = _json_object(line, str(path), number)
+                if number == 1 and line.startswith("["):
+                    raise BadRow(f"{path}: this file is a JSON list; expected a JSON object on each line")
+                row: Any = files.parse_json(line, str(path), number)
+                if not isinstance(row, dict):
+                    kind = type(row).__name__
+                    raise BadRow(f"{path}:{number}: expected a JSON object on each line, got {kind}")
                 cells: Cells | BadRow = f"{path}:{number}", tuple(row[name] for name in names)
             except BadRow as error:
                 cells = error
             except KeyError:
                 cells = BadRow(no_column(f"{path}:{number}", columns, list(row)))
             yield cells
-
-
-def _json_object(line: str, name: str, number: int) -> dict:
-    if number == 1 and line.startswith("["):
-        raise BadRow(f"{name}: this file is a JSON list; expected a JSON object on each line")
-    row = files.parse_json(line, name, number)
-    if not isinstance(row, dict):
-        raise BadRow(f"{name}:{number}: expected a JSON object on each line, got {type(row).__name__}")
-    return row
-
-
-def _csv_rows(path: Path, columns: Columns, encoding: str) -> Rows:
-    return _table_rows(path, columns, encoding, strict=True)
-
-
-def _tsv_rows(path: Path, columns: Columns, encoding: str) -> Rows:
-    return _table_rows(path, columns, encoding, delimiter="\t", quoting=csv.QUOTE_NONE)
 
 
 class _Lines:
@@ -182,8 +171,8 @@ def _table_rows(path: Path, columns: Columns, encoding: str, **dialect: Any) -> 
             if not is_number(columns[0][1]):
                 continue  # the header
         if len(row) != width:  # also if there are too many: an unquoted comma would silently shift the columns
-            there = "the first row" if is_number(columns[0][1]) else "the header"
-            yield BadRow(f"{where}: {len(row)} fields, but {there} has {width}")
+            expected = "the first row" if is_number(columns[0][1]) else "the header"
+            yield BadRow(f"{where}: {len(row)} fields, but {expected} has {width}")
         else:
             yield where, tuple(row[number] for number in columns_read)
 
@@ -223,4 +212,10 @@ def _parquet_rows(path: Path, columns: Columns, encoding: str) -> Rows:
         raise DataError(f"{path}: cannot be read as parquet after row {number}: {said}") from error
 
 
-READERS = {".jsonl": _json_rows, ".json": _json_rows, ".csv": _csv_rows, ".tsv": _tsv_rows, ".parquet": _parquet_rows}
+READERS = {
+    ".jsonl": _json_rows,
+    ".json": _json_rows,
+    ".csv": partial(_table_rows, strict=True),
+    ".tsv": partial(_table_rows, delimiter="\t", quoting=csv.QUOTE_NONE),
+    ".parquet": _parquet_rows,
+}

@@ -54,7 +54,9 @@ def unpacked(file: io.BufferedReader) -> io.BufferedReader | gzip.GzipFile:
     return gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == b"\x1f\x8b" else file
 
 
-def lines(file: io.BufferedReader | gzip.GzipFile, name: str, encoding: str | None = None) -> Iterator[str | BadRow]:
+def text_lines(
+    file: io.BufferedReader | gzip.GzipFile, name: str, encoding: str | None = None
+) -> Iterator[str | BadRow]:
     """Yields the lines of an open file, each with its '\\n', as soon as they are available.
 
     A byte order mark is dropped. A line with bytes that are not text is yielded as a BadRow. str.splitlines would also
@@ -100,11 +102,11 @@ def _checked(text: Iterable[str], name: str, encoding: str | None = None, whole:
             if not line.isascii() and (byte := _BYTES.search(line)):
                 said = "UTF-8" if encoding is None or is_utf8(encoding) else encoding
                 other = "" if encoding is None else "; if it is in another encoding, set data.encoding"
-                place = f"character {byte.start() + 1} of the line is the byte 0x{ord(byte[0]) - 0xDC00:02x}"
-                yield BadRow(f"{name}:{number}: not {said} text ({place}){other}")
+                position = f"character {byte.start() + 1} of the line is the byte 0x{ord(byte[0]) - 0xDC00:02x}"
+                yield BadRow(f"{name}:{number}: not {said} text ({position}){other}")
             elif "\0" in line:
-                place = f"character {line.index(chr(0)) + 1} of the line"
-                yield BadRow(f"{name}:{number}: a NUL byte ({place}), so this is not text")
+                position = f"character {line.index(chr(0)) + 1} of the line"
+                yield BadRow(f"{name}:{number}: a NUL byte ({position}), so this is not text")
             elif line:
                 yield line
     except _DAMAGE as error:
@@ -131,6 +133,11 @@ def is_utf8(encoding: str) -> bool:
     return codecs.lookup(encoding).name == UTF8
 
 
+def reading_settings(encoding: str, skip_bad: bool) -> list:
+    """Those of these settings that differ from the defaults and affect the rows, for a fingerprint."""
+    return [["encoding", encoding]] * (not is_utf8(encoding)) + ["skip_bad"] * skip_bad
+
+
 def encoding_problem(encoding: object) -> list[str]:
     """A problem if `encoding` is not the name of a text encoding of Python."""
     try:
@@ -148,7 +155,7 @@ def encoding_problem(encoding: object) -> list[str]:
 
 
 def read_lines(path: Path, encoding: str | None = None) -> Iterator[str]:
-    """Streams the lines of a file, like `lines`. Also raises ValueError for a line that is not text."""
+    """Streams the lines of a file, like `text_lines`. Also raises ValueError for a line that is not text."""
     for line in path_lines(path, encoding):
         if isinstance(line, BadRow):
             raise line
@@ -156,9 +163,9 @@ def read_lines(path: Path, encoding: str | None = None) -> Iterator[str]:
 
 
 def path_lines(path: Path, encoding: str | None = None) -> Iterator[str | BadRow]:
-    """`lines` of a file."""
+    """`text_lines` of a file."""
     with open_bytes(path) as file:
-        yield from lines(file, str(path), encoding)
+        yield from text_lines(file, str(path), encoding)
 
 
 def count_lines(path: Path, encoding: str | None = None) -> int:
@@ -218,6 +225,12 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
         raise DataError(f"an object has a repeated key, {json.dumps(twice)[:60]}")
     return content
+
+
+def files_in(folder: Path) -> list[Path]:
+    """The files in a folder and its subfolders, except hidden ones, sorted."""
+    inside = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return sorted(folder / path for path in inside if not any(part.startswith(".") for part in path.parts))
 
 
 def file_problem(key: str, path: Path) -> list[str]:

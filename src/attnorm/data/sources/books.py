@@ -8,8 +8,7 @@ from pathlib import Path
 
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
-from attnorm.data.sources import holdout
-from attnorm.data.sources.base import GROUPED_DOCUMENTS, SPLITS, Source
+from attnorm.data.sources.base import GROUPED_DOCUMENTS, SPLITS, Source, holdout_part, holdout_problems
 from attnorm.errors import Problem
 from attnorm.schema import Count, Share, Text
 
@@ -57,8 +56,7 @@ class Books(Source):
     @cached_property
     def paths(self) -> list[Path]:
         """All files, sorted by their path."""
-        inside = (path.relative_to(self.folder) for path in self.folder.rglob("*") if path.is_file())
-        return sorted(self.folder / path for path in inside if not any(part.startswith(".") for part in path.parts))
+        return files.files_in(self.folder)
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
         """A chapter pattern that is no regular expression; patterns that match no file, or the files of another split;
@@ -80,7 +78,7 @@ class Books(Source):
         if both := [name for name in names if all(self._matches(name, split) for split in self.patterns)]:
             problems.append(Problem("data.test", f"also in data.validation: {', '.join(both)}", self.patterns["test"]))
         if "validation" in splits and not self.patterns["validation"]:
-            problems += holdout.problems(self.holdout, True, "books")
+            problems += holdout_problems(self.holdout, True, "books")
         if "test" in splits and not self.patterns["test"]:
             problems.append(Problem("data.test", "the test split is asked for; name its books", []))
         if not self._paths("train"):
@@ -99,7 +97,7 @@ class Books(Source):
     def rows(self, split: str) -> Iterator[tuple[str, str]]:
         """Streams the documents. Raises ValueError that names file and line if something cannot be read."""
         rows = ((text, self._name(path)) for path in self._paths(split) for text in self._documents(path))
-        return holdout.part(rows, split, self.holdout, "data.folder") if self._held_out(split) else rows
+        return holdout_part(rows, split, self.holdout, "data.folder") if self._held_out(split) else rows
 
     def _held_out(self, split: str) -> bool:
         """Whether the split is a part of the documents of the train books."""
@@ -113,7 +111,7 @@ class Books(Source):
 
     def _paths(self, split: str) -> list[Path]:
         if split == "train" or self._held_out(split):
-            return [path for path in self.paths if not any(self._matches(path.name, it) for it in self.patterns)]
+            return [path for path in self.paths if not any(self._matches(path.name, other) for other in self.patterns)]
         return [path for path in self.paths if self._matches(path.name, split)]
 
     def _documents(self, path: Path) -> Iterator[str]:

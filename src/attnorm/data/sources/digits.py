@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from attnorm.data.images import ImageSource
 from attnorm.data.readers import text as files
 from attnorm.data.sources.base import SPLITS
-from attnorm.data.sources.images import ImageSource
 from attnorm.errors import DataError, Problem
 from attnorm.schema import Share
 

@@ -9,6 +9,7 @@ edges      the strength of the brightness gradient in each of 9 directions, in e
 patches    its brightness, averaged over 4 x 4 patches (16)
 """
 
+import importlib.util
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,11 +20,35 @@ from attnorm.data.arrow import progress
 from attnorm.data.cache import cached
 from attnorm.data.image_features import MappedFeatures, VisualSource, write_features
 from attnorm.data.readers import text as files
-from attnorm.data.sources.easy_vqa_package import PART, part_folder, problems, questions_of
+from attnorm.errors import DataError
 
+PART = {"train": "train", "validation": "test"}  # our split -> the package's
 GRID = 6  # cells per side
 COLOURS, DIRECTIONS, QUARTERS, PATCHES = 4, 9, 2, 4
 FLAT = 0.01  # change of brightness per pixel; a cell with much smaller changes has no edge
+
+
+def package_problems(data: str, splits: Sequence[str]) -> Iterator[str]:
+    """Splits that do not exist, and packages that are not installed. data: the choice of the group `data`."""
+    for split in splits:
+        if split not in PART:
+            yield f"data={data}: there is no {split} split (its test part is the validation split)"
+    for module, package in (("easy_vqa", "easy-vqa"), ("PIL", "pillow")):
+        if importlib.util.find_spec(module) is None:
+            yield f"data={data}: the package {package} is not installed; pip install {package}"
+
+
+def part_folder(split: str) -> Path:
+    """The folder of a split. Raises DataError if the package is not installed."""
+    spec = importlib.util.find_spec("easy_vqa")
+    if spec is None or spec.origin is None:
+        raise DataError("data: the package easy-vqa is not installed; pip install easy-vqa")
+    return Path(spec.origin).parent / "data" / PART[split]
+
+
+def questions_of(split: str) -> list[tuple[str, str, int]]:
+    """(question, answer, number of the image) for each question of a split."""
+    return [tuple(record) for record in json.loads((part_folder(split) / "questions.json").read_text())]
 
 
 class EasyVqa(VisualSource):
@@ -33,7 +58,7 @@ class EasyVqa(VisualSource):
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
         """Splits that do not exist, and packages that are not installed."""
-        return list(problems("easy_vqa", splits))
+        return list(package_problems("easy_vqa", splits))
 
     def fingerprint(self, split: str) -> str:
         """A hash of the questions."""
@@ -52,10 +77,10 @@ class EasyVqa(VisualSource):
 
         def build(folder: Path) -> None:
             images = [f"{PART[split]}-{number}" for number in numbers]
-            places = cells()
+            boxes = cell_boxes()
             views = (
-                [(describe(pixels), places) for describe in VIEWS.values()]
-                for pixels in map(_pixels, progress(paths, f"looking at {split}"))
+                [(describe(pixels), boxes) for describe in VIEWS.values()]
+                for pixels in (read_pixels(path) / np.float32(255) for path in progress(paths, f"looking at {split}"))
             )
             widths = (COLOURS**3, DIRECTIONS * QUARTERS**2, PATCHES**2)
             write_features(folder, list(VIEWS), widths, [GRID**2] * len(VIEWS), images, views)
@@ -65,15 +90,15 @@ class EasyVqa(VisualSource):
         )
 
 
-def _pixels(path: Path) -> np.ndarray:
-    """float (height, width, 3) in [0, 1]."""
+def read_pixels(path: Path) -> np.ndarray:
+    """uint8 (height, width, 3)."""
     from PIL import Image
 
     with Image.open(path) as image:
-        return np.asarray(image.convert("RGB"), np.float32) / 255
+        return np.asarray(image.convert("RGB"), np.uint8)
 
 
-def cells() -> np.ndarray:
+def cell_boxes() -> np.ndarray:
     """float (36, 4): the boxes of the cells, row by row."""
     y, x = (axis.ravel() / GRID for axis in np.mgrid[:GRID, :GRID])
     return np.stack([x, y, x + 1 / GRID, y + 1 / GRID], axis=1)
@@ -98,14 +123,14 @@ def _by_cell(parts: np.ndarray, side: int) -> np.ndarray:
     return parts.reshape(GRID, side, GRID, side, -1).swapaxes(1, 2).reshape(GRID**2, -1)
 
 
-def colours(pixels: np.ndarray) -> np.ndarray:
+def colour_shares(pixels: np.ndarray) -> np.ndarray:
     """(height, width, 3) in [0, 1] -> (36, 64)."""
     levels = np.minimum((pixels * COLOURS).astype(int), COLOURS - 1)
     numbers = levels @ np.array([COLOURS**2, COLOURS, 1])
     return _by_cell(_blocks(np.eye(COLOURS**3)[numbers], GRID), 1)
 
 
-def edges(pixels: np.ndarray) -> np.ndarray:
+def edge_histograms(pixels: np.ndarray) -> np.ndarray:
     """(height, width, 3) in [0, 1] -> (36, 36)."""
     down, right = np.gradient(pixels.mean(2))
     turn = np.arctan2(down, right) % np.pi * DIRECTIONS / np.pi
@@ -115,9 +140,9 @@ def edges(pixels: np.ndarray) -> np.ndarray:
     return histograms / np.sqrt(np.square(histograms).sum(1, keepdims=True) + FLAT**2)
 
 
-def patches(pixels: np.ndarray) -> np.ndarray:
+def brightness_patches(pixels: np.ndarray) -> np.ndarray:
     """(height, width, 3) in [0, 1] -> (36, 16)."""
     return _by_cell(_blocks(pixels.mean(2)[..., None], GRID * PATCHES), PATCHES)
 
 
-VIEWS = {"colours": colours, "edges": edges, "patches": patches}
+VIEWS = {"colours": colour_shares, "edges": edge_histograms, "patches": brightness_patches}

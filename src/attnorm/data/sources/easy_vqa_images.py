@@ -13,9 +13,9 @@ from typing import Literal
 import numpy as np
 
 from attnorm.data.arrow import progress
+from attnorm.data.images import ImageSource
 from attnorm.data.readers import text as files
-from attnorm.data.sources.easy_vqa_package import PART, part_folder, problems, questions_of
-from attnorm.data.sources.images import ImageSource
+from attnorm.data.sources.easy_vqa import PART, package_problems, part_folder, questions_of, read_pixels
 
 LABELS = {
     "shape": ("circle", "rectangle", "triangle"),
@@ -37,7 +37,7 @@ class EasyVqaImages(ImageSource):
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
         """Splits that do not exist, and packages that are not installed."""
-        return list(problems("easy_vqa_images", splits))
+        return list(package_problems("easy_vqa_images", splits))
 
     def fingerprint(self, split: str) -> str:
         """A hash of the questions, and of the kind of label."""
@@ -49,13 +49,8 @@ class EasyVqaImages(ImageSource):
             yield f"{PART[split]}-{number}", label
 
     def read(self, split: str) -> np.ndarray:
-        from PIL import Image
-
-        images = []
-        for number in progress(_labels(split, self.label), f"reading the images of {split}"):
-            with Image.open(part_folder(split) / "images" / f"{number}.png") as image:
-                images.append(np.asarray(image.convert("RGB"), np.uint8))
-        return np.stack(images)
+        numbers = progress(_labels(split, self.label), f"reading the images of {split}")
+        return np.stack([read_pixels(part_folder(split) / "images" / f"{number}.png") for number in numbers])
 
 
 @cache
@@ -64,11 +59,11 @@ def _labels(split: str, kind: str) -> dict[int, str]:
     questions: dict[int, list[tuple[str, str]]] = {}
     for question, answer, image in questions_of(split):
         questions.setdefault(image, []).append((question, answer))
-    labels = ((image, label_of(asked, LABELS[kind])) for image, asked in sorted(questions.items()))
+    labels = ((image, revealed_label(asked, LABELS[kind])) for image, asked in sorted(questions.items()))
     return {image: label for image, label in labels if label is not None}
 
 
-def label_of(questions: Iterable[tuple[str, str]], labels: Sequence[str]) -> str | None:
+def revealed_label(questions: Iterable[tuple[str, str]], labels: Sequence[str]) -> str | None:
     """The label that questions with their answers reveal; None if they do not."""
     for question, answer in questions:
         if answer in labels:

@@ -2,9 +2,8 @@
 
 from attnorm.data.cleaning import read_unknown
 from attnorm.data.readers import text as files
-from attnorm.data.sources.aligned_files import AlignedFiles
 from attnorm.data.sources.base import SPLITS
-from attnorm.data.sources.table_source import reading_settings
+from attnorm.data.sources.parallel import AlignedFiles
 from attnorm.schema import Text
 
 FILES = {
@@ -37,4 +36,4 @@ class Gigaword(AlignedFiles):
 
     def fingerprint(self, split: str) -> str:
         """A hash of the two files as stored on disk, and of all settings that determine their rows."""
-        return files.digest(["rush", 2, *reading_settings(self.encoding, self.skip_bad)], *self.paths(split))
+        return files.digest(["rush", 2, *files.reading_settings(self.encoding, self.skip_bad)], *self.paths(split))

@@ -8,7 +8,6 @@ from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import usable
 from attnorm.data.readers.tables import Cells, Columns, missing_columns, text_cell
 from attnorm.data.sources.base import DOCUMENTS, SHORT, Source
-from attnorm.data.sources.table_source import reading_settings
 from attnorm.errors import DataError, Problem
 from attnorm.schema import Text
 
@@ -58,7 +57,7 @@ class HubSource(Source):
     def fingerprint(self, split: str) -> str:
         """A hash of the settings and of the folder's files, or of the dataset's revision on the hub."""
         settings = ["hub", 1, self.config_name, self.names[split], *(name for _, name in self.columns)]
-        settings += reading_settings(files.UTF8, self.skip_bad)
+        settings += files.reading_settings(files.UTF8, self.skip_bad)
         if Path(self.path).is_dir():
             # The name of a file determines its split here, so names are part of the hash.
             names = [str(file.relative_to(self.path)) for file in self._files()]

@@ -14,7 +14,7 @@ from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
 from attnorm.data.readers.tables import Column
 from attnorm.data.sources.base import LABELLED
-from attnorm.data.sources.table_source import TableSource
+from attnorm.data.sources.pair_files import TableSource
 from attnorm.schema import Share, Text
 
 NAMES = "the list of the labels' names, [negative,positive]; write numbers in quotes"
@@ -67,14 +67,18 @@ class LabelledFiles(TableSource):
         texts = self.texts(where, tuple(words))
         name = self.known.get(str(label)) if isinstance(label, (str, int)) and not isinstance(label, bool) else None
         if name is None:
-            column, numbered = self.columns[-1][1], len(self.known) > len(self.labels)
-            raise BadRow(f"{where}: {column} is {_unknown(label, self.labels, numbered)}")
+            said = "empty" if label in (None, "") else json.dumps(label, default=str)[:80]
+            also = f", or their numbers 0 to {len(self.labels) - 1}" if len(self.known) > len(self.labels) else ""
+            sentence = f"{where}: {self.columns[-1][1]} is {said}, which is not in data.labels{also}"
+            raise BadRow(checks.unknown(sentence, label, self.labels))
         return texts[0], texts[1] if len(texts) > 1 else "", name
 
     @cached_property
     def known(self) -> dict[str, str]:
         """Allowed contents of a cell -> name of the label."""
-        numbers = {} if any(map(_is_number, self.labels)) else {str(i): name for i, name in enumerate(self.labels)}
+        numbers = {str(i): name for i, name in enumerate(self.labels)}
+        if any(name.strip().lstrip("+-").isdigit() for name in self.labels):
+            numbers = {}
         return numbers | {name: name for name in self.labels}
 
 
@@ -84,14 +88,3 @@ def label_problems(labels: Sequence[str]) -> list[str]:
         twice = sorted({name for name in labels if list(labels).count(name) > 1})
         return [f"data.labels: repeated names: {', '.join(twice)}"]
     return [] if len(labels) > 1 else [f"data.labels={list(labels)}: must have at least two names"]
-
-
-def _is_number(name: str) -> bool:
-    return name.strip().lstrip("+-").isdigit()
-
-
-def _unknown(label: object, labels: Sequence[str], numbered: bool) -> str:
-    """The message for a label that is not one of `labels`, with all allowed ones and the closest match."""
-    said = "empty" if label in (None, "") else json.dumps(label, default=str)[:80]
-    also = f", or their numbers 0 to {len(labels) - 1}" if numbered else ""
-    return checks.unknown(f"{said}, which is not in data.labels{also}", label, labels)

@@ -143,12 +143,12 @@ class Passages(Source):
 
     def without_gap(self, part: int, sentences: list[str]) -> list[str]:
         """The sentences of a part that are far enough from the parts of other splits."""
-        own = self.split_of(part)
-        if own == "train":  # the other side leaves the gap
+        split = self.split_of(part)
+        if split == "train":  # the other side leaves the gap
             return sentences
-        if part > 0 and self.split_of(part - 1) != own:
+        if part > 0 and self.split_of(part - 1) != split:
             sentences = after(sentences, self.gap)
-        if part < self.parts - 1 and self.split_of(part + 1) != own:
+        if part < self.parts - 1 and self.split_of(part + 1) != split:
             sentences = after(sentences[::-1], self.gap)[::-1]
         return sentences
 

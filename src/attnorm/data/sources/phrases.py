@@ -29,10 +29,10 @@ class Phrases(Source):
     def fingerprint(self, split: str) -> str:
         """A hash of the parameters and of the first pairs, which change if the generator changes."""
         size = self.sizes[split]
-        first = [phrases.pair(split, index, self.corpus_seed) for index in range(min(200, size))]
+        first = [phrases.sentence_pair(split, index, self.corpus_seed) for index in range(min(200, size))]
         return files.digest(["phrases", 1, split, size, self.corpus_seed, first])
 
     def rows(self, split: str) -> Iterator[tuple[str, str]]:
         """Generates the pairs one by one."""
         for index in range(self.sizes[split]):
-            yield phrases.pair(split, index, self.corpus_seed)
+            yield phrases.sentence_pair(split, index, self.corpus_seed)

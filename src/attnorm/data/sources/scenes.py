@@ -11,6 +11,7 @@ from attnorm.data.image_features import MappedFeatures, VisualSource, write_feat
 from attnorm.data.readers import text as files
 from attnorm.data.sources.base import SPLITS
 from attnorm.data.synthetic.scenes.detectors import BOXES, DETECTORS, detect
+from attnorm.data.synthetic.scenes.generate import image_name
 from attnorm.data.synthetic.scenes.questions import PER_SCENE, questions
 from attnorm.schema import Count, WholeNumber
 
@@ -50,7 +51,8 @@ class Scenes(VisualSource):
             if position == 0:
                 asked = questions(split, index, self.corpus_seed)
             question = asked[position]
-            yield f"{split}-{number}", _image(split, index), question.text, json.dumps([question.answer]), question.kind
+            answers = json.dumps([question.answer])
+            yield f"{split}-{number}", image_name(split, index), question.text, answers, question.kind
 
     def views(self, split: str, cache_dir: str | Path) -> MappedFeatures:
         """The outputs of the detectors for the scenes of a split."""
@@ -61,7 +63,7 @@ class Scenes(VisualSource):
             scene_views = (
                 detect(split, index, self.corpus_seed) for index in progress(range(scenes), f"looking at {split}")
             )
-            images = [_image(split, index) for index in range(scenes)]
+            images = [image_name(split, index) for index in range(scenes)]
             boxes = ([(view.features, view.places) for view in views] for views in scene_views)
             write_features(folder, names, widths, [BOXES] * len(names), images, boxes)
 
@@ -71,7 +73,3 @@ class Scenes(VisualSource):
                 first.update(view.features.astype("f2").tobytes() + view.places.astype("f4").tobytes())
         settings = ["scenes", 1, split, scenes, self.corpus_seed, first.hexdigest()]
         return MappedFeatures(cached(Path(cache_dir) / f"views-{files.digest(settings)}", build))
-
-
-def _image(split: str, index: int) -> str:
-    return f"{split}-{index}"

@@ -14,7 +14,7 @@ from attnorm.data.readers import text as files
 from attnorm.data.sources.base import SPLITS
 from attnorm.data.synthetic.scenes.captions import captions
 from attnorm.data.synthetic.scenes.drawing import draw
-from attnorm.data.synthetic.scenes.generate import scene
+from attnorm.data.synthetic.scenes.generate import image_name, scene
 from attnorm.schema import Count, WholeNumber
 
 
@@ -46,13 +46,14 @@ class ScenesCaptions(CaptionSource):
     def rows(self, split: str) -> Iterator[tuple[str, str]]:
         """Generates (id, captions) one by one."""
         for index in range(self.sizes[split]):
-            yield _image(split, index), "\n".join(caption.text for caption in captions(split, index, self.corpus_seed))
+            texts = [caption.text for caption in captions(split, index, self.corpus_seed)]
+            yield image_name(split, index), "\n".join(texts)
 
     def images(self, split: str, cache_dir: str | Path) -> MappedPixels:
         """The rendered scenes of a split."""
 
         def build(folder: Path) -> None:
-            names = [_image(split, index) for index in range(self.sizes[split])]
+            names = [image_name(split, index) for index in range(self.sizes[split])]
             indices = progress(range(len(names)), f"drawing {split}")
             write_pixels(folder, self.side, names, (self.draw(split, index) for index in indices))
 
@@ -65,7 +66,3 @@ class ScenesCaptions(CaptionSource):
     def draw(self, split: str, index: int) -> np.ndarray:
         """Scene number `index` of a split as an image, uint8 (side, side, 3)."""
         return draw(scene(split, index, self.corpus_seed), self.side)
-
-
-def _image(split: str, index: int) -> str:
-    return f"{split}-{index}"

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from attnorm.data import validation as checks
 from attnorm.data.readers import text as files
-from attnorm.data.readers.records import Identified, Record, Records, Text, Words, shortened, shown
+from attnorm.data.readers.records import Identified, Record, Records, Text, Words, described, excerpt
 from attnorm.data.sources.base import QUESTIONS, Source, path_of
 from attnorm.errors import DataError
 
@@ -39,13 +39,13 @@ class Paragraph(Record):
     qas: list[object]
 
 
-class Answer(Record):
+class SquadAnswer(Record):
     """An answer to a question."""
 
     text: Text
 
 
-class Span(Answer):
+class Span(SquadAnswer):
     """An answer that begins at the character `answer_start` of the context."""
 
     text: Words
@@ -57,7 +57,7 @@ class ScoredQuestion(Identified):
 
     context: Text
     question: Words
-    answers: list[Answer] = Field(default_factory=list)
+    answers: list[SquadAnswer] = Field(default_factory=list)
     is_impossible: object = False
 
     @property
@@ -72,7 +72,7 @@ class ScoredQuestion(Identified):
         return self
 
 
-class Question(ScoredQuestion):
+class SquadQuestion(ScoredQuestion):
     """A question whose answers occur in the context, and whose `is_impossible` agrees with them."""
 
     answers: list[Span] = Field(default_factory=list)  # type: ignore[assignment]
@@ -84,27 +84,23 @@ class Question(ScoredQuestion):
         return [answer.answer_start for answer in self.answers]
 
     @model_validator(mode="after")
-    def _fits_context(self) -> "Question":
+    def _fits_context(self) -> "SquadQuestion":
         if self.is_impossible and self.answers:
             raise ValueError("is_impossible is true, but it has answers")
         if not self.is_impossible and not self.answers:
             raise ValueError(UNANSWERED)
         for answer in self.answers:
-            _check_place(answer, self.context)
+            text, start = answer.text, answer.answer_start
+            if start >= 0 and self.context.startswith(text, start):
+                continue
+            actual = self.context[start : start + len(text)] if start >= 0 else ""
+            matches = islice(re.finditer(f"(?={re.escape(text)})", self.context), 3)
+            elsewhere = ", ".join(str(match.start()) for match in matches)
+            raise ValueError(
+                f"the answer {excerpt(text)} is not at character {start} of the context, which has {excerpt(actual)} "
+                f"there; {f'it occurs at {elsewhere}' if elsewhere else 'it does not occur in it'}"
+            )
         return self
-
-
-def _check_place(answer: Span, context: str) -> None:
-    """Raises ValueError, with the places of its text, for an answer that is not in the context where it says."""
-    text, start = answer.text, answer.answer_start
-    if start >= 0 and context.startswith(text, start):
-        return
-    there = context[start : start + len(text)] if start >= 0 else ""
-    elsewhere = [match.start() for match in islice(re.finditer(f"(?={re.escape(text)})", context), 3)]
-    raise ValueError(
-        f"the answer {shortened(text)} is not at character {start} of the context, which has {shortened(there)} there; "
-        + (f"it occurs at {', '.join(map(str, elsewhere))}" if elsewhere else "it does not occur in it")
-    )
 
 
 class Squad(Source):
@@ -146,22 +142,22 @@ class Squad(Source):
         Raises ValueError that names the bad records before the first row, unless they are skipped.
         """
         path = path_of(self.paths, split)
-        for question in read_questions(path, Question).settle(path, self.skip_bad):
+        for question in read_squad(path, SquadQuestion).settle(path, self.skip_bad):
             answers = json.dumps({"texts": question.texts, "starts": question.starts}, ensure_ascii=False)
             yield question.id, question.context, question.question, answers
 
 
-def read_questions(path: Path, model: type[Asked]) -> Records[Asked]:
+def read_squad(path: Path, model: type[Asked]) -> Records[Asked]:
     """The records of a file. A bad article or paragraph counts as one bad record.
 
-    model: `Question`, or `ScoredQuestion` for scoring. Raises ValueError if the file is not a SQuAD file at all.
+    model: `SquadQuestion`, or `ScoredQuestion` for scoring. Raises ValueError if the file is not a SQuAD file at all.
     """
     try:
         document = files.read_json(path)
     except ValueError as error:
         raise DataError(f"{error}; {EXPECTED}") from error
     if not isinstance(document, dict) or not isinstance(document.get("data"), list):
-        raise DataError(f"{path}: not a SQuAD file, it contains {shown(document)}; {EXPECTED}")
+        raise DataError(f"{path}: not a SQuAD file, it contains {described(document)}; {EXPECTED}")
     questions = Records(model)
     for a, record in enumerate(document["data"]):
         article = questions.part(Article, record, f"data[{a}]")

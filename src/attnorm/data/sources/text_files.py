@@ -8,9 +8,7 @@ from typing import Any, Literal
 from attnorm.data.readers import tables as table_files
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow, usable
-from attnorm.data.sources import holdout
-from attnorm.data.sources.base import DOCUMENTS, Source
-from attnorm.data.sources.table_source import reading_settings
+from attnorm.data.sources.base import DOCUMENTS, Source, holdout_part, holdout_problems
 from attnorm.errors import Problem
 from attnorm.schema import Share, Text
 
@@ -66,12 +64,12 @@ class TextFiles(Source):
         tables = [path for path in paths if _format(path) != "text"]
         problems: list[str] = table_files.column_problems([("data.column", self.column)], tables)
         needed = "validation" in splits and self._held_out("validation")
-        problems += holdout.problems(self.holdout, needed, "files")
+        problems += holdout_problems(self.holdout, needed, "files")
         problems += table_files.encoding_problems(self.encoding, paths)
-        own = [split for split in splits if split != "validation" or not self._held_out(split)]
-        if len(own) < len(splits) and "train" not in own:
-            own.append("train")  # its files contain the validation split
-        for split in own:
+        named_splits = [split for split in splits if split != "validation" or not self._held_out(split)]
+        if len(named_splits) < len(splits) and "train" not in named_splits:
+            named_splits.append("train")  # its files contain the validation split
+        for split in named_splits:
             problems += self._file_problems(split)
         return problems
 
@@ -80,13 +78,13 @@ class TextFiles(Source):
         paths = self._paths(split)
         share = [split, self.holdout] if self._held_out(split) else None
         settings = ["text", 1, self.document, self.column, share, [_format(path) for path in paths]]
-        return files.digest([*settings, *reading_settings(self.encoding, self.skip_bad)], *paths)
+        return files.digest([*settings, *files.reading_settings(self.encoding, self.skip_bad)], *paths)
 
     def rows(self, split: str) -> Iterator[tuple[str]]:
         """Streams the documents. Raises ValueError that names file and line if something cannot be read."""
         documents: Iterator[Any] = (document for path in self._paths(split) for document in self._read(path))
         rows = usable(documents, self._row, self.skip_bad)
-        return holdout.part(rows, split, self.holdout, "data.files") if self._held_out(split) else rows
+        return holdout_part(rows, split, self.holdout, "data.files") if self._held_out(split) else rows
 
     def _held_out(self, split: str) -> bool:
         """Whether the split is taken from the documents of `files`."""
@@ -95,7 +93,7 @@ class TextFiles(Source):
     def _read(self, path: Path) -> Iterator[str | table_files.Cells | BadRow]:
         if _format(path) == "text":
             return self._documents(files.path_lines(path, self.encoding))
-        return table_files.read(path, [("data.column", self.column)], self.encoding)
+        return table_files.read_rows(path, [("data.column", self.column)], self.encoding)
 
     def _row(self, document: str | table_files.Cells) -> tuple[str]:
         if isinstance(document, str):
@@ -128,10 +126,6 @@ class TextFiles(Source):
         """The distinct files of the split, in the order in which they are named."""
         return list(dict.fromkeys(path for entry in self._entries(split) for path in _matching(entry)))
 
-    def _problem(self, key: str, path: Path) -> list[str]:
-        check = files.text_problem if _format(path) == "text" else table_files.problem
-        return check(key, path, self.encoding, self.skip_bad)
-
     def _file_problems(self, split: str) -> list[str]:
         option, entries = f"data.{OPTIONS[split]}", self._entries(split)
         if not entries:
@@ -139,12 +133,17 @@ class TextFiles(Source):
         problems: list[str] = []
         for entry in entries:
             key, paths = f"{option}={entry}", _matching(entry)
-            wrong = [problem for path in paths for problem in self._problem(key, path)]
+            wrong: list[str] = []
+            for path in paths:
+                check = files.text_problem if _format(path) == "text" else table_files.problem
+                wrong += check(key, path, self.encoding, self.skip_bad)
             if split != "train":
                 train = {path.resolve() for path in self._paths("train")}
                 wrong += [f"{key}: also in data.files: {path}" for path in paths if path.resolve() in train]
-            if not paths:
-                wrong.append(f"{key}: {_nothing(entry)}")
+            if not paths and Path(entry).is_dir():
+                wrong.append(f"{key}: no file in this folder")
+            elif not paths:
+                wrong.append(f"{key}: {'no file matches' if glob.has_magic(entry) else f'no such file: {entry}'}")
             problems += wrong[:_NAMED]
             if len(wrong) > _NAMED:
                 problems.append(f"{key}: {len(wrong) - _NAMED:,} more files with problems")
@@ -155,17 +154,10 @@ def _matching(entry: str) -> list[Path]:
     """The files that match an entry, sorted."""
     path = Path(entry)
     if path.is_dir():
-        inside = (file.relative_to(path) for file in path.rglob("*") if file.is_file())
-        return sorted(path / file for file in inside if not any(part.startswith(".") for part in file.parts))
+        return files.files_in(path)
     if path.exists():
         return [path]
     return sorted(file for file in map(Path, glob.glob(entry, recursive=True)) if file.is_file())
-
-
-def _nothing(entry: str) -> str:
-    if Path(entry).is_dir():
-        return "no file in this folder"
-    return "no file matches" if glob.has_magic(entry) else f"no such file: {entry}"
 
 
 def _format(path: Path) -> str:

@@ -34,7 +34,7 @@ class Asked(Identified):
     question: Words
 
 
-class Answer(Record):
+class VqaAnswer(Record):
     """An answer of one annotator."""
 
     answer: Text
@@ -48,7 +48,7 @@ class Annotated(Identified):
 
     id: Id = Field(alias="question_id")
     image: Id = Field(alias="image_id")
-    answers: list[Answer] = Field(min_length=ANNOTATORS, max_length=ANNOTATORS)
+    answers: list[VqaAnswer] = Field(min_length=ANNOTATORS, max_length=ANNOTATORS)
     answer_type: Text
     question_type: Text
 
@@ -123,11 +123,11 @@ class VqaV2(VisualSource):
         Raises ValueError if the files do not belong together, and for bad records unless they are skipped.
         """
         path = path_of(self.questions, split)
-        asked = read_questions(path, self.skip_bad)
+        asked = read_vqa_questions(path, self.skip_bad)
         if self.annotations[split] is None:
             yield from ((record.id, record.image, record.question, "[]", "") for record in asked)
             return
-        annotated = joined(asked, path, path_of(self.annotations, split), self.skip_bad)
+        annotated = annotations_by_question(asked, path, path_of(self.annotations, split), self.skip_bad)
         for record in asked:
             if (of := annotated.get(record.id)) is not None:
                 answers = json.dumps(of.texts, ensure_ascii=False)
@@ -138,7 +138,7 @@ class VqaV2(VisualSource):
         return FeatureFiles(self.features, self.max_boxes) if self.features else None
 
 
-def joined(
+def annotations_by_question(
     asked: list[Asked], questions: Path, annotations: Path, skip_bad: bool | None = None
 ) -> dict[str, Annotated]:
     """The annotations by question id.
@@ -164,7 +164,7 @@ def joined(
     return fitting
 
 
-def read_questions(path: Path, skip_bad: bool | None = None) -> list[Asked]:
+def read_vqa_questions(path: Path, skip_bad: bool | None = None) -> list[Asked]:
     """The records of a question file.
 
     Raises ValueError that names the bad ones, unless they are skipped (skip_bad; None if the user has no such option).
@@ -173,7 +173,7 @@ def read_questions(path: Path, skip_bad: bool | None = None) -> list[Asked]:
 
 
 def read_annotations(path: Path, skip_bad: bool | None = None) -> list[Annotated]:
-    """The records of an annotation file, with the same errors as `read_questions`."""
+    """The records of an annotation file, with the same errors as `read_vqa_questions`."""
     return _read(path, "annotations", "questions", Annotated, skip_bad)
 
 

@@ -10,13 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attnorm.errors import ConfigError, DataError
 from attnorm.parts import class_of, options_of
 from attnorm.schema import option_problems
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Pipeline
 
 UNK = "<unk>"
 REMEMBERED = 1 << 18  # cached words; about 100 MB
@@ -142,6 +145,49 @@ class Tokenizer(ABC):
         return type(self).from_bytes, (self.to_bytes(),)
 
 
+class PipelineTokenizer(Tokenizer):
+    """A tokenizer of the library `tokenizers`, given as a tokenizers.Tokenizer.
+
+    needed: the pieces that its vocabulary must have. before: what each word is encoded with in front of it.
+    """
+
+    needed: tuple[str, ...]
+    before = ""
+
+    def __init__(self, tokenizer: "Pipeline", name: str = "tokenizer"):
+        """Raises DataError, naming them, if pieces are missing. A subclass sets `starts` and the ids."""
+        super().__init__()
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        tokenizer.encode_special_tokens = True  # in a text, they are ordinary text
+        self.vocabulary = tokenizer.get_vocab()
+        if missing := [piece for piece in self.needed if piece not in self.vocabulary]:
+            raise DataError(f"{name}: the vocabulary does not contain {', '.join(missing)}")
+        self._tokenizer = tokenizer
+        self.vocab_size = 1 + max(self.vocabulary.values())  # some files have gaps between their ids
+        self.starts = np.ones(self.vocab_size, bool)
+
+    def to_bytes(self) -> bytes:
+        return self._tokenizer.to_str().encode()
+
+    def starts_word(self, ids: np.ndarray) -> np.ndarray:
+        return self.starts[ids]
+
+    def _encode_words(self, words: list[str]) -> list[list[int]]:
+        # One by one, because encode_batch starts threads, which do not survive the fork of a data worker.
+        return [self._tokenizer.encode(self.before + word, add_special_tokens=False).ids for word in words]
+
+
+def read_pipeline(content: bytes, name: str) -> "Pipeline":
+    """The tokenizer in a tokenizer.json. Raises DataError for any other file."""
+    from tokenizers import Tokenizer as Pipeline
+
+    try:
+        return Pipeline.from_buffer(content)
+    except Exception as error:  # the library raises bare Exception
+        raise DataError(f"{name}: not a tokenizer.json: {error}") from error
+
+
 def tokenizer_class(settings: Mapping[str, object]) -> type[Tokenizer]:
     """The class that the settings of a tokenizer name. Raises ConfigError."""
     return class_of("tokenizer", settings, Tokenizer)
@@ -156,4 +202,4 @@ def check_tokenizer(settings: Mapping[str, object]) -> list[str]:
     options = options_of(settings)
     problems = option_problems("tokenizer", cls.from_settings, options, facts=("draw",))
     wrong = {problem.key for problem in problems}
-    return problems + cls.check({name: it for name, it in options.items() if f"tokenizer.{name}" not in wrong})
+    return problems + cls.check({name: value for name, value in options.items() if f"tokenizer.{name}" not in wrong})

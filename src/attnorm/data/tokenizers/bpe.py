@@ -5,10 +5,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from attnorm.data.readers import text as files
-from attnorm.data.tokenizers.base import UNK, Tokenizer
+from attnorm.data.tokenizers.base import UNK, PipelineTokenizer, read_pipeline
 from attnorm.errors import DataError
 from attnorm.schema import Text
 
@@ -21,7 +19,7 @@ SPACE = "Ġ"  # how the space before a word is written in a piece
 JSON, PAIR = "tokenizer.json", ("vocab.json", "merges.txt")
 
 
-class ByteBPE(Tokenizer):
+class ByteBPE(PipelineTokenizer):
     """Pieces of bytes, so that every word can be represented. Each word is encoded with the space in front of it.
 
     GPT-2 has a single special token, <|endoftext|>, which is both bos and eos. For padding and for the word <unk>, the
@@ -29,23 +27,16 @@ class ByteBPE(Tokenizer):
     """
 
     FILE = "bpe.json"
+    needed = (END, *UNUSED.values())
+    before = " "
 
     def __init__(self, tokenizer: "Pipeline", name: str = "tokenizer"):
-        """`tokenizer` is a tokenizers.Tokenizer. Raises ValueError, naming them, if pieces are missing."""
-        super().__init__()
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
-        tokenizer.encode_special_tokens = True  # <|endoftext|> in a text is ordinary text, not a special token
-        vocabulary = tokenizer.get_vocab()
-        if missing := [piece for piece in (END, *UNUSED.values()) if piece not in vocabulary]:
-            raise DataError(f"{name}: the vocabulary does not contain {', '.join(missing)}")
-        self._tokenizer = tokenizer
-        self.bos_id = self.eos_id = vocabulary[END]
-        self.pad_id, self.unk_id = (vocabulary[piece] for piece in UNUSED.values())
-        self.vocab_size = 1 + max(vocabulary.values())
-        self._starts = np.zeros(self.vocab_size, bool)
-        self._starts[[i for piece, i in vocabulary.items() if piece.startswith(SPACE)]] = True
-        self._starts[[self.bos_id, self.pad_id, self.unk_id]] = True
+        super().__init__(tokenizer, name)
+        self.bos_id = self.eos_id = self.vocabulary[END]
+        self.pad_id, self.unk_id = (self.vocabulary[piece] for piece in UNUSED.values())
+        self.starts[:] = False
+        self.starts[[i for piece, i in self.vocabulary.items() if piece.startswith(SPACE)]] = True
+        self.starts[[self.bos_id, self.pad_id, self.unk_id]] = True
 
     @classmethod
     def from_settings(  # type: ignore[override]  # names its options
@@ -72,24 +63,16 @@ class ByteBPE(Tokenizer):
         key, path = f"tokenizer.file={file}", Path(file)
         if path.is_dir():
             pair = [path / name for name in PAIR]
-            if not (path / JSON).is_file() and not all(it.is_file() for it in pair):
+            if (path / JSON).is_file():
+                return []
+            if not all(file.is_file() for file in pair):
                 return [f"{key}: no {JSON}, and no {' and '.join(PAIR)}, in this folder"]
-            return [] if (path / JSON).is_file() else [it for each in pair for it in files.file_problem(key, each)]
+            return [problem for file in pair for problem in files.file_problem(key, file)]
         return files.file_problem(key, path)
 
     @classmethod
     def from_bytes(cls, content: bytes, name: str = "tokenizer") -> "ByteBPE":
         return cls(_from_json(content, name), name)
-
-    def to_bytes(self) -> bytes:
-        return self._tokenizer.to_str().encode()
-
-    def _encode_words(self, words: list[str]) -> list[list[int]]:
-        # One by one, because encode_batch starts threads, which do not survive the fork of a data worker.
-        return [self._tokenizer.encode(f" {word}", add_special_tokens=False).ids for word in words]
-
-    def starts_word(self, ids: np.ndarray) -> np.ndarray:
-        return self._starts[ids]
 
     def decode(self, ids: Iterable[int]) -> str:
         kept = [i for i in map(int, ids) if i not in (self.pad_id, self.bos_id)]
@@ -112,13 +95,9 @@ def _from_pair(folder: Path, name: str) -> "Pipeline":
 
 
 def _from_json(content: bytes, name: str) -> "Pipeline":
-    from tokenizers import Tokenizer as Pipeline
     from tokenizers import models, pre_tokenizers
 
-    try:
-        read = Pipeline.from_buffer(content)
-    except Exception as error:  # the library raises bare Exception
-        raise DataError(f"{name}: not a tokenizer.json: {error}") from error
+    read = read_pipeline(content, name)
     if not (isinstance(read.model, models.BPE) and isinstance(read.pre_tokenizer, pre_tokenizers.ByteLevel)):
         raise DataError(f"{name}: this tokenizer is a {type(read.model).__name__}, not the byte-level BPE of GPT-2")
     return read

@@ -7,11 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from attnorm.data.readers import text as files
-from attnorm.data.tokenizers.base import REMEMBERED, UNK, Tokenizer
-from attnorm.data.tokenizers.wordpiece_trainer import pipeline, train
+from attnorm.data.tokenizers.base import REMEMBERED, UNK, PipelineTokenizer, read_pipeline
+from attnorm.data.tokenizers.wordpiece_trainer import pipeline, train_wordpiece
 from attnorm.errors import DataError
 from attnorm.schema import Count
 
@@ -40,29 +38,20 @@ _HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f"  # BERT pu
 _JOIN_OF_HAN = (re.compile(f"(?<=[{_HAN}]) | (?=[{_HAN}])"), "")
 
 
-class WordPiece(Tokenizer):
+class WordPiece(PipelineTokenizer):
     """[CLS] and [SEP] are used as bos and eos. Decoding, for display and for metrics, restores spaces by rules."""
 
     FILE = "tokenizer.json"
     has_mask = has_offsets = True
+    needed = tuple(SPECIAL.values())
 
     def __init__(self, tokenizer: "Pipeline", name: str = "tokenizer"):
-        """`tokenizer` is a tokenizers.Tokenizer. Raises ValueError, naming them, if special tokens are missing."""
-        super().__init__()
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
-        tokenizer.encode_special_tokens = True  # [SEP] in a text is ordinary text, not a special token
-        if missing := [token for token in SPECIAL.values() if tokenizer.token_to_id(token) is None]:
-            raise DataError(f"{name}: the vocabulary does not contain {', '.join(missing)}")
-        self._tokenizer = tokenizer
-        vocabulary = tokenizer.get_vocab()
-        self.pad_id, self.bos_id, self.eos_id, self.unk_id = (vocabulary[token] for token in SPECIAL.values())
-        self.mask_id = vocabulary.get(MASK)
+        super().__init__(tokenizer, name)
+        self.pad_id, self.bos_id, self.eos_id, self.unk_id = (self.vocabulary[token] for token in self.needed)
+        self.mask_id = self.vocabulary.get(MASK)
         keeps_accents = getattr(tokenizer.normalizer, "strip_accents", None) is False  # as those trained here
         self._joins = [*_JOINS, *[_JOIN_OF_HAN] * keeps_accents]
-        self.vocab_size = 1 + max(vocabulary.values())  # some files have gaps between their ids
-        self._starts = np.ones(self.vocab_size, bool)
-        self._starts[[i for piece, i in vocabulary.items() if _continues(piece)]] = False
+        self.starts[[i for piece, i in self.vocabulary.items() if _continues(piece)]] = False
         self._placed: dict[str, list[tuple[int, int, int]]] = {}  # word: (id, start, end) of its pieces
 
     @classmethod
@@ -83,7 +72,7 @@ class WordPiece(Tokenizer):
         """
         if file is None:
             assert draw is not None  # only a tokenizer from a file does without sentences
-            return cls(train(partial(draw, sample), vocab_size=vocab_size, lowercase=lowercase is not False))
+            return cls(train_wordpiece(partial(draw, sample), vocab_size=vocab_size, lowercase=lowercase is not False))
         path, name = _resolve(file), f"tokenizer.file={file}"
         if path.suffix == ".json":
             return cls(_from_json(path.read_bytes(), name, lowercase), name)
@@ -114,13 +103,6 @@ class WordPiece(Tokenizer):
     def token(self, number: int) -> str:
         return self._tokenizer.id_to_token(number) or UNK
 
-    def to_bytes(self) -> bytes:
-        return self._tokenizer.to_str().encode()
-
-    def _encode_words(self, words: list[str]) -> list[list[int]]:
-        # One by one, because encode_batch starts threads, which do not survive the fork of a data worker.
-        return [self._tokenizer.encode(word, add_special_tokens=False).ids for word in words]
-
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         if len(self._placed) > REMEMBERED:
             self._placed.clear()
@@ -144,9 +126,6 @@ class WordPiece(Tokenizer):
                 end += 1
             placed.append((piece, start, end))
         return placed
-
-    def starts_word(self, ids: np.ndarray) -> np.ndarray:
-        return self._starts[ids]
 
     def decode(self, ids: Iterable[int]) -> str:
         kept = [i for i in map(int, ids) if i not in (self.pad_id, self.bos_id, self.eos_id)]
@@ -182,13 +161,9 @@ def _from_vocabulary(file: Path, lowercase: bool | None) -> "Pipeline":
 
 
 def _from_json(content: bytes, name: str, lowercase: bool | None) -> "Pipeline":
-    from tokenizers import Tokenizer as Pipeline
     from tokenizers import models, normalizers
 
-    try:
-        read = Pipeline.from_buffer(content)
-    except Exception as error:  # the library raises bare Exception
-        raise DataError(f"{name}: not a tokenizer.json: {error}") from error
+    read = read_pipeline(content, name)
     if not isinstance(read.model, models.WordPiece):
         raise DataError(f"{name}: this tokenizer is a {type(read.model).__name__}, not a WordPiece")
     if lowercase is not None:

@@ -53,7 +53,7 @@ def _escaped(characters: Iterable[str]) -> str:
     return "".join(map(re.escape, sorted(characters)))
 
 
-def train(sentences: Callable[[], Iterable[str]], *, vocab_size: int, lowercase: bool) -> "Pipeline":
+def train_wordpiece(sentences: Callable[[], Iterable[str]], *, vocab_size: int, lowercase: bool) -> "Pipeline":
     """`pipeline_by_character` of a vocabulary of `vocab_size` pieces, trained on `sentences()`, which is called twice.
 
     Raises ValueError if the vocabulary is too small for all characters. If the sentences have too few pieces, the

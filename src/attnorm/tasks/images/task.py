@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from attnorm.data.featurizer import Table
+from attnorm.data.images import IMAGES, ImageSource
 from attnorm.data.preprocess import Split
 from attnorm.data.sampler import MicroBatch
-from attnorm.data.sources.images import IMAGES, ImageSource
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError, Problem
 from attnorm.tasks.collator import Collator

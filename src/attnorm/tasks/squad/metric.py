@@ -26,7 +26,7 @@ from pathlib import Path
 
 from attnorm.data.featurizer import Table
 from attnorm.data.readers.text import read_json
-from attnorm.data.sources.squad import ScoredQuestion, read_questions
+from attnorm.data.sources.squad import ScoredQuestion, read_squad
 from attnorm.errors import DataError
 from attnorm.tasks.matching import matched
 from attnorm.wording import counted, listed
@@ -185,7 +185,7 @@ def references(texts: Table) -> list[tuple[str, list[str]]]:
 
 def read_references(path: str | Path) -> list[tuple[str, list[str]]]:
     """(id, gold answers) of each question of an official file. Raises ValueError that names the bad records."""
-    questions = read_questions(Path(path), ScoredQuestion).settle(Path(path), None)
+    questions = read_squad(Path(path), ScoredQuestion).settle(Path(path), None)
     return [(question.id, question.texts) for question in questions]
 
 

@@ -1,13 +1,16 @@
-"""The words that fill the slots: a kind (country, person, ...) is a list of entries, an entry a tuple of forms.
+"""The words of the stories: what fills the slots, rare names, and the wordings between which the hard corpus chooses.
 
-The first two forms of an entry are how it reads in an article and how it reads in a headline. The words are in
-text/words.txt, and the parts of names in text/names.txt.
+A kind of slot (country, person, ...) is a list of entries, an entry a tuple of forms. The first two forms are how the
+entry reads in an article and how it reads in a headline. The words are in text/words.txt, the parts of names in
+text/names.txt, and words with several wordings in text/wording.txt.
 """
 
+import itertools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from attnorm.data.synthetic.text_files import sections, words
+from attnorm.data.synthetic import Draw, pick, sections, words
 
 TEXT = Path(__file__).with_name("text")
 COMPANY_ENDINGS = ("group", "corp.", "holdings", "international", "industries", "inc.")
@@ -22,7 +25,7 @@ class Kind(NamedTuple):
     forms: tuple[str, ...] = ()
 
 
-def options(text: str) -> list[tuple[str, ...]]:
+def slot_entries(text: str) -> list[tuple[str, ...]]:
     """Read "article form > headline form | ..."; an option without ">" reads the same on both sides."""
     entries: list[tuple[str, ...]] = []
     for option in text.split("|"):
@@ -31,24 +34,55 @@ def options(text: str) -> list[tuple[str, ...]]:
     return entries
 
 
-def _named(section: str, endings: tuple[str, ...]) -> list[tuple[str, ...]]:
-    return [(f"{name} {ending}", name) for name in words(NAMES[section]) for ending in endings]
+def _pairs(first: list[str], second: Sequence[str], headline: int) -> list[tuple[str, ...]]:
+    """Names of two parts each. headline: the number of the part that stands in headlines."""
+    return [(" ".join(parts), parts[headline]) for parts in itertools.product(first, second)]
 
 
-def _countries() -> list[tuple[str, ...]]:
-    entries = (line.split() for line in NAMES["countries"])
-    return [(name, name, adjective, capital, town) for name, adjective, capital, town in entries]
-
-
-def _people() -> list[tuple[str, ...]]:
-    last_names = words(NAMES["last names"])
-    return [(f"{first} {last}", last) for first in words(NAMES["first names"]) for last in last_names]
-
-
+_COUNTRIES = [line.split() for line in NAMES["countries"]]  # name, adjective, capital, another town
 KINDS: dict[str, Kind] = {
-    "country": Kind(_countries(), ("adj", "capital", "town")),
-    "person": Kind(_people()),
-    "company": Kind(_named("companies", COMPANY_ENDINGS)),
-    "club": Kind(_named("clubs", CLUB_ENDINGS)),
-    **{name: Kind(options(" ".join(lines))) for name, lines in sections(TEXT / "words.txt").items()},
+    "country": Kind([(name, name, *others) for name, *others in _COUNTRIES], ("adj", "capital", "town")),
+    "person": Kind(_pairs(words(NAMES["first names"]), words(NAMES["last names"]), headline=1)),
+    "company": Kind(_pairs(words(NAMES["companies"]), COMPANY_ENDINGS, headline=0)),
+    "club": Kind(_pairs(words(NAMES["clubs"]), CLUB_ENDINGS, headline=0)),
+    **{name: Kind(slot_entries(" ".join(lines))) for name, lines in sections(TEXT / "words.txt").items()},
 }
+
+_FIRST, _MIDDLE = words(NAMES["first syllables"]), words(NAMES["middle syllables"])
+_LAST = {
+    "person": words(NAMES["last syllables of persons"]),
+    "company": words(NAMES["last syllables of companies"]),
+}
+_GIVEN = sorted({entry[0].split()[0] for entry in KINDS["person"].entries})
+_FIRMS = sorted({entry[0].split()[-1] for entry in KINDS["company"].entries})
+
+KINDS_WITH_RARE_NAMES = tuple(_LAST)
+
+
+def rare_name(random: Draw, kind: str) -> tuple[str, str]:
+    """The article form and the headline form of a rare name of a person ("person") or a company ("company").
+
+    It is composed of syllables, so most of these names occur only once. A model cannot know such a name from training.
+    It has to copy it from the article piece by piece.
+    """
+    name = "".join(pick(random, syllables) for syllables in (_FIRST, _MIDDLE, _LAST[kind]))
+    article = f"{pick(random, _GIVEN)} {name}" if kind == "person" else f"{name} {pick(random, _FIRMS)}"
+    return article, name
+
+
+def _wordings(lines: list[str]) -> dict[str, tuple[str, ...]]:
+    entries = (line.partition(":") for line in lines)
+    return {word: (word, *(other.strip() for other in others.split("|"))) for word, _, others in entries}
+
+
+_CHOICES = sections(TEXT / "wording.txt")
+ARTICLE_CHOICES, HEADLINE_CHOICES = _wordings(_CHOICES["articles"]), _wordings(_CHOICES["headlines"])
+
+
+def reword(random: Draw, text: str, choices: Mapping[str, tuple[str, ...]]) -> str:
+    """Replaces each word of the text that has choices by one of them, drawn uniformly and independently of all else.
+
+    In an article, this means more words to learn for the same event. In a headline, no model can predict which choice
+    was drawn, as with real headlines.
+    """
+    return " ".join(pick(random, choices.get(word, (word,))) for word in text.split())

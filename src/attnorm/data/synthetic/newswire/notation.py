@@ -9,14 +9,19 @@
 A slot is `{name}`, `{name2}` (a second one, always different) or `{name.form}`; its name is one of this event's or one
 of `lexicon.KINDS`. In a `<` line a slot reads in its headline form. The details and the frames use high numbers
 (`{person9}`) for people and places of their own. Indented lines continue the line above.
+
+What goes around a clause, the orders of a lead sentence and each desk's openings and sources, is in text/frames.txt and
+text/desks.txt.
 """
 
 import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from attnorm.data.synthetic.newswire.lexicon import KINDS, Kind, options
+from attnorm.data.synthetic import sections
+from attnorm.data.synthetic.newswire.lexicon import KINDS, TEXT, Kind, slot_entries
 
+_PART = re.compile(r"\b(core|second|detail|who|lead|aside|on)\b")
 _SLOT = re.compile(r"\{([a-z]+)(\d?)(?:\.([a-z]+))?\}")
 
 
@@ -99,7 +104,39 @@ def read_events(text: str) -> list[Event]:
         elif mark == "+":
             events[-1].details.append(compile_template(rest, events[-1].kinds))
         elif re.fullmatch(r"[a-z]+:", mark):
-            events[-1].kinds[mark[:-1]] = Kind(options(rest))
+            events[-1].kinds[mark[:-1]] = Kind(slot_entries(rest))
         else:
             raise ValueError(f"not a line of an event ('==', 'slot:', '>', '<' after '>', '+'): {line!r}")
     return events
+
+
+class Frame(NamedTuple):
+    """A frame as (text with %s, the parts that fill it in order: core, second, detail, who, lead, aside, on)."""
+
+    text: str
+    parts: tuple[str, ...]
+
+
+class Desk(NamedTuple):
+    """A news desk's ways to begin and to attribute: `leads` and `sources`."""
+
+    leads: list[Template]
+    sources: list[Template]
+
+
+def _frames(lines: list[str]) -> list[Frame]:
+    return [Frame(_PART.sub("%s", line), tuple(_PART.findall(line))) for line in lines]
+
+
+def _templates(lines: list[str]) -> list[Template]:
+    return [compile_template(line, KINDS) for line in lines]
+
+
+_ORDERS, _DESKS = sections(TEXT / "frames.txt"), sections(TEXT / "desks.txt")
+FRAMES, FRAMES_OF_TWO = _frames(_ORDERS["orders"]), _frames(_ORDERS["orders of two"])
+ASIDES, DAYS = _templates(_ORDERS["asides"]), _templates(_ORDERS["days"])
+DESKS = {
+    name.removeprefix("leads of "): Desk(_templates(lines), _templates(_DESKS[name.replace("leads", "sources", 1)]))
+    for name, lines in _DESKS.items()
+    if name.startswith("leads of ")
+}

@@ -9,8 +9,8 @@ Each thing is seen by at least two of the detectors, and none of them can tell b
 `detectors`. Everything is a pure function of (split, index, seed).
 """
 
-from attnorm.data.synthetic.scenes.detectors import DETECTORS, Detector, Found, detect
+from attnorm.data.synthetic.scenes.detectors import DETECTORS, Detections, Detector, detect
 from attnorm.data.synthetic.scenes.generate import Scene, Thing, scene
 from attnorm.data.synthetic.scenes.questions import Question, questions
 
-__all__ = ["DETECTORS", "Detector", "Found", "Question", "Scene", "Thing", "detect", "questions", "scene"]
+__all__ = ["DETECTORS", "Detections", "Detector", "Question", "Scene", "Thing", "detect", "questions", "scene"]

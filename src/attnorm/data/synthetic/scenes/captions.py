@@ -11,10 +11,11 @@ captions mostly agree on the order, and differ in their wording and in how much 
     a big red ring above a small green cross and a blue star in the middle
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from attnorm.data.synthetic.scenes.generate import SIDES, Scene, Thing, pick, scene, stream
+from attnorm.data.synthetic import Draw, pick
+from attnorm.data.synthetic.scenes.generate import SIDES, Scene, Thing, scene, stream
 
 PER_SCENE = 5
 SIZE_SAID = 0.7  # share of the mentions of a small or large thing that name its size; those of a medium one do not
@@ -64,14 +65,14 @@ def prominence(things: Sequence[Thing]) -> list[int]:
 
 
 def relation(first: Thing, second: Thing) -> str:
-    """Where the first thing is, seen from the second one, along the axis on which they are further apart."""
+    """The position of the first thing relative to the second, along the axis of their larger distance."""
     right, down = first.x - second.x, first.y - second.y
     if abs(right) >= abs(down):
         return "to the right of" if right > 0 else "to the left of"
     return "below" if down > 0 else "above"
 
 
-def place(thing: Thing) -> str:
+def location(thing: Thing) -> str:
     """Where a thing is in the image: in the middle, at one of the four sides, or in one of the four corners."""
     right, down = thing.x - 0.5, thing.y - 0.5
     side = "" if abs(right) <= MIDDLE else "right" if right > 0 else "left"
@@ -83,20 +84,20 @@ def place(thing: Thing) -> str:
     return f"at the {level}" if level else f"on the {side}"
 
 
-def _sentence(random: Callable[[], float], things: Scene, chosen: tuple[int, int, int], form: str) -> Said:
+def _sentence(random: Draw, things: Scene, chosen: tuple[int, int, int], form: str) -> Said:
     first, second, third = (_mention(random, things, number) for number in chosen)
     one, two, three = (things[number] for number in chosen)
     if form == "places":
-        return [*first, (place(one), chosen[0]), ("and", None), *second, (place(two), chosen[1])]
+        return [*first, (location(one), chosen[0]), ("and", None), *second, (location(two), chosen[1])]
     related: Said = [*first, (relation(one, two), chosen[0]), *second]
     if form == "there":  # told from the other side
         related = [("there is", None), *second, (relation(two, one), chosen[1]), *first]
     if form == "relation and place":
-        related += [("and", None), *third, (place(three), chosen[2])]
+        related += [("and", None), *third, (location(three), chosen[2])]
     return related
 
 
-def _mention(random: Callable[[], float], things: Scene, number: int) -> Said:
+def _mention(random: Draw, things: Scene, number: int) -> Said:
     """A thing in words: "a large red ring"."""
     thing, words = things[number], []
     if (said := SIZE_WORDS[thing.size]) and random() < SIZE_SAID:

@@ -22,7 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnorm.data.synthetic.scenes.generate import COLOURS, SHAPES, SIDES, Thing, pick, scene, stream
+from attnorm.data.synthetic import Draw, pick
+from attnorm.data.synthetic.scenes.generate import COLOURS, SHAPES, SIDES, Thing, scene, stream
 
 BOXES = 36
 TWICE = 0.25  # share of the things found that are found twice
@@ -31,6 +32,7 @@ SURE, UNSURE = (0.7, 1.0), (0.05, 0.35)  # confidence of what is found, and of c
 SHIFT, STRETCH = 0.08, 0.1  # of a box against the thing's: its middle, in shares of its side, and its sides
 NOISE = 0.5  # standard deviation, where the features of a certain thing have about 1
 
+Box = tuple[float, float, float, float]  # x1, y1, x2, y2
 Kinds = tuple[tuple[str, ...], ...]  # the values of an attribute, those that are taken for one another together
 
 
@@ -88,7 +90,7 @@ DETECTORS = (
 )
 
 
-class Found(NamedTuple):
+class Detections(NamedTuple):
     """features: float (36, width); places: float (36, 4), x1 y1 x2 y2 in [0, 1]; sure: bool (36,), not clutter."""
 
     features: np.ndarray
@@ -96,7 +98,7 @@ class Found(NamedTuple):
     sure: np.ndarray
 
 
-def detect(split: str, index: int, seed: int = 0) -> tuple[Found, ...]:
+def detect(split: str, index: int, seed: int = 0) -> tuple[Detections, ...]:
     """What each detector gives for scene number `index` of a split."""
     things = scene(split, index, seed)
     random = stream("boxes", split, index, seed)
@@ -107,12 +109,12 @@ def detect(split: str, index: int, seed: int = 0) -> tuple[Found, ...]:
 def _detect(
     detector: Detector,
     things: Sequence[Thing],
-    taken: list[tuple[float, float, float, float]],
-    random: Callable[[], float],
+    taken: list[Box],
+    random: Draw,
     stream_of: str,
     seed: int,
-) -> Found:
-    boxes = []  # (confidence range, look, place)
+) -> Detections:
+    boxes = []  # (confidence range, look, box)
     for thing in things:
         if detector.misses(thing):
             boxes.append((UNSURE, _look(random), _jittered(random, thing)))
@@ -120,36 +122,34 @@ def _detect(
         for _ in range(1 + (random() < TWICE)):
             boxes.append((SURE, thing[:3], _jittered(random, thing)))
     for _ in range(pick(random, FALSE)):
-        look, place = _look(random), _free_place(random, taken)
-        taken.append(place)
-        boxes.append((SURE, look, place))
+        look, box = _look(random), _free_box(random, taken)
+        taken.append(box)
+        boxes.append((SURE, look, box))
     while len(boxes) < BOXES:
         x, y, width, height = random(), random(), 0.06 + 0.24 * random(), 0.06 + 0.24 * random()
-        place = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
-        boxes.append((UNSURE, _look(random), place))
+        box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+        boxes.append((UNSURE, _look(random), box))
     confidence = [low + random() * (high - low) for (low, high), _, _ in boxes]
     codes = np.stack([sure * detector.code(*look) for sure, (_, look, _) in zip(confidence, boxes, strict=True)])
     normals = _normals(f"{stream_of} {detector.name}")
     order = normals.permutation(BOXES)
     noise = NOISE * normals.standard_normal((BOXES, detector.width))
     features = codes[order] @ detector.projection(seed) + noise
-    places = np.array([place for _, _, place in boxes])[order].clip(0.0, 1.0)
-    return Found(features, places, np.array([kind is SURE for kind, _, _ in boxes])[order])
+    places = np.array([box for _, _, box in boxes])[order].clip(0.0, 1.0)
+    return Detections(features, places, np.array([kind is SURE for kind, _, _ in boxes])[order])
 
 
-def _look(random: Callable[[], float]) -> tuple[str, str, str]:
+def _look(random: Draw) -> tuple[str, str, str]:
     return pick(random, SHAPES), pick(random, COLOURS), pick(random, list(SIDES))
 
 
-def _jittered(random: Callable[[], float], thing: Thing) -> tuple[float, float, float, float]:
+def _jittered(random: Draw, thing: Thing) -> Box:
     x, y = (middle + thing.side * SHIFT * (2 * random() - 1) for middle in (thing.x, thing.y))
     width, height = (thing.side * (1 + STRETCH * (2 * random() - 1)) / 2 for _ in range(2))
     return x - width, y - height, x + width, y + height
 
 
-def _free_place(
-    random: Callable[[], float], taken: list[tuple[float, float, float, float]]
-) -> tuple[float, float, float, float]:
+def _free_box(random: Draw, taken: list[Box]) -> Box:
     """A box that overlaps none of those taken."""
     while True:
         half = (0.08 + 0.12 * random()) / 2

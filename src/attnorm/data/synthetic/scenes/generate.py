@@ -1,8 +1,10 @@
 """Drawing scenes: things of a shape, a colour and a size, at places where they do not overlap."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
+
+from attnorm.data.synthetic import Draw, Entry, pick
 
 SHAPES = ("circle", "ring", "square", "diamond", "star", "cross")
 COLOURS = ("red", "green", "blue", "purple", "pink", "yellow", "orange", "brown")
@@ -41,29 +43,26 @@ class Thing(NamedTuple):
 Scene = tuple[Thing, ...]
 
 
-def stream(what: str, split: str, index: int, seed: int) -> Callable[[], float]:
-    """Random numbers in [0, 1) for one purpose; Python documents their stream as stable between versions."""
+def stream(what: str, split: str, index: int, seed: int) -> Draw:
+    """Random numbers for one purpose."""
     return Random(f"scenes {what} {seed} {split} {index}").random
 
 
-Entry = TypeVar("Entry")
-
-
-def pick(random: Callable[[], float], entries: Sequence[Entry]) -> Entry:
-    """One entry, uniformly."""
-    return entries[int(random() * len(entries))]
-
-
-def sample(random: Callable[[], float], entries: Sequence, count: int) -> list:
+def draw_distinct(random: Draw, entries: Sequence[Entry], count: int) -> list[Entry]:
     """`count` different entries, in random order."""
     left = list(entries)
     return [left.pop(int(random() * len(left))) for _ in range(count)]
 
 
+def image_name(split: str, index: int) -> str:
+    """The name of the image of scene number `index` of a split."""
+    return f"{split}-{index}"
+
+
 def scene(split: str, index: int, seed: int = 0) -> Scene:
     """Scene number `index` of a split."""
     random = stream("things", split, index, seed)
-    shapes, colours = sample(random, SHAPES, PALETTE), sample(random, COLOURS, PALETTE)
+    shapes, colours = draw_distinct(random, SHAPES, PALETTE), draw_distinct(random, COLOURS, PALETTE)
     looks = [
         (pick(random, shapes), pick(random, colours), pick(random, list(SIDES))) for _ in range(pick(random, THINGS))
     ]
@@ -78,7 +77,7 @@ def scene(split: str, index: int, seed: int = 0) -> Scene:
             return tuple(things)
 
 
-def _placed(random: Callable[[], float], look: tuple[str, str, str], others: list[Thing]) -> Thing | None:
+def _placed(random: Draw, look: tuple[str, str, str], others: list[Thing]) -> Thing | None:
     for _ in range(_TRIES):
         side = SIDES[look[2]] * (0.92 + 0.16 * random())
         low, high = MARGIN + side / 2, 1 - MARGIN - side / 2
@@ -86,6 +85,6 @@ def _placed(random: Callable[[], float], look: tuple[str, str, str], others: lis
         if look[2] == "medium" and random() < AT_BORDER:
             edge = side / 2 + random() * MARGIN / 4
             x, y = pick(random, ((edge, y), (1 - edge, y), (x, edge), (x, 1 - edge)))
-        if all(max(abs(x - it.x), abs(y - it.y)) >= APART * (side + it.side) / 2 for it in others):
+        if all(max(abs(x - other.x), abs(y - other.y)) >= APART * (side + other.side) / 2 for other in others):
             return Thing(*look, x, y, side)
     return None

@@ -15,7 +15,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from attnorm.data.synthetic.scenes.generate import VALUES, Scene, Thing, pick, sample, scene, stream
+from attnorm.data.synthetic import pick
+from attnorm.data.synthetic.scenes.generate import VALUES, Scene, Thing, draw_distinct, scene, stream
 
 PER_SCENE = 4
 TYPES = ("exist", "count", "query", "compare")
@@ -75,10 +76,10 @@ def _like(things: Sequence[Thing], wanted: Filter) -> list[Thing]:
 
 
 def _one(things: Sequence[Thing], wanted: Filter) -> Thing:
-    found = _like(things, wanted)
-    if len(found) != 1:
-        raise ValueError(f"{len(found)} things like {dict(wanted)}")
-    return found[0]
+    like = _like(things, wanted)
+    if len(like) != 1:
+        raise ValueError(f"{len(like)} things like {dict(wanted)}")
+    return like[0]
 
 
 def _yes(true: bool) -> str:
@@ -113,8 +114,8 @@ def _exist(random: Callable, things: Scene, wanted: str) -> tuple | None:
     if wanted == "no":
         name = pick(random, names)  # one attribute alone is any value's, of several one is another thing's
         values[name] = pick(random, VALUES[name]) if len(names) == 1 else getattr(pick(random, things), name)
-    found = tuple(values.items())
-    return ("exist", found) if bool(_like(things, found)) == (wanted == "yes") else None
+    asked = tuple(values.items())
+    return ("exist", asked) if bool(_like(things, asked)) == (wanted == "yes") else None
 
 
 _PAIRS = (("colour", "shape"), ("size", "shape"), ("size", "colour"))
@@ -123,28 +124,28 @@ _PAIRS = (("colour", "shape"), ("size", "shape"), ("size", "colour"))
 def _count(random: Callable, things: Scene, wanted: str) -> tuple | None:
     names = pick(random, (("shape",), ("colour",), ("size",), *_PAIRS))
     values = [VALUES[name] if len(names) == 1 else [getattr(thing, name) for thing in things] for name in names]
-    filters = sorted({tuple(zip(names, found, strict=True)) for found in itertools.product(*values)})
-    number = pick(random, sorted({len(_like(things, found)) for found in filters}))
-    return "count", pick(random, [found for found in filters if len(_like(things, found)) == number])
+    filters = sorted({tuple(zip(names, chosen, strict=True)) for chosen in itertools.product(*values)})
+    number = pick(random, sorted({len(_like(things, asked)) for asked in filters}))
+    return "count", pick(random, [asked for asked in filters if len(_like(things, asked)) == number])
 
 
 def _query(random: Callable, things: Scene, wanted: str) -> tuple | None:
     name, thing = pick(random, tuple(VALUES)), pick(random, things)
-    found = _description(random, things, thing, [other for other in VALUES if other != name])
-    return ("query", name, found) if found else None
+    asked = _description(random, things, thing, [other for other in VALUES if other != name])
+    return ("query", name, asked) if asked else None
 
 
 def _more(random: Callable, things: Scene, wanted: str) -> tuple | None:
     names = pick(random, (("shape",), ("colour",), ("size",), *_PAIRS))
     pair = [tuple((name, getattr(pick(random, things), name)) for name in names) for _ in range(2)]
-    counts = [len(_like(things, found)) for found in pair]
+    counts = [len(_like(things, asked)) for asked in pair]
     if counts[0] == counts[1]:
         return None
     return ("more", *(pair if (counts[0] > counts[1]) == (wanted == "yes") else pair[::-1]))
 
 
 def _relation(random: Callable, things: Scene, wanted: str) -> tuple | None:
-    first, second = sample(random, things, 2)
+    first, second = draw_distinct(random, things, 2)
     pair = [_description(random, things, thing, list(VALUES)) for thing in (first, second)]
     side = pick(random, tuple(SIDE))
     axis, sign = SIDE[side]
@@ -155,7 +156,7 @@ def _relation(random: Callable, things: Scene, wanted: str) -> tuple | None:
 
 
 def _larger(random: Callable, things: Scene, wanted: str) -> tuple | None:
-    first, second = sample(random, things, 2)
+    first, second = draw_distinct(random, things, 2)
     pair = [_description(random, things, thing, ["colour", "shape"]) for thing in (first, second)]
     if _rank(first) == _rank(second) or None in pair:
         return None
@@ -172,14 +173,14 @@ def _description(random: Callable, things: Scene, thing: Thing, names: list[str]
         for count in range(1, len(names) + 1)
         for chosen in itertools.combinations(names, count)
     ]
-    alone = [found for found in choices if len(_like(things, found)) == 1]
+    alone = [choice for choice in choices if len(_like(things, choice)) == 1]
     return pick(random, alone) if alone else None
 
 
 def _words(random: Callable, program: tuple) -> str:
     name, *args = program
     text = pick(random, WORDS[args[0] if name == "query" else name])
-    filters = [_phrase(random, found) for found in args if isinstance(found, tuple)]
+    filters = [_phrase(random, part) for part in args if isinstance(part, tuple)]
     one, many = filters[0]
     other, others = filters[-1]
     article = "an" if one[0] in "aeiou" else "a"
@@ -187,9 +188,9 @@ def _words(random: Callable, program: tuple) -> str:
     return text.format(a=f"{article} {one}", one=one, many=many, other=other, others=others, side=side)
 
 
-def _phrase(random: Callable, found: Filter) -> tuple[str, str]:
+def _phrase(random: Callable, asked: Filter) -> tuple[str, str]:
     """A filter in words, for one thing and for many."""
-    values = dict(found)
+    values = dict(asked)
     one, many = pick(random, THINGS)
     if "shape" in values:
         one = values["shape"]
