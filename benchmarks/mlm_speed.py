@@ -59,7 +59,7 @@ def configure(size: str, attention: str, args: argparse.Namespace) -> timing.Res
 
 def build_ours(size: str, attention: str, pad_id: int, args: argparse.Namespace):
     """Our model as configured."""
-    from attnorm.models.bert import MaskedLM
+    from attnorm.models.heads import MaskedLM
 
     cfg = configure(size, attention, args)
     return MaskedLM(timing.shape_of(cfg), cfg.attention, args.vocabulary, pad_id)

@@ -8,8 +8,8 @@ from builders import PAD
 from tolerance import tolerance
 
 from attnorm.attention.normalizers import _key_bias as key_bias
+from attnorm.models.config import VqaModelConfig
 from attnorm.models.initialize import initialize, named_seed
-from attnorm.models.vqa.config import VqaModelConfig
 from attnorm.models.vqa.fusion import Fusion
 
 VISUAL_SITES = ("fusion", "encoder", "guided")

@@ -8,9 +8,13 @@ from types import ModuleType
 MOVED = {
     "attnorm.analysis.alignment_error": "attnorm.experiments.alignments.alignment_error",
     "attnorm.analysis.ibm_model_1": "attnorm.experiments.alignments.ibm_model_1",
+    "attnorm.attention.observation": "attnorm.attention.hooks",
+    "attnorm.attention.positional": "attnorm.attention.priors",
     "attnorm.config": "attnorm.spec",
     "attnorm.config.command": "attnorm.spec.command",
     "attnorm.config.resolve": "attnorm.spec.read",
+    "attnorm.data.sources.images": "attnorm.data.images",
+    "attnorm.models.bert": "attnorm.models.heads",
     "attnorm.resolved": "attnorm.spec.settings",
     "attnorm.run.opened_folder": "attnorm.run.folder",
     "attnorm.run.scalars": "attnorm.run.tables",

@@ -10,7 +10,7 @@ from builders import BOS, PAD, SPECIAL, attention_tables, targets
 from tolerance import tolerance
 from torch.testing import assert_close
 
-from attnorm.models.captioning.image_encoder import Convolution, ImageEncoder, ImageEncoderConfig
+from attnorm.models.captioning.base import Convolution, ImageEncoder, ImageEncoderConfig
 from attnorm.models.captioning.lstm import LSTMCaptioner, LSTMCaptionerConfig
 from attnorm.models.captioning.transformer import TransformerCaptioner, TransformerCaptionerConfig
 from attnorm.models.generation import Decoding, search
@@ -52,16 +52,16 @@ def scores(model, image, target, **options):
 @pytest.mark.parametrize("side", [8, 9])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_a_convolution_equals_that_of_torch(stride, side):
-    ours, kernel = Convolution(3, 5, stride), stride + 2
-    theirs = torch.nn.Conv2d(3, 5, kernel, stride=stride, padding=1)
+    mine, kernel = Convolution(3, 5, stride), stride + 2
+    reference = torch.nn.Conv2d(3, 5, kernel, stride=stride, padding=1)
     with torch.no_grad():
-        theirs.weight.copy_(ours.weight.view(5, 3, kernel, kernel))
-        theirs.bias.copy_(ours.bias)
+        reference.weight.copy_(mine.weight.view(5, 3, kernel, kernel))
+        reference.bias.copy_(mine.bias)
     x = torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(0))
     cells = -(-side // stride)
-    assert ours(x).shape == (2, 5, cells, cells)
+    assert mine(x).shape == (2, 5, cells, cells)
     inside = side // stride  # an odd side leaves a last cell that torch omits
-    assert_close(ours(x)[..., :inside, :inside], theirs(x), **tolerance(torch.float32, size=3 * kernel**2))
+    assert_close(mine(x)[..., :inside, :inside], reference(x), **tolerance(torch.float32, size=3 * kernel**2))
 
 
 def test_a_cell_is_in_the_middle_of_what_it_sees():
@@ -79,8 +79,8 @@ def test_a_cell_is_in_the_middle_of_what_it_sees():
 @pytest.mark.parametrize("side", [20, 23, 24])
 def test_every_template_is_a_cell_also_of_sides_that_cannot_be_halved(side):
     eye = ImageEncoder(ImageEncoderConfig(channels=(4, 5, 6)), 8, side, 0, 0)
-    found, real = eye(torch.zeros(1, 3, side, side, dtype=torch.uint8))
-    assert found.shape == (1, 9, 8) and real.shape == (1, 9) and len(eye.cells()) == eye.templates == 9
+    result, real = eye(torch.zeros(1, 3, side, side, dtype=torch.uint8))
+    assert result.shape == (1, 9, 8) and real.shape == (1, 9) and len(eye.cells()) == eye.templates == 9
 
 
 def test_cells_are_in_place_and_know_the_whole_image():
@@ -101,12 +101,12 @@ def test_templates_follow_their_formula():
     torch.nn.init.normal_(eye.whole.weight)
     features = torch.randn(2, 4, 5, dtype=torch.float64)
     present = torch.tensor([[True] * 4, [True, True, False, False]])
-    found, real = eye(features, present)
+    outcome, real = eye(features, present)
     assert torch.equal(real, present)
     cells = F.linear(features[1, :2], eye.project.weight, eye.project.bias)
     whole = F.linear(cells.mean(0), eye.whole.weight, eye.whole.bias).tanh()
-    assert_close(found[1, :2], cells + whole, **TIGHT)
-    assert not found[1, 2:].any()
+    assert_close(outcome[1, :2], cells + whole, **TIGHT)
+    assert not outcome[1, 2:].any()
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -135,10 +135,10 @@ def test_search_with_a_cache_equals_search_without(name, normalizer, beams):
     model = captioner(name, normalizer, priors=["content"], tie_embeddings=False)
     memory, real = model.encode(pictures(4))
     decoding = Decoding(beam_size=beams, min_length=4, max_length=6)
-    found = search(model, memory, real, SPECIAL, decoding)
-    assert found == search(model, memory, real, SPECIAL, decoding, cached=False)
-    assert found == [search(model, memory[n : n + 1], real[n : n + 1], SPECIAL, decoding)[0] for n in range(4)]
-    assert len({tuple(caption) for caption in found}) > 1
+    actual = search(model, memory, real, SPECIAL, decoding)
+    assert actual == search(model, memory, real, SPECIAL, decoding, cached=False)
+    assert actual == [search(model, memory[n : n + 1], real[n : n + 1], SPECIAL, decoding)[0] for n in range(4)]
+    assert len({tuple(caption) for caption in actual}) > 1
 
 
 def test_the_first_word_follows_the_equations():
@@ -165,6 +165,6 @@ def test_shared_parameters_start_equal():
         for priors in ([], ["content"])
     )
     assert isinstance(plain.decoder, LSTMDecoder)
-    own, other = dict(plain.named_parameters()), dict(preferring.named_parameters())
-    assert own.keys() < other.keys()
-    assert all(torch.equal(parameter, other[name]) for name, parameter in own.items())
+    added, other = dict(plain.named_parameters()), dict(preferring.named_parameters())
+    assert added.keys() < other.keys()
+    assert all(torch.equal(parameter, other[name]) for name, parameter in added.items())

@@ -124,8 +124,8 @@ def argmax_loop(model, article, max_length):
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_greedy_equals_an_argmax_loop(placement):
     model, (batch, each) = talker(placement), articles()
-    found = generate(model, batch, SPECIAL, Decoding(max_length=8))
-    assert found == [argmax_loop(model, article, 8) for article in each]
+    actual = generate(model, batch, SPECIAL, Decoding(max_length=8))
+    assert actual == [argmax_loop(model, article, 8) for article in each]
 
 
 @pytest.mark.long
@@ -133,8 +133,8 @@ def test_greedy_equals_an_argmax_loop(placement):
 @pytest.mark.parametrize("placement", ["softmax", "hnas_prefix"])
 def test_a_batch_of_articles_equals_a_plain_beam_search_of_each(placement, decoding):
     model, (batch, each) = talker(placement), articles()
-    found = generate(model, batch, SPECIAL, DECODINGS[decoding])
-    assert found == [plain_beam_search(model, article, DECODINGS[decoding]) for article in each]
+    result = generate(model, batch, SPECIAL, DECODINGS[decoding])
+    assert result == [plain_beam_search(model, article, DECODINGS[decoding]) for article in each]
 
 
 @pytest.mark.long
@@ -142,9 +142,9 @@ def test_a_batch_of_articles_equals_a_plain_beam_search_of_each(placement, decod
 @pytest.mark.parametrize("placement", few(PLACEMENTS, ("softmax", "hnas_prefix")))
 def test_cached_equals_uncached_and_batched_equals_one_at_a_time(placement, decoding):
     model, (batch, each) = talker(placement), articles()
-    found = generate(model, batch, SPECIAL, DECODINGS[decoding])
-    assert found == generate(model, batch, SPECIAL, DECODINGS[decoding], cached=False)
-    assert found == [generate(model, article, SPECIAL, DECODINGS[decoding])[0] for article in each]
+    outcome = generate(model, batch, SPECIAL, DECODINGS[decoding])
+    assert outcome == generate(model, batch, SPECIAL, DECODINGS[decoding], cached=False)
+    assert outcome == [generate(model, article, SPECIAL, DECODINGS[decoding])[0] for article in each]
 
 
 @pytest.mark.parametrize("placement", few(PLACEMENTS, ("softmax", "hnas_prefix")))
@@ -280,7 +280,7 @@ def test_a_step_waits_for_the_device_once(monkeypatch, decoding):
     forbid, steps = generation._forbid, []
     monkeypatch.setattr(generation, "_forbid", lambda *given: (steps.append(1), forbid(*given)))
     with SimulatedGPU() as gpu:
-        model, source = (it.to(torch.device("cpu")) for it in (copy.deepcopy(talker()), articles()[0]))
+        model, source = (item.to(torch.device("cpu")) for item in (copy.deepcopy(talker()), articles()[0]))
         gpu.transfers.clear()
         generate(model, source, SPECIAL, DECODINGS[decoding])
     assert gpu.transfers.total() == len(steps) > 1 and not gpu.mixed

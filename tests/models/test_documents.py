@@ -33,8 +33,8 @@ def batch(documents=DOCUMENTS, extra=0):
     ids, sentences = torch.full((2, len(documents), longest), PAD)
     for row, document in enumerate(documents):
         flat = [(word, number) for number, sentence in enumerate(document) for word in sentence]
-        for place, (word, number) in enumerate(flat):
-            ids[row, place], sentences[row, place] = word, number
+        for position, (word, number) in enumerate(flat):
+            ids[row, position], sentences[row, position] = word, number
     return ids, sentences
 
 
@@ -44,11 +44,11 @@ def recurrent(encoder, states):
     for suffix, order in (("", 1), ("_reverse", -1)):
         cell = torch.nn.GRUCell(gru.input_size, gru.hidden_size).double()
         cell.load_state_dict({key: getattr(gru, f"{key}_l0{suffix}") for key in cell.state_dict()})
-        state, found = torch.zeros(1, gru.hidden_size, dtype=torch.float64), []
+        state, result = torch.zeros(1, gru.hidden_size, dtype=torch.float64), []
         for x in states[::order] if order == 1 else states.flip(0):
             state = cell(x[None], state)
-            found.append(state[0])
-        outputs.append(torch.stack(found[::order]))
+            result.append(state[0])
+        outputs.append(torch.stack(result[::order]))
     return torch.cat(outputs, -1)
 
 
@@ -64,7 +64,7 @@ def test_hierarchical_attention_equals_its_formula_sentence_by_sentence(word, se
     expected = []
     for document in DOCUMENTS:
         words = [made.embedding.weight[sentence] for sentence in document]
-        vectors = torch.stack([pooled(made.word, word, recurrent(made.word_encoder, it)) for it in words])
+        vectors = torch.stack([pooled(made.word, word, recurrent(made.word_encoder, item)) for item in words])
         expected.append(made.classifier(pooled(made.sentence, sentence, recurrent(made.sentence_encoder, vectors))))
     assert_close(made(*batch()), torch.stack(expected), **TIGHT)
 
@@ -111,8 +111,8 @@ def test_sites_sizes_and_equal_starts():
     assert Hierarchical.site_layers({}) == {"word": 1, "sentence": 1}
     shape = DocumentConfig(d_model=WIDTH, word_width=6, n_heads=2)
     flat, tall = (kind(shape, tables("dnas"), VOCABULARY, PAD, LABELS) for kind in (Flat, Hierarchical))
-    own = {name for name in tall.state_dict() if name not in flat.state_dict()}
-    assert {name.partition(".")[0] for name in own} == {"sentence"}  # what the other one has is the same
+    added = {name for name in tall.state_dict() if name not in flat.state_dict()}
+    assert {name.partition(".")[0] for name in added} == {"sentence"}  # what the other one has is the same
     for name, value in flat.state_dict().items():
         assert torch.equal(value, tall.state_dict()[name])
     with pytest.raises(ValueError, match="d_model=9: must be even"):
@@ -126,8 +126,8 @@ def test_learned_queries_start_with_unit_variance_and_depend_only_on_the_seed():
     def queries(kind, name, seed):
         return kind(shape, tables(name), VOCABULARY, PAD, LABELS, seed).word.queries.detach()
 
-    found = queries(Hierarchical, "softmax", 3)
-    spread = (2 * found.numel()) ** -0.5  # the standard error of a standard deviation of 1
-    assert abs(found.std() - 1) < 5 * spread and abs(found.mean()) < 5 * found.numel() ** -0.5
-    assert torch.equal(found, queries(Flat, "dnas", 3))
-    assert not torch.equal(found, queries(Hierarchical, "softmax", 4))
+    actual = queries(Hierarchical, "softmax", 3)
+    spread = (2 * actual.numel()) ** -0.5  # the standard error of a standard deviation of 1
+    assert abs(actual.std() - 1) < 5 * spread and abs(actual.mean()) < 5 * actual.numel() ** -0.5
+    assert torch.equal(actual, queries(Flat, "dnas", 3))
+    assert not torch.equal(actual, queries(Hierarchical, "softmax", 4))

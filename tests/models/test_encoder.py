@@ -12,10 +12,10 @@ from attnorm.attention.names import NORMALIZERS, PRIORS
 from attnorm.attention.normalizers import _key_bias as key_bias
 from attnorm.choices import choices
 from attnorm.errors import DataError
-from attnorm.models.bert import MaskedLM
 from attnorm.models.config import EncoderConfig
 from attnorm.models.embeddings import Embeddings, sinusoids
 from attnorm.models.encoder import Encoder
+from attnorm.models.heads import MaskedLM
 from attnorm.models.initialize import initialize
 from attnorm.parts import class_of
 
@@ -135,13 +135,13 @@ def test_packed_texts_have_the_gradients_of_one_text_at_a_time(normalizer):
     weights = torch.randn(*ids.shape, 8, generator=torch.Generator().manual_seed(6)).double()
     parameters = list(encoder.parameters())
     together = encoder(ids, real, segments, types).mul(weights)[real].sum()
-    found = torch.autograd.grad(together, parameters)
-    apart = sum((alone(encoder, ids, types, *place) * weights[place]).sum() for place in texts)
+    actual = torch.autograd.grad(together, parameters)
+    apart = sum((alone(encoder, ids, types, *position) * weights[position]).sum() for position in texts)
     expected = torch.autograd.grad(apart, parameters)
-    for (name, parameter), one, other in zip(encoder.named_parameters(), found, expected, strict=True):
+    for (name, parameter), one, other in zip(encoder.named_parameters(), actual, expected, strict=True):
         assert_close(one, other, rtol=1e-8, atol=1e-8, msg=lambda message, name=name: f"{name}: {message}")
         assert one.isfinite().all() and one.shape == parameter.shape
-    assert all(one.any() for one in found) or normalizer in ("uniform", "none")  # these ignore the scores
+    assert all(one.any() for one in actual) or normalizer in ("uniform", "none")  # these ignore the scores
 
 
 @pytest.mark.parametrize("settings", [{"norm_first": False, "embedding_norm": True}, {"positions": "sinusoidal"}])
@@ -162,9 +162,9 @@ def test_a_token_changes_its_own_text_and_no_other(normalizer):
     changed = ids.clone()
     changed[0, 4] = 1 + ids[0, 4] % (VOCABULARY - 1)
     difference = (encoder(changed, real, segments, types) - before).abs().amax(-1)
-    own = torch.zeros_like(real)
-    own[texts[1]] = True
-    assert (difference[own] > 1e-9).all() and not difference[real & ~own].any()
+    added = torch.zeros_like(real)
+    added[texts[1]] = True
+    assert (difference[added] > 1e-9).all() and not difference[real & ~added].any()
 
 
 def test_types_change_the_states_of_their_own_text():
@@ -175,9 +175,9 @@ def test_types_change_the_states_of_their_own_text():
     assert torch.equal(encoder(ids, real, segments, types), before)
     types[texts[1]] = 1
     difference = (encoder(ids, real, segments, types) - before).abs().amax(-1)
-    own = torch.zeros_like(real)
-    own[texts[1]] = True
-    assert (difference[own] > 1e-9).all() and not difference[real & ~own].any()
+    special = torch.zeros_like(real)
+    special[texts[1]] = True
+    assert (difference[special] > 1e-9).all() and not difference[real & ~special].any()
 
 
 def test_a_row_longer_than_the_table_of_positions_needs_only_its_texts_to_fit():

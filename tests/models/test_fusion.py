@@ -1,7 +1,8 @@
-"""Fusion: views side by side, or the primary's boxes attending to the others' with any normalizer."""
+"""Fusion: views side by side, or the primary's boxes attending to the others' with any normalizer, all or each view."""
 
 import pytest
 import torch
+from runs import tiny
 from torch.testing import assert_close
 from visual_builders import (
     MOST,
@@ -15,18 +16,23 @@ from visual_builders import (
     image_views,
     masked,
     normed,
+    questions,
     reordered,
     rough_fusion,
     rough_module,
+    rough_visual,
     rows_of,
     visual_shape,
     visual_tables,
 )
 
+from attnorm.attention import build_normalizer
 from attnorm.attention.multihead import observe, smallest_column_mass
 from attnorm.attention.names import NORMALIZERS
-from attnorm.models.vqa.config import VqaModelConfig
+from attnorm.errors import ConfigError
+from attnorm.models.config import VqaModelConfig
 from attnorm.models.vqa.fusion import Fusion
+from attnorm.models.vqa.pythia import Pythia
 
 pytestmark = pytest.mark.numerical
 
@@ -34,13 +40,18 @@ WIDTH = 8
 ORDER_BLIND = ["softmax", "dnas", "hnas", "sinkhorn", "ot", "fenchel", "sparsemax", "entmax"]
 
 
-def weights_of(fusion, views):
-    """The weights and what is allowed, (B, H, N, M) each."""
+def weights_per_view(fusion, views):
+    """The weights (B, H, N, M) and what is allowed, of each attention in turn."""
     seen = []
     with observe(fusion, lambda name, weights, allowed: seen.append((weights, allowed))):
         fusion(views)
-    assert len(seen) == 1  # one call of attention for all views
-    return seen[0]
+    return seen
+
+
+def weights_of(fusion, views):
+    """The weights and what is allowed, (B, H, N, M) each."""
+    [seen] = weights_per_view(fusion, views)  # one call of attention for all views
+    return seen
 
 
 # ----------------------------------------------------------------------------------------------------------- formulas
@@ -64,15 +75,15 @@ def test_single_is_the_first_view_and_concat_all_of_them():
 def test_the_primary_boxes_attend_to_the_boxes_of_all_other_views(normalizer, heads):
     views, fusion = image_views(), rough_fusion(normalizer=normalizer, fusion_heads=heads)
     primary, *others = boxes_by_formula(fusion, views)
-    here, there = views[0][1], torch.cat([views[1][1], views[2][1]], 1)
-    found = attend_by_loops(fusion.attention, normalizer, primary, torch.cat(others, 1), here, there)
-    live = here & there.any(1, keepdim=True)
-    expected = normed(primary + found * live[..., None], fusion.norm)
+    here, existing = views[0][1], torch.cat([views[1][1], views[2][1]], 1)
+    actual = attend_by_loops(fusion.attention, normalizer, primary, torch.cat(others, 1), here, existing)
+    live = here & existing.any(1, keepdim=True)
+    expected = normed(primary + actual * live[..., None], fusion.norm)
     states, present = fusion(views)
     assert_close(states, expected, **TIGHT)
     parameters = list(fusion.parameters())
-    found, wanted = (torch.autograd.grad(x.pow(3).sum(), parameters) for x in (states, expected))
-    for one, other in zip(found, wanted, strict=True):
+    actual, wanted = (torch.autograd.grad(x.pow(3).sum(), parameters) for x in (states, expected))
+    for one, other in zip(actual, wanted, strict=True):
         assert_close(one, other, rtol=1e-8, atol=1e-8)
     assert torch.equal(present, here) and fusion.attention.heads == heads
 
@@ -87,7 +98,7 @@ def test_the_memory_linear_path_gives_the_same(normalizer, monkeypatch):
 
 def test_where_a_box_is_counts_if_the_shape_says_so():
     views = image_views()
-    moved = [(features, here, place / 2) for features, here, place in views]
+    moved = [(features, here, position / 2) for features, here, position in views]
     nowhere = [(features, here, None) for features, here, _ in views]
     assert not torch.isclose(rough_fusion()(views)[0], rough_fusion()(moved)[0]).all(-1).any()
     blind = rough_fusion(geometry=False)
@@ -320,3 +331,98 @@ def test_the_transformers_are_shaped_as_the_settings_say(norm_first):
     shape = VqaModelConfig(fusion="none", word_width=3, hidden=5, max_question=7, layers=3, **sizes).transformer()
     assert {name: getattr(shape, name) for name in sizes} == sizes
     assert (shape.encoder_layers, shape.max_source, shape.type_vocab_size) == (3, 7, 0)
+
+
+# ------------------------------------------------------------------------------------- one attention per other view
+
+
+def per_view(normalizer="softmax", **settings):
+    return rough_fusion(normalizer=normalizer, fusion_views="per_view", **settings)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("normalizer", ["softmax", "dnas", "hnas", "sinkhorn"])
+def test_what_each_view_adds_is_summed(normalizer, heads):
+    views, fusion = image_views(), per_view(normalizer, fusion_heads=heads)
+    primary, *others = boxes_by_formula(fusion, views)
+    here = views[0][1]
+    expected = primary
+    for layer, other, (_, existing, _) in zip(fusion.layers, others, views[1:], strict=True):
+        actual = attend_by_loops(layer.attention, normalizer, primary, other, here, existing)
+        expected = expected + actual * (here & existing.any(1, keepdim=True))[..., None]
+    expected = normed(expected, fusion.norm)
+    states, present = fusion(views)
+    assert_close(states, expected, **TIGHT)
+    parameters = list(fusion.parameters())
+    actual, wanted = (torch.autograd.grad(x.pow(3).sum(), parameters) for x in (states, expected))
+    for one, other in zip(actual, wanted, strict=True):
+        assert_close(one, other, rtol=1e-8, atol=1e-8)
+    assert torch.equal(present, here) and len(fusion.layers) == 2
+
+
+@pytest.mark.parametrize("normalizer", ["softmax", "dnas", "hnas"])
+def test_with_one_other_view_both_ways_are_the_same(normalizer):
+    tables = visual_tables(normalizer, ["content", "learned"])
+    joint, one_each = (
+        rough_module(Fusion(visual_shape(fusion_views=kind), tables, WIDTHS[:2], MOST[:2]))
+        for kind in ("joint", "per_view")
+    )
+    names = {name: name.replace("layers.0.", "") for name, _ in one_each.named_parameters()}
+    one_each.load_state_dict({name: joint.get_parameter(reference) for name, reference in names.items()})
+    views = image_views()[:2]
+    assert torch.equal(one_each(views)[0], joint(views)[0])
+
+
+def test_each_box_keeps_one_over_the_boxes_of_its_own_view():
+    """The bound of the paper, 1/100 for views of 100 boxes. One attention over all views only promises 1/200."""
+    views, least = image_views(), {}
+    for normalizer in ("softmax", "dnas", "hnas"):
+        fusion = per_view(normalizer)
+        with torch.no_grad():
+            for layer in fusion.layers:
+                layer.attention.query.weight *= 20  # sharp weights
+        shares = []
+        for (weights, allowed), (_, there, _) in zip(weights_per_view(fusion, views), views[1:], strict=True):
+            seen = views[0][1].any(1) & there.any(1)
+            mass = smallest_column_mass(weights, allowed)[seen]  # (B, H)
+            shares.append((mass * there.sum(1)[seen, None]).min().item())
+        least[normalizer] = min(shares)
+    assert least["dnas"] >= 1 - 1e-9 and least["hnas"] >= 0.5 - 1e-9 and least["softmax"] < 0.1
+
+
+def test_a_box_of_one_view_keeps_more_than_a_box_of_two_views_together():
+    """The worst case of Lemma 1: one query is alone in seeing all boxes but one, and has to divide its attention."""
+    scores = torch.zeros(1, 1, 100, 200, dtype=torch.float64)
+    scores[..., 0, 1:] = scores[..., 1:, 0] = 100.0
+    dnas = build_normalizer("dnas")
+    assert_close(smallest_column_mass(dnas(scores[..., :100]), None).item(), 1 / 99)
+    assert_close(smallest_column_mass(dnas(scores), None).item(), 1 / 199)
+
+
+@pytest.mark.parametrize("normalizer", ["softmax", "dnas"])
+def test_a_view_without_boxes_adds_nothing(normalizer):
+    views, fusion = image_views(), per_view(normalizer)
+    without_last = fusion(masked(views, from_view=2))[0]
+    fewer = rough_module(Fusion(visual_shape(fusion_views="per_view"), visual_tables(normalizer), WIDTHS[:2], MOST[:2]))
+    assert_close(without_last, fewer(views[:2])[0], **TIGHT)
+    assert torch.equal(fusion(masked(views))[0], rough_fusion("single")(views)[0])
+
+
+def test_figures_see_the_weights_of_all_views():
+    model, views = rough_visual(Pythia, "dnas", fusion_views="per_view", fusion_heads=2), image_views()
+    _, fused = model.attention_over_boxes(questions(), views)
+    assert fused.shape == (4, 2, MOST[0], MOST[1] + MOST[2])
+    each = [weights for weights, _ in weights_per_view(model.fusion, views)]
+    assert torch.equal(fused, torch.cat(each, -1)) and len(each) == 2
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["model.fusion_views=each"], r"model\.fusion_views=each: allowed: joint, per_view"),
+        (["model.fusion=concat", "model.fusion_views=per_view"], r"model\.fusion_views.*model\.fusion=attention"),
+    ],
+)
+def test_wrong_settings_are_refused(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        tiny(*overrides, task="vqa")

@@ -37,12 +37,12 @@ def packed():
     """ids and segments of several texts in each row with padding before, between and behind, and the texts' slices."""
     lengths = [[(0, 3), (3, 9), (9, 10)], [(2, 6), (6, 8), (10, 15)], [(1, 2), (2, 11)]]
     ids, segments = texts(len(lengths), 16), torch.zeros(len(lengths), 16, dtype=torch.int64)
-    found = []
+    actual = []
     for row, places in enumerate(lengths):
         for number, (start, end) in enumerate(places, 1):
             segments[row, start:end] = number
-            found.append((row, slice(start, end)))
-    return ids, segments, found
+            actual.append((row, slice(start, end)))
+    return ids, segments, actual
 
 
 # ----------------------------------------------------------------------------------------------------- plain formulas
@@ -59,20 +59,20 @@ def by_loops(model, ids):
     def normed(norm, x):
         return (x - x.mean()) / (x.var(unbiased=False) + norm.eps).sqrt() * norm.weight + norm.bias
 
-    def turned(x, place):
+    def turned(x, position):
         pairs = torch.complex(x[: width // 2], x[width // 2 :])
-        angles = [place * shape.rotary_base ** (-2 * c / width) for c in range(width // 2)]
+        angles = [position * shape.rotary_base ** (-2 * c / width) for c in range(width // 2)]
         pairs = pairs * torch.polar(torch.ones(width // 2, dtype=x.dtype), torch.tensor(angles, dtype=x.dtype))
         return torch.cat([pairs.real, pairs.imag])
 
     def attended(layer, states):
         q, k, v = ([] for _ in range(3))
-        for place, x in enumerate(states):
+        for position, x in enumerate(states):
             of_key, of_value = linear(layer.key_value, x).chunk(2)
             for each, projected in ((q, linear(layer.query, x)), (k, of_key), (v, of_value)):
                 by_head = list(projected.chunk(heads))
                 rotates = shape.positions == "rotary" and each is not v
-                each.append([turned(it, place) for it in by_head] if rotates else by_head)
+                each.append([turned(entry, position) for entry in by_head] if rotates else by_head)
         found = []
         for i in range(length):
             context = []
@@ -100,7 +100,7 @@ def by_loops(model, ids):
 
     states = [model.embeddings.tokens.weight[token] for token in ids]
     if shape.positions == "learned":
-        states = [x + model.embeddings.positions.weight[place] for place, x in enumerate(states)]
+        states = [x + model.embeddings.positions.weight[position] for position, x in enumerate(states)]
     for layer in model.layers:
         first, second = layer.attention_residual.norm, layer.feed_forward_residual.norm
         if shape.norm_first:
@@ -171,8 +171,8 @@ def test_priors_are_the_same_packed_and_cached(normalizer, prior):
     for row, text in each:
         assert_close(scores[row, text], model(ids[row : row + 1, text])[0], **TIGHT)
     cache, ids = model.new_cache(), texts()
-    found = [model.next_logits(ids[:, :length], cache) for length in range(3, LONGEST + 1)]
-    assert_close(torch.stack(found, 1), model(ids)[:, 2:], **TIGHT)
+    result = [model.next_logits(ids[:, :length], cache) for length in range(3, LONGEST + 1)]
+    assert_close(torch.stack(result, 1), model(ids)[:, 2:], **TIGHT)
 
 
 def test_rows_of_the_cache_can_be_selected():
@@ -268,7 +268,7 @@ def test_rotated_scores_depend_on_the_distance_alone_and_keep_their_norm():
     rotary = Rotary(8)
 
     def score(of_query, of_key):
-        turned = [rotate(x, rotary(torch.tensor([place]))) for x, place in ((q, of_query), (k, of_key))]
+        turned = [rotate(x, rotary(torch.tensor([index]))) for x, index in ((q, of_query), (k, of_key))]
         for x, y in zip(turned, (q, k), strict=True):
             assert_close(x.norm(dim=-1), y.norm(dim=-1), rtol=1e-6, atol=0)
         return (turned[0] * turned[1]).sum(-1)
@@ -281,10 +281,10 @@ def test_rotated_scores_depend_on_the_distance_alone_and_keep_their_norm():
 def test_rotation_under_sixteen_bits_is_rounded_once():
     x = torch.randn(2, 3, 50, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
     rotation = Rotary(8)(torch.arange(1000, 1050))
-    found = rotate(x, rotation)
-    assert found.dtype == torch.bfloat16 and torch.equal(found, rotate(x.float(), rotation).bfloat16())
+    outcome = rotate(x, rotation)
+    assert outcome.dtype == torch.bfloat16 and torch.equal(outcome, rotate(x.float(), rotation).bfloat16())
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(rotate(x, Rotary(8)(torch.arange(1000, 1050))), found)
+        assert torch.equal(rotate(x, Rotary(8)(torch.arange(1000, 1050))), outcome)
 
 
 def test_heads_of_odd_width_cannot_be_rotated():
@@ -320,7 +320,9 @@ def test_the_configured_models_can_be_built():
     tiny = choices("model")["gpt_tiny"]
     assert class_of("model", tiny) is GPT
     for settings in (tiny, {**tiny, **choices("model")["gpt_small"]}):
-        shape = GPTConfig(**{key: it for key, it in settings.items() if key not in ("_target_", "init", "defaults")})
+        shape = GPTConfig(
+            **{key: item for key, item in settings.items() if key not in ("_target_", "init", "defaults")}
+        )
         small = GPTConfig(**{**vars(shape), "d_model": 24, "ffn_dim": 32, "decoder_layers": 2})
         tables = {"decoder": "softmax", "prior": {}, "scorer": {}, "options": {}}
         assert GPT(small, tables, VOCABULARY)(texts()).shape == (3, LONGEST, VOCABULARY)

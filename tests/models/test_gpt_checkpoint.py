@@ -9,9 +9,9 @@ from safetensors.torch import load_file, save_file
 from tolerance import tolerance
 from torch.testing import assert_close
 
-from attnorm.models.bert import MaskedLM
 from attnorm.models.config import EncoderConfig, GPTConfig
 from attnorm.models.gpt import GPT
+from attnorm.models.heads import MaskedLM
 from attnorm.models.load_weights import export, load_into, read_shape, read_weights
 
 pytestmark = pytest.mark.numerical
@@ -51,9 +51,9 @@ def rough(model):
 def save_gpt2(transformers, folder, kind="GPT2LMHeadModel", **settings):
     """A rough GPT-2 of transformers, saved to a folder."""
     torch.manual_seed(0)
-    theirs = rough(getattr(transformers, kind)(transformers.GPT2Config(**{**SIZES, **settings})))
-    theirs.save_pretrained(folder)
-    return theirs
+    reference = rough(getattr(transformers, kind)(transformers.GPT2Config(**{**SIZES, **settings})))
+    reference.save_pretrained(folder)
+    return reference
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def gpt2(transformers, tmp_path_factory):
 
 def shape_of(folder, **settings):
     values = read_shape(folder)
-    positions, vocabulary = values.pop("positions_there"), values.pop("vocab_size")
+    positions, vocabulary = values.pop("position_limit"), values.pop("vocab_size")
     assert vocabulary == VOCABULARY
     return GPTConfig(**{"max_target": positions, **values, **settings})
 
@@ -86,8 +86,8 @@ def texts():
     ids=str,
 )
 def test_the_scores_are_those_of_transformers(transformers, tmp_path, settings):
-    theirs = save_gpt2(transformers, tmp_path, **settings)
-    assert_close(loaded(tmp_path)(texts()), theirs(texts()).logits, **CLOSE)
+    expected = save_gpt2(transformers, tmp_path, **settings)
+    assert_close(loaded(tmp_path)(texts()), expected(texts()).logits, **CLOSE)
 
 
 def test_an_output_matrix_of_its_own_is_read(transformers, tmp_path):

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from visual_builders import attend_by_loops, normed, roughen
 
 from attnorm.models.config import EncoderConfig
-from attnorm.models.grid import GridClassifier, GridConfig, GridLayer, means, patches
+from attnorm.models.grid import GridClassifier, GridConfig, GridLayer, grid_means, image_patches
 
 pytestmark = pytest.mark.numerical
 
@@ -40,19 +40,19 @@ def images(count=2, seed=0):
 
 def test_a_patch_holds_its_own_pixels():
     pixels = images()
-    found = patches(pixels, 2)
-    assert found.shape == (2, 2, 3, 12)
+    actual = image_patches(pixels, 2)
+    assert actual.shape == (2, 2, 3, 12)
     for row, column in itertools.product(range(2), range(3)):
         block = pixels[:, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2]
-        assert torch.equal(found[:, row, column], block.flatten(1))
+        assert torch.equal(actual[:, row, column], block.flatten(1))
 
 
 def test_means_are_those_of_the_parts():
     x = randn(2, 4, 6, 3)
-    found = means(x, (2, 3))
+    result = grid_means(x, (2, 3))
     for row, column in itertools.product(range(2), range(3)):
         block = x[:, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2]
-        assert_close(found[:, row, column], block.mean((1, 2)), **TIGHT)
+        assert_close(result[:, row, column], block.mean((1, 2)), **TIGHT)
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
@@ -67,7 +67,7 @@ def test_a_layer_equals_its_formula(name, norm_first, query_grid):
     start = keys if query_grid is None else torch.stack([x[:, :, column].mean(1) for column in range(3)], 1)
 
     first, second = layer.attention_residual.norm, layer.feed_forward_residual.norm
-    before = [normed(it, first) for it in (start, keys)] if norm_first else [start, keys]
+    before = [normed(item, first) for item in (start, keys)] if norm_first else [start, keys]
     states = start + attend_by_loops(layer.attention, name, *before, None, None)
     states = states if norm_first else normed(states, first)
     inner, _, outer = layer.feed_forward
@@ -76,14 +76,14 @@ def test_a_layer_equals_its_formula(name, norm_first, query_grid):
     states = states + hidden @ outer.weight.T + outer.bias
     states = states if norm_first else normed(states, second)
 
-    found = layer(x)
-    assert found.shape == (2, *(query_grid or (2, 3)), 8)
-    assert_close(found.flatten(1, 2), states, **TIGHT)
+    outcome = layer(x)
+    assert outcome.shape == (2, *(query_grid or (2, 3)), 8)
+    assert_close(outcome.flatten(1, 2), states, **TIGHT)
 
 
 def test_scores_equal_embedding_layers_pooling_and_a_linear_map():
     model, pixels = classifier("dnas", query_grid=(1, 2)), images()
-    x = patches(pixels, 2) @ model.patches.weight.T + model.patches.bias
+    x = image_patches(pixels, 2) @ model.patches.weight.T + model.patches.bias
     x = x + torch.stack([model.rows.weight[row] + model.columns.weight for row in range(2)])
     for layer in model.layers:
         x = layer(x)

@@ -41,15 +41,17 @@ def seq2seq(tables):
     ],
 )
 def test_each_layer_at_a_site_has_its_own_normalizer(site, name):
-    found, plain = classes(seq2seq(tables_with(site, THREE))), classes(seq2seq(attention_tables()))
-    assert found == plain | {name.format(layer): kind for layer, kind in enumerate(CLASSES)}
+    result, plain = classes(seq2seq(tables_with(site, THREE))), classes(seq2seq(attention_tables()))
+    assert result == plain | {name.format(layer): kind for layer, kind in enumerate(CLASSES)}
 
 
 @pytest.mark.parametrize("site", ["encoder", "guided"])
 def test_each_layer_of_a_visual_model_has_its_own_normalizer(site):
-    found = classes(visual_model(MCAN, tables={**visual_tables(), site: THREE}, layers=3))
+    actual = classes(visual_model(MCAN, tables={**visual_tables(), site: THREE}, layers=3))
     for layer, kind in enumerate(CLASSES):
-        at = {name: found[name] for name in found if name.startswith((f"encoder.layers.{layer}.", f"guided.{layer}."))}
+        at = {
+            name: actual[name] for name in actual if name.startswith((f"encoder.layers.{layer}.", f"guided.{layer}."))
+        }
         assert len(at) == 3  # one in the encoder, two in the guided layer
         assert {name: kind if name.startswith(site) else "Softmax" for name in at} == at
 
@@ -88,7 +90,7 @@ def test_visual_models_tell_how_many_layers_they_have_at_each_site(kind, fusion,
     assert [*layers] == [*kind.sites_of(settings)]
     plain = classes(visual_model(kind, **settings))
     for site, number in layers.items():
-        found = classes(visual_model(kind, tables={**visual_tables(), site: ["entmax"] * number}, **settings))
-        changed = {name for name in found if found[name] != plain[name]}
+        outcome = classes(visual_model(kind, tables={**visual_tables(), site: ["entmax"] * number}, **settings))
+        changed = {name for name in outcome if outcome[name] != plain[name]}
         assert len({name.replace(".cross", ".attention") for name in changed}) == number
     assert kind.site_layers({}).keys() == kind.sites_of({}).keys()

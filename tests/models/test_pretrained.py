@@ -15,10 +15,9 @@ from tolerance import tolerance
 from torch import nn
 from torch.testing import assert_close
 
-from attnorm.models.bert import MaskedLM
 from attnorm.models.config import TransformerConfig
 from attnorm.models.encoder import Encoder
-from attnorm.models.heads import Classifier, SpanModel
+from attnorm.models.heads import Classifier, MaskedLM, SpanModel
 from attnorm.models.load_weights import export, load_into, read_shape, read_weights
 from attnorm.models.seq2seq import Seq2Seq
 
@@ -59,9 +58,9 @@ def rough(model):
 def save_bert(transformers, folder, kind="BertForMaskedLM", *, shards=None, **settings):
     """A rough BERT of transformers, saved to a folder."""
     torch.manual_seed(0)
-    theirs = rough(getattr(transformers, kind)(transformers.BertConfig(**{**SIZES, **settings})))
-    theirs.save_pretrained(folder, **({"max_shard_size": shards} if shards else {}))
-    return theirs
+    reference = rough(getattr(transformers, kind)(transformers.BertConfig(**{**SIZES, **settings})))
+    reference.save_pretrained(folder, **({"max_shard_size": shards} if shards else {}))
+    return reference
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +72,7 @@ def bert(transformers, tmp_path_factory):
 
 def shape_of(folder, **settings):
     values = read_shape(folder)
-    positions, _ = values.pop("positions_there"), values.pop("vocab_size")
+    positions, _ = values.pop("position_limit"), values.pop("vocab_size")
     return TransformerConfig(**{**values, "max_source": positions, **settings})
 
 
@@ -127,7 +126,7 @@ def test_the_shape_is_what_config_json_says(bert):
         "attention_dropout": 0.05,
         "tie_embeddings": True,
         "type_vocab_size": 2,
-        "positions_there": POSITIONS,
+        "position_limit": POSITIONS,
         "vocab_size": VOCABULARY,
     }
 
@@ -176,7 +175,7 @@ def test_a_trained_encoder_has_the_hidden_states_of_transformers(transformers):
     folder = Path(package.submodule_search_locations[0]) / "model"
     theirs = transformers.BertModel.from_pretrained(folder).double().eval()
     attention, values = attention_tables(), read_shape(folder)
-    assert (values["positions_there"], values["vocab_size"], values["d_model"]) == (512, 30522, 384)
+    assert (values["position_limit"], values["vocab_size"], values["d_model"]) == (512, 30522, 384)
     encoder = Encoder(shape_of(folder), attention, nn.Embedding(values["vocab_size"], values["d_model"])).eval()
     model = nn.Module()
     model.encoder = encoder
@@ -185,8 +184,8 @@ def test_a_trained_encoder_has_the_hidden_states_of_transformers(transformers):
     encoder.double()
     ids, real, types = batch((40, 7, 23), vocabulary=30522)
     with torch.no_grad():
-        found = encoder(ids, real, types=types)
-    assert_close(found[real], theirs_on(theirs, ids, real, types).last_hidden_state[real], **TIGHT)
+        outcome = encoder(ids, real, types=types)
+    assert_close(outcome[real], theirs_on(theirs, ids, real, types).last_hidden_state[real], **TIGHT)
 
 
 # ------------------------------------------------------------------------------------------------------- what is filled
@@ -332,8 +331,8 @@ def test_hybrid_attention_from_zero_starts_as_softmax_and_is_trained(bert, per):
 def test_any_attention_takes_the_weights_and_keeps_what_is_its_own(bert, normalizer):
     tables = {"priors": {"encoder": ["t5"]}, "scorers": {"encoder": "bilinear"}}
     model = ours(MaskedLM, bert[1], normalizer=normalizer, tables=tables)
-    own = {name for name in model.state_dict() if name.endswith(("scorer.weight", "t5.bias.weight", "hybrid"))}
-    assert set(load_into(model, read_weights(bert[1])).missing) == own and len(own) == (
+    added = {name for name in model.state_dict() if name.endswith(("scorer.weight", "t5.bias.weight", "hybrid"))}
+    assert set(load_into(model, read_weights(bert[1])).missing) == added and len(added) == (
         7 if normalizer == "hnas" else 4
     )
     ids, real, _ = batch()
@@ -418,9 +417,9 @@ def test_files_in_parts_and_in_sixteen_bits(transformers, tmp_path):
     assert len(list(parts.glob("*.safetensors"))) > 2 and not (parts / "model.safetensors").exists()
     same_tensors(read_weights(parts), read_weights(whole))
     model.half().save_pretrained(half)
-    found = read_weights(half)
-    assert all(x.dtype == torch.float32 for x in found.values())
-    same_tensors(found, {name: x.half().float() for name, x in read_weights(whole).items()})
+    actual = read_weights(half)
+    assert all(x.dtype == torch.float32 for x in actual.values())
+    same_tensors(actual, {name: x.half().float() for name, x in read_weights(whole).items()})
 
 
 @pytest.mark.slow

@@ -9,8 +9,8 @@ from tolerance import tolerance
 from torch.testing import assert_close
 
 from attnorm.errors import ConfigError
+from attnorm.models.config import VqaModelConfig
 from attnorm.models.layers import DecoderLayer, EncoderLayer
-from attnorm.models.vqa.config import VqaModelConfig
 
 pytestmark = pytest.mark.numerical
 
@@ -25,12 +25,12 @@ def sublayers(layer):
 
 def follow(model, source, target):
     """The input and the output of every sublayer's residual, and the output of the sublayer itself, in one pass."""
-    found, handles = [], []
+    result, handles = [], []
     for layer in model.modules():
         if isinstance(layer, EncoderLayer | DecoderLayer):
             for name, residual in sublayers(layer):
                 entry = {"norm": residual.norm}
-                found.append(entry)
+                result.append(entry)
                 handles += [
                     getattr(layer, name).register_forward_hook(lambda _, x, y, e=entry: e.update(change=y)),
                     residual.register_forward_hook(lambda _, x, y, e=entry: e.update(before=x[0], after=y)),
@@ -39,22 +39,24 @@ def follow(model, source, target):
         model(source, target)
     for handle in handles:
         handle.remove()
-    return found
+    return result
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize(("residual", "factor"), FACTORS)
 def test_every_sublayer_scales_its_input_by_the_factor(residual, factor, norm_first):
     model = rough_model("hnas", residual=residual, norm_first=norm_first, encoder_layers=2)
-    found = follow(model, sources([7, 4]), targets([5, 3]))
-    assert len(found) == 2 * 2 + 2 * 3
-    for it in found:
-        expected = factor * it["before"] + it["change"]
+    actual = follow(model, sources([7, 4]), targets([5, 3]))
+    assert len(actual) == 2 * 2 + 2 * 3
+    for item in actual:
+        expected = factor * item["before"] + item["change"]
         if not norm_first:  # the norm, by its definition
             mean, variance = expected.mean(-1, keepdim=True), expected.var(-1, unbiased=False, keepdim=True)
-            expected = (expected - mean) / (variance + it["norm"].eps).sqrt() * it["norm"].weight + it["norm"].bias
+            expected = (expected - mean) / (variance + item["norm"].eps).sqrt() * item["norm"].weight + item[
+                "norm"
+            ].bias
         close = tolerance(torch.float64, size=builders.SMALL["d_model"], scale=expected.abs().max())
-        assert_close(it["after"], expected, **close)
+        assert_close(item["after"], expected, **close)
 
 
 @pytest.mark.parametrize("norm_first", [True, False])

@@ -10,7 +10,7 @@ from gpt_builders import LONGEST, VOCABULARY, rough_gpt
 from simulated_gpu import SimulatedGPU
 
 from attnorm.models.generation import SpecialTokens
-from attnorm.models.sampling import Sampling, choose, random_numbers, sample
+from attnorm.models.sampling import Sampling, choose_tokens, random_numbers, sample
 
 pytestmark = pytest.mark.numerical
 
@@ -49,7 +49,7 @@ def test_tokens_are_drawn_as_often_as_their_probabilities_in_the_nucleus_say(tem
         logits[3] = -torch.inf
         expected = nucleus(list(enumerate(logits.tolist())), temperature, top_p)
         uniform = (torch.arange(points, dtype=torch.float64) + 0.5) / points
-        drawn = choose(logits.expand(points, -1), uniform, Sampling(temperature, top_p))
+        drawn = choose_tokens(logits.expand(points, -1), uniform, Sampling(temperature, top_p))
         counts = torch.bincount(drawn, minlength=VOCABULARY)
         for token in range(VOCABULARY):
             assert abs(counts[token].item() / points - expected.get(token, 0.0)) <= 1.0 / points
@@ -60,9 +60,9 @@ def test_the_nucleus_is_the_smallest_set_that_has_the_mass():
     p = torch.tensor([[0.125, 0.5, 0.25, 0.125]], dtype=torch.float64)
     almost_one = torch.tensor([1 - 2**-53], dtype=torch.float64)
     for top_p, last in ((0.5, 1), (0.51, 2), (0.75, 2), (0.76, 0), (0.875, 0), (0.9, 3), (1.0, 3)):
-        assert choose(p.log(), almost_one, Sampling(top_p=top_p)).tolist() == [last]
+        assert choose_tokens(p.log(), almost_one, Sampling(top_p=top_p)).tolist() == [last]
     for uniform, token in ((0.0, 1), (0.5, 2), (0.75, 0), (0.875, 3)):  # each interval contains its lower end
-        assert choose(p.log(), torch.tensor([uniform]), Sampling()).tolist() == [token]
+        assert choose_tokens(p.log(), torch.tensor([uniform]), Sampling()).tolist() == [token]
 
 
 def continued(model, prompt, sampling, number):
@@ -74,7 +74,7 @@ def continued(model, prompt, sampling, number):
         scores = model(torch.tensor([tokens]))[0, -1]
         allowed = [(token, x) for token, x in enumerate(scores.tolist()) if token not in (PAD, BOS)]
         if sampling.temperature == 0:
-            token = max(allowed, key=lambda it: it[1])[0]
+            token = max(allowed, key=lambda item: item[1])[0]
         else:
             of = nucleus(allowed, sampling.temperature, sampling.top_p)
             token = next(token for token, mass in zip(of, accumulate(of.values()), strict=True) if mass > draw)
@@ -98,22 +98,22 @@ SAMPLINGS = {
 )
 def test_a_batch_of_prompts_is_continued_as_each_by_a_plain_loop(normalizer, positions, sampling):
     model, sampling = talker(normalizer, positions), SAMPLINGS[sampling]
-    found = sample(model, PROMPTS, SPECIAL, sampling)
-    assert found == [continued(model, prompt, sampling, number) for number, prompt in enumerate(PROMPTS)]
-    assert found == sample(model, PROMPTS, SPECIAL, sampling, cached=False)
+    actual = sample(model, PROMPTS, SPECIAL, sampling)
+    assert actual == [continued(model, prompt, sampling, number) for number, prompt in enumerate(PROMPTS)]
+    assert actual == sample(model, PROMPTS, SPECIAL, sampling, cached=False)
     for number, prompt in enumerate(PROMPTS):  # neither the batch nor the order matters
-        assert sample(model, [prompt], SPECIAL, sampling, [number]) == [found[number]]
+        assert sample(model, [prompt], SPECIAL, sampling, [number]) == [actual[number]]
     turned = sample(model, PROMPTS[::-1], SPECIAL, sampling, [3, 2, 1, 0])
-    assert turned == found[::-1]
+    assert turned == actual[::-1]
 
 
 def test_the_texts_of_these_tests_vary_in_tokens_and_length():
     """Otherwise the comparisons above would compare little."""
     for sampling in SAMPLINGS.values():
-        found = [
+        result = [
             text for name in ("softmax", "hnas_prefix") for text in sample(talker(name), PROMPTS, SPECIAL, sampling)
         ]
-        assert len(set(map(tuple, found))) >= 3 and len(set(map(len, found))) >= 2
+        assert len(set(map(tuple, result))) >= 3 and len(set(map(len, result))) >= 2
     free = SAMPLINGS["free"]
     assert len({tuple(text) for text in sample(talker(), [PROMPTS[0]] * 8, SPECIAL, free)}) >= 4
 

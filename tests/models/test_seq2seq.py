@@ -279,11 +279,11 @@ def test_dropout_acts_on_what_the_sublayer_adds(norm_first):
     residual = build_model(norm_first=norm_first, dropout=0.4).train().layers[0].cross_residual
     x, ones = torch.randn(2, 3, 8), torch.ones(2, 3, 8)
     torch.manual_seed(1)
-    found = residual(x, lambda y: y + 1)
+    actual = residual(x, lambda y: y + 1)
     torch.manual_seed(1)
     keep = F.dropout(ones, 0.4)
     expected = x + keep * (residual.norm(x) + 1) if norm_first else residual.norm(x + keep * (x + 1))
-    assert_close(found, expected)
+    assert_close(actual, expected)
 
 
 def test_dropout_acts_on_the_embeddings():

@@ -273,7 +273,7 @@ def test_an_update_waits_for_the_device_once(monkeypatch, tmp_path, task):
     validated = gpu.places("validate", 6)
     of_steps = Counter({"models/generation.py:search": calls["_forbid"]})
     if task == "translation_lstm":  # the lengths of the sources that are translated
-        of_steps["models/recurrent/padded.py:over_padded"] = calls["search"]
+        of_steps["models/recurrent/seq2seq.py:over_padded"] = calls["search"]
     packages = ("attention/", "models/", "tasks/")
     of_model = Counter({place: count for place, count in validated.items() if place.startswith(packages)}) - of_steps
     assert of_model.total() == calls["batch"] > 0, of_model

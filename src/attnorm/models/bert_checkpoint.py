@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from attnorm.errors import DataError
-from attnorm.models.bert import MaskedLM
-from attnorm.models.heads import Classifier, SpanModel
-from attnorm.models.hub_files import differences, other_name, read_settings, read_tensors, weight_files, write_files
+from attnorm.models.heads import Classifier, MaskedLM, SpanModel
+from attnorm.models.hub_files import differences, other_name, read_hub_settings, read_tensors, weight_files, write_files
 
 SETTINGS = {  # field of TransformerConfig: the key in config.json, and BERT's default if the key is missing
     "d_model": ("hidden_size", 768),
@@ -22,7 +21,7 @@ SETTINGS = {  # field of TransformerConfig: the key in config.json, and BERT's d
     "type_vocab_size": ("type_vocab_size", 2),
     "tie_embeddings": ("tie_word_embeddings", True),
 }
-SIZES = {"positions_there": ("max_position_embeddings", 512), "vocab_size": ("vocab_size", 30522)}
+SIZES = {"position_limit": ("max_position_embeddings", 512), "vocab_size": ("vocab_size", 30522)}
 ONLY = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
 ALWAYS = {
     "positions": "learned",
@@ -51,7 +50,7 @@ NAMES = {  # BERT's module names without "bert." -> our module names; {} is the 
     "qa_outputs": "spans",
     "classifier": "classifier",
 }
-BACK = {ours: theirs for theirs, ours in NAMES.items()}
+BACK = {name: hub_name for hub_name, name in NAMES.items()}
 BIAS, COPY = "cls.predictions.decoder.bias", "cls.predictions.bias"  # if both exist, the second is ignored
 OLD = {"gamma": "weight", "beta": "bias"}  # parameter names of a norm in the first BERT checkpoints
 BUFFERS = {"embeddings.position_ids", "embeddings.token_type_ids"}  # 0, 1, 2, ...: not trained parameters
@@ -63,16 +62,16 @@ ARCHITECTURES = {
 }
 
 
-def read_shape(folder: str | Path) -> dict:
+def read_bert_shape(folder: str | Path) -> dict:
     """Reads the options of `EncoderConfig`, except max_source, from config.json.
 
-    The result also contains "positions_there", the length of the position table, and "vocab_size". Raises ValueError
+    The result also contains "position_limit", the length of the position table, and "vocab_size". Raises ValueError
     that lists every setting that our encoder does not support.
     """
-    return read_settings(folder, "bert", SETTINGS | SIZES, ONLY) | ALWAYS
+    return read_hub_settings(folder, "bert", SETTINGS | SIZES, ONLY) | ALWAYS
 
 
-def read_weights(folder: str | Path) -> dict[str, Tensor]:
+def read_bert_weights(folder: str | Path) -> dict[str, Tensor]:
     """Reads model.safetensors, or the files that model.safetensors.index.json lists, as float32 tensors with our names.
 
     The names are "encoder.*", "head.*" (masked language modelling), "pooler.*", "spans.*" and "classifier.*".
@@ -82,12 +81,12 @@ def read_weights(folder: str | Path) -> dict[str, Tensor]:
     for files in other formats and for files without a BERT encoder.
     """
     file = weight_files(Path(folder))[0]
-    found = read_tensors(folder)
-    tensors = {our_name(name): x for name, x in found.items() if name.removeprefix("bert.") not in BUFFERS}
+    read = read_tensors(folder)
+    tensors = {name_in_model(name): x for name, x in read.items() if name.removeprefix("bert.") not in BUFFERS}
     if not any(name.startswith("encoder.layers.") for name in tensors):
         raise DataError(f"{file}: contains no layer of a BERT encoder, only {', '.join(list(tensors)[:3])}, ...")
     if COPY in tensors:
-        tensors.setdefault(our_name(BIAS), tensors.pop(COPY))
+        tensors.setdefault(name_in_model(BIAS), tensors.pop(COPY))
     for key in [name for name in tensors if ".attention.key." in name]:
         value = key.replace(".key.", ".value.")
         if value not in tensors:
@@ -96,16 +95,16 @@ def read_weights(folder: str | Path) -> dict[str, Tensor]:
     return tensors
 
 
-def our_name(name: str) -> str:
+def name_in_model(name: str) -> str:
     """Our name of a BERT tensor, or its own name without "bert." if our models have no such tensor."""
     name = name.removeprefix("bert.")
     module, _, parameter = name.rpartition(".")
-    ours = other_name(module, NAMES)
-    return name if ours is None else f"{ours}.{OLD.get(parameter, parameter)}"
+    model_name = other_name(module, NAMES)
+    return name if model_name is None else f"{model_name}.{OLD.get(parameter, parameter)}"
 
 
 @torch.no_grad()
-def export(model: MaskedLM | SpanModel | Classifier, folder: str | Path) -> None:
+def export_bert(model: MaskedLM | SpanModel | Classifier, folder: str | Path) -> None:
     """Writes config.json and model.safetensors (float32) in the format of the library `transformers`.
 
     The files can be loaded by AutoModel and by BertForMaskedLM, BertForQuestionAnswering or
@@ -124,7 +123,7 @@ def export(model: MaskedLM | SpanModel | Classifier, folder: str | Path) -> None
         if ".key_value." in name:
             key, value = parameter.chunk(2)
             parts = {name.replace("key_value", "key"): key, name.replace("key_value", "value"): value}
-        tensors |= {their_name(name): part.float().cpu().clone() for name, part in parts.items()}
+        tensors |= {name_on_hub(name): part.float().cpu().clone() for name, part in parts.items()}
     if BIAS in tensors:
         tensors[COPY] = tensors[BIAS].clone()
     shape = model.shape
@@ -146,10 +145,10 @@ def export(model: MaskedLM | SpanModel | Classifier, folder: str | Path) -> None
     write_files(folder, config, tensors)
 
 
-def their_name(name: str) -> str:
+def name_on_hub(name: str) -> str:
     """BERT's name of one of our tensors."""
     module, _, parameter = name.rpartition(".")
-    theirs = other_name(module, BACK)
-    assert theirs is not None, name  # BACK has every module of these models
-    prefix = "bert." if theirs.startswith(("embeddings.", "encoder.", "pooler.")) else ""
-    return f"{prefix}{theirs}.{parameter}"
+    hub_name = other_name(module, BACK)
+    assert hub_name is not None, name  # BACK has every module of these models
+    prefix = "bert." if hub_name.startswith(("embeddings.", "encoder.", "pooler.")) else ""
+    return f"{prefix}{hub_name}.{parameter}"

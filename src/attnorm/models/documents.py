@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from attnorm.attention.priors import positions_in
 from attnorm.attention.transfer import on_both, on_host
 from attnorm.models.initialize import initialize
-from attnorm.models.recurrent.padded import over_padded
-from attnorm.models.site_pooling import SitePooling
+from attnorm.models.pooling import SitePooling
+from attnorm.models.recurrent.seq2seq import over_padded
 from attnorm.schema import Count, Share
 
 
@@ -55,7 +55,7 @@ class Recurrent(nn.Module):
         return over_padded(self.gru, states, real).masked_fill(~real[..., None], 0.0)
 
 
-class Pooled(SitePooling):
+class JoinedQueries(SitePooling):
     """tanh(A [o_1, ..., o_k] + a), where o_1 to o_k are the outputs of k learned queries at a site."""
 
     def __init__(self, shape: DocumentConfig, attention: dict, site: str):
@@ -97,7 +97,7 @@ class DocumentClassifier(nn.Module):
         self.embedding = nn.Embedding(vocab_size, shape.word_width)
         self.word_encoder = Recurrent(shape.word_width, shape.d_model)
         self.sentence_encoder = Recurrent(shape.d_model, shape.d_model)
-        self.word = Pooled(shape, attention, "word")
+        self.word = JoinedQueries(shape, attention, "word")
         self.dropout = nn.Dropout(shape.dropout)
         self.build(shape, attention)
         self.classifier = nn.Linear(shape.d_model, labels)
@@ -150,32 +150,32 @@ class Hierarchical(DocumentClassifier):
     sites = {"word": False, "sentence": False}  # noqa: RUF012
 
     def build(self, shape: DocumentConfig, attention: dict) -> None:
-        self.sentence = Pooled(shape, attention, "sentence")
+        self.sentence = JoinedQueries(shape, attention, "sentence")
 
     def summarize(self, words: Tensor, real: Tensor, sentences: Tensor) -> Tensor:
         states = self.encode_words(words, real, sentences)
         vectors = self.word(states, real, sentences)  # (B, S, W)
         count = vectors.shape[1]
-        present = on_both(lambda it: torch.arange(count, device=it.device) <= it.amax(1, keepdim=True), sentences)
+        present = on_both(lambda x: torch.arange(count, device=x.device) <= x.amax(1, keepdim=True), sentences)
         return self.sentence(self.sentence_encoder(self.dropout(vectors), present), present)
 
     def encode_words(self, words: Tensor, real: Tensor, sentences: Tensor) -> Tensor:
         """The states (B, N, W) of words (B, N, D) among the words of their sentence."""
         batch, count = len(words), int(on_host(sentences).max()) + 1
 
-        def places(sentences: Tensor, real: Tensor) -> Tensor:
+        def cells(sentences: Tensor, real: Tensor) -> Tensor:
             """The sentence of each word, counted over the batch, and the position of the word in it, (2, B, N)."""
             row = torch.arange(batch, device=real.device)[:, None] * count + sentences
             return torch.stack([row, positions_in(sentences.masked_fill(~real, -1), real)])
 
-        place = on_both(places, sentences, real)
-        longest = int(on_host(place)[1].max()) + 1
+        cell = on_both(cells, sentences, real)
+        longest = int(on_host(cell)[1].max()) + 1
 
-        def table(x: Tensor, place: Tensor, real: Tensor) -> Tensor:
+        def table(x: Tensor, cell: Tensor, real: Tensor) -> Tensor:
             """Groups x (B, N, ...) by sentence: (B S, longest, ...), padded with 0."""
-            at = place[0], place[1].masked_fill(~real, longest)  # padding goes into a column that is cut off
+            at = cell[0], cell[1].masked_fill(~real, longest)  # padding goes into a column that is cut off
             return x.new_zeros(batch * count, longest + 1, *x.shape[2:]).index_put(at, x)[:, :-1]
 
-        present = on_both(lambda place, real: table(real, place, real), place, real)
-        states = self.word_encoder(table(words, place, real), present)  # (B S, longest, W)
-        return states[place[0], place[1]].masked_fill(~real[..., None], 0.0)
+        present = on_both(lambda cell, real: table(real, cell, real), cell, real)
+        states = self.word_encoder(table(words, cell, real), present)  # (B S, longest, W)
+        return states[cell[0], cell[1]].masked_fill(~real[..., None], 0.0)

@@ -158,8 +158,8 @@ def _forbid(
     log_p: Tensor, tokens: Tensor, special: SpecialTokens, decoding: Decoding, length: int, max_length: int
 ) -> None:
     """Sets log_p (B K, V) to -inf, in place, for all tokens that are not allowed as token number `length`."""
-    for it in {special.pad, special.bos} - {special.eos}:
-        log_p[:, it] = -torch.inf
+    for token in {special.pad, special.bos} - {special.eos}:
+        log_p[:, token] = -torch.inf
     if length > max_length:
         end = log_p[:, special.eos].clone()
         log_p.fill_(-torch.inf)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnorm.errors import DataError, Problem
 from attnorm.models.gpt import GPT
-from attnorm.models.hub_files import differences, other_name, read_settings, read_tensors, weight_files, write_files
+from attnorm.models.hub_files import differences, other_name, read_hub_settings, read_tensors, weight_files, write_files
 from attnorm.models.layers import ACTIVATIONS
 
 SETTINGS = {  # field of GPTConfig: the key in config.json, and GPT-2's default if the key is missing
@@ -23,7 +23,7 @@ SETTINGS = {  # field of GPTConfig: the key in config.json, and GPT-2's default 
     "norm_eps": ("layer_norm_epsilon", 1e-5),
     "tie_embeddings": ("tie_word_embeddings", True),
 }
-SIZES = {"positions_there": ("n_positions", 1024), "vocab_size": ("vocab_size", 50257)}
+SIZES = {"position_limit": ("n_positions", 1024), "vocab_size": ("vocab_size", 50257)}
 ONLY = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False}
 ALWAYS = {
     "positions": "learned",
@@ -45,23 +45,23 @@ NAMES = {  # GPT-2's module names without "transformer." -> our module names; {}
     "ln_f": "norm",
     "lm_head": "output",
 }
-BACK = {ours: theirs for theirs, ours in NAMES.items()}
+BACK = {name: hub_name for hub_name, name in NAMES.items()}
 TRANSPOSED = re.compile(r"\.(c_attn|c_proj|c_fc)\.weight$")  # GPT-2 stores these matrices as (in, out)
 BUFFERS = re.compile(r"\.attn\.(bias|masked_bias)$")  # causal masks, not trained parameters
 
 
-def read_shape(folder: str | Path) -> dict:
+def read_gpt2_shape(folder: str | Path) -> dict:
     """Reads the options of `GPTConfig`, except max_target, from config.json.
 
-    The result also contains "positions_there", the length of the position table, and "vocab_size". Raises ValueError
+    The result also contains "position_limit", the length of the position table, and "vocab_size". Raises ValueError
     that lists every setting that our model does not support.
     """
-    values = read_settings(folder, "gpt2", SETTINGS | SIZES, ONLY)
+    values = read_hub_settings(folder, "gpt2", SETTINGS | SIZES, ONLY)
     values["ffn_dim"] = values["ffn_dim"] or 4 * values["d_model"]
     return values | ALWAYS
 
 
-def read_weights(folder: str | Path) -> dict[str, Tensor]:
+def read_gpt2_weights(folder: str | Path) -> dict[str, Tensor]:
     """Reads the safetensors of a folder as float32 tensors with the names and shapes of `GPT`.
 
     The names in the file may start with "transformer." or not. Tensors without a counterpart in our model keep their
@@ -80,8 +80,8 @@ def read_weights(folder: str | Path) -> dict[str, Tensor]:
             tensors[f"{QUERY.format(joint)}.{parameter}"] = x[:width].clone()
             tensors[f"{KEY_VALUE.format(joint)}.{parameter}"] = x[width:].clone()
         else:
-            ours = other_name(module, NAMES)
-            tensors[name if ours is None else f"{ours}.{parameter}"] = x.contiguous()
+            model_name = other_name(module, NAMES)
+            tensors[name if model_name is None else f"{model_name}.{parameter}"] = x.contiguous()
     if not any(name.startswith("layers.") for name in tensors):
         file, some = weight_files(Path(folder))[0], ", ".join(list(tensors)[:3])
         raise DataError(f"{file}: contains no layer of a GPT-2 model, only {some}, ...")
@@ -89,7 +89,7 @@ def read_weights(folder: str | Path) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def export(model: GPT, folder: str | Path, tokenizer: Any = None) -> None:
+def export_gpt2(model: GPT, folder: str | Path, tokenizer: Any = None) -> None:
     """Writes config.json and model.safetensors (float32) in the format of the library `transformers`.
 
     tokenizer: its `bos_id`, `eos_id` and `pad_id` are written; None: the model then has no such tokens.
@@ -109,13 +109,13 @@ def export(model: GPT, folder: str | Path, tokenizer: Any = None) -> None:
         if ".key_value." in name:
             continue  # comes with the query
         module, _, parameter = name.rpartition(".")
-        theirs = other_name(module, {**BACK, QUERY: JOINT})
-        assert theirs is not None, name  # BACK has every other module of these models
+        hub_name = other_name(module, {**BACK, QUERY: JOINT})
+        assert hub_name is not None, name  # BACK has every other module of these models
         if ".query." in name:
             x = torch.cat([x, parameters[name.replace(".query.", ".key_value.")]])
-        theirs = f"{theirs}.{parameter}"
-        x = x.T if TRANSPOSED.search(theirs) else x
-        tensors[theirs if theirs.startswith("lm_head.") else f"transformer.{theirs}"] = x.clone(
+        hub_name = f"{hub_name}.{parameter}"
+        x = x.T if TRANSPOSED.search(hub_name) else x
+        tensors[hub_name if hub_name.startswith("lm_head.") else f"transformer.{hub_name}"] = x.clone(
             memory_format=torch.contiguous_format
         )
     config = {

@@ -19,7 +19,7 @@ from attnorm.models.config import EncoderConfig, Skip
 from attnorm.models.encoder import site_log_prior
 from attnorm.models.initialize import initialize
 from attnorm.models.layers import Residual, build_attention, feed_forward
-from attnorm.models.site_pooling import SitePooling
+from attnorm.models.pooling import SitePooling
 from attnorm.schema import Count, Share
 
 Grid = tuple[Count, Count]
@@ -86,7 +86,7 @@ class GridLayer(nn.Module):
 
     def forward(self, x: Tensor, log_prior: Tensor | None = None) -> Tensor:
         """x (B, h, w, W) -> (B, *query_grid, W). log_prior: broadcastable to (B, H, N, M), for the unfolded cells."""
-        start = x if self.query_grid is None else means(x, self.query_grid)
+        start = x if self.query_grid is None else grid_means(x, self.query_grid)
         residual, states = self.attention_residual, unfold(x)
 
         def attend(queries: Tensor) -> Tensor:  # normalized already if the layer is pre-norm, as the keys must be
@@ -100,7 +100,7 @@ class GridLayer(nn.Module):
         return fold(x, start.shape[1:-1])
 
 
-def means(x: Tensor, grid: Grid) -> Tensor:
+def grid_means(x: Tensor, grid: Grid) -> Tensor:
     """The means over the parts of an array, in so many rows and columns: (B, h, w, W) -> (B, *grid, W).
 
     Parts overlap if the size is not a multiple of their number.
@@ -108,7 +108,7 @@ def means(x: Tensor, grid: Grid) -> Tensor:
     return F.adaptive_avg_pool2d(x.movedim(-1, 1), grid).movedim(1, -1)
 
 
-def patches(pixels: Tensor, size: int) -> Tensor:
+def image_patches(pixels: Tensor, size: int) -> Tensor:
     """The pixels of each patch: (B, height, width, C) -> (B, height / size, width / size, size * size * C)."""
     rows, columns = (side // size for side in pixels.shape[1:3])
     return pixels.unflatten(2, (columns, size)).unflatten(1, (rows, size)).transpose(2, 3).flatten(3)
@@ -171,7 +171,7 @@ class GridClassifier(nn.Module):
 
     def embed(self, pixels: Tensor) -> Tensor:
         """The state of each patch: pixels (B, height, width, C) -> (B, rows, columns, W)."""
-        x = self.patches(patches(pixels, self.shape.patch))
+        x = self.patches(image_patches(pixels, self.shape.patch))
         if self.rows is not None and self.columns is not None:
             x = x + self.rows.weight[:, None] + self.columns.weight
         return self.dropout(x)

@@ -32,7 +32,7 @@ def read_config(folder: str | Path, *kinds: str) -> dict:
     path = Path(folder) / CONFIG
     if not path.is_file():
         raise DataError(f"{path}: {EXPECTED}")
-    config = read_json(path)
+    config = read_json_object(path)
     if config.get("model_type") not in kinds:
         adds = (f'if it is a {KINDS[kind]} model, add "model_type": "{kind}" to the file' for kind in kinds)
         hint = "" if "model_type" in config else "; " + "; ".join(adds)
@@ -41,7 +41,7 @@ def read_config(folder: str | Path, *kinds: str) -> dict:
     return config
 
 
-def read_settings(
+def read_hub_settings(
     folder: str | Path, kind: str, settings: Mapping[str, tuple[str, Any]], only: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Reads the options of our model from config.json.
@@ -68,15 +68,15 @@ def read_settings(
     return values
 
 
-def read_json(path: Path) -> dict:
+def read_json_object(path: Path) -> dict:
     """Returns the JSON object in a file. Raises ValueError, naming the file, if it does not contain one."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise DataError(f"{path}: cannot be read as JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise DataError(f"{path}: expected settings by name, {{...}}")
-    return found
+    return content
 
 
 def read_tensors(folder: str | Path) -> dict[str, Tensor]:
@@ -106,7 +106,7 @@ def weight_files(folder: Path) -> list[Path]:
     if whole.is_file():
         return [whole]
     if index.is_file():
-        parts = read_json(index).get("weight_map")
+        parts = read_json_object(index).get("weight_map")
         if not isinstance(parts, dict) or not parts:
             raise DataError(f"{index}: expected a 'weight_map' with the file of each tensor")
         files = [folder / name for name in sorted(set(parts.values()))]

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from attnorm.errors import DataError
-from attnorm.models import bert_checkpoint, gpt_checkpoint
+from attnorm.models.bert_checkpoint import export_bert, read_bert_shape, read_bert_weights
 from attnorm.models.gpt import GPT
+from attnorm.models.gpt_checkpoint import export_gpt2, read_gpt2_shape, read_gpt2_weights
 from attnorm.models.hub_files import CONFIG, kind_of
 from attnorm.models.seq2seq import Seq2Seq
 
-FORMATS = {"bert": bert_checkpoint, "gpt2": gpt_checkpoint}
 TASK_HEADS = ("spans.", "classifier.")
 MAY_DIFFER = re.compile(r"(^|\.)(normalizer|scorer|options|prior|cross_prior)\.")  # depends on the attention tables
 MAY_BE_NEW = re.compile(r"^(pooler|output)\.|(^|\.)(cross|cross_residual)\.")
@@ -29,19 +29,34 @@ class LoadReport:
     missing: list[str]
     unused: list[str]
 
+    def summary(self, init: str) -> str:
+        """The tensors that were loaded from `init`, initialized randomly and not used, in a few lines."""
+
+        def grouped(names: list[str]) -> str:
+            groups = dict.fromkeys(".".join(part for part in name.split(".") if not part.isdigit()) for name in names)
+            shown = list(groups)
+            return ", ".join(shown[:12]) + ", ..." * (len(shown) > 12)
+
+        lines = [f"{len(self.loaded):,} tensors from {init}"]
+        if self.missing:
+            lines.append(f"  not there, start anew ({len(self.missing)}): {grouped(self.missing)}")
+        if self.unused:
+            lines.append(f"  there, not used ({len(self.unused)}): {grouped(self.unused)}")
+        return "\n".join(lines)
+
 
 def read_shape(folder: str | Path) -> dict:
-    """Reads the shape of a BERT or GPT-2 model, see `read_shape` of `bert_checkpoint` and of `gpt_checkpoint`."""
-    return FORMATS[kind_of(folder)].read_shape(folder)
+    """Reads the shape of a BERT or GPT-2 model, see `read_bert_shape` and `read_gpt2_shape`."""
+    return read_gpt2_shape(folder) if kind_of(folder) == "gpt2" else read_bert_shape(folder)
 
 
 def read_weights(folder: str | Path) -> dict[str, Tensor]:
-    """Reads the weights of a BERT or GPT-2 model with our names, see `read_weights` of the two modules.
+    """Reads the weights of a BERT or GPT-2 model with our names, see `read_bert_weights` and `read_gpt2_weights`.
 
     A folder without config.json is read as a BERT model.
     """
-    kind = kind_of(folder) if (Path(folder) / CONFIG).is_file() else "bert"
-    return FORMATS[kind].read_weights(folder)
+    is_gpt2 = (Path(folder) / CONFIG).is_file() and kind_of(folder) == "gpt2"
+    return read_gpt2_weights(folder) if is_gpt2 else read_bert_weights(folder)
 
 
 def export(model: Any, folder: str | Path, tokenizer: Any = None) -> None:
@@ -52,9 +67,9 @@ def export(model: Any, folder: str | Path, tokenizer: Any = None) -> None:
     Raises ValueError that lists what the format does not support.
     """
     if isinstance(model, GPT):
-        gpt_checkpoint.export(model, folder, tokenizer)
+        export_gpt2(model, folder, tokenizer)
     else:
-        bert_checkpoint.export(model, folder)
+        export_bert(model, folder)
 
 
 @torch.no_grad()
@@ -115,12 +130,12 @@ def _source_of(name: str, model: nn.Module, tensors: dict[str, Tensor]) -> str |
 
 def misfit(name: str, parameter: Tensor, tensor: Tensor) -> str | None:
     """Describes the mismatch of a tensor's shape. None if the shape fits."""
-    read, own = tuple(tensor.shape), tuple(parameter.shape)
-    problem = f"{name}: {read} in the weights, {own} in the model"
-    if read == own:
+    read, needed = tuple(tensor.shape), tuple(parameter.shape)
+    problem = f"{name}: {read} in the weights, {needed} in the model"
+    if read == needed:
         return None
     axis = 1 if name.endswith("log_u") else 0
-    if POSITIONS.search(name) and read[:axis] == own[:axis] and read[axis + 1 :] == own[axis + 1 :]:
+    if POSITIONS.search(name) and read[:axis] == needed[:axis] and read[axis + 1 :] == needed[axis + 1 :]:
         key = "model.max_target" if name.startswith(("embeddings.", "prior.")) else "model.max_source"
-        return None if read[axis] > own[axis] else f"{problem}; {key} must be at most {read[axis]}"
+        return None if read[axis] > needed[axis] else f"{problem}; {key} must be at most {read[axis]}"
     return problem

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnorm.attention.hooks import Observation
 from attnorm.attention.likelihoods import (
     fenchel_deviation,
     key_log_likelihood,
@@ -18,7 +19,6 @@ from attnorm.attention.likelihoods import (
 )
 from attnorm.attention.measures import head_measures, masked_mean, state_measures
 from attnorm.attention.multihead import MultiHeadAttention, attention_layers, observe_all
-from attnorm.attention.observation import Observation
 from attnorm.models.layers import Residual
 
 

@@ -93,10 +93,10 @@ def sample(
     at = min(lengths)
     while len(going_on):
         logits = model.next_logits(tokens[going_on, :at], cache)
-        for it in {special.pad, special.bos} - {special.eos}:
-            logits[:, it] = -torch.inf
-        place = (at - begin[going_on]).clamp(min=0)
-        chosen = choose(logits, uniform[going_on, place], sampling)
+        for token in {special.pad, special.bos} - {special.eos}:
+            logits[:, token] = -torch.inf
+        number = (at - begin[going_on]).clamp(min=0)
+        chosen = choose_tokens(logits, uniform[going_on, number], sampling)
         tokens[going_on, at] = torch.where(at < begin[going_on], tokens[going_on, at], chosen)
         at += 1
         ended = (tokens[going_on, at - 1] == special.eos) & (at > begin[going_on])
@@ -114,7 +114,7 @@ def random_numbers(sampling: Sampling, number: int) -> Tensor:
     return torch.rand(sampling.max_length, generator=generator, dtype=torch.float64)
 
 
-def choose(logits: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
+def choose_tokens(logits: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
     """Draws a token for each row of logits (B, V) by a number in [0, 1), uniform (B,): int64 (B,).
 
     The tokens are ordered by their probabilities, and the first one is drawn at which the sum of the probabilities,
@@ -125,6 +125,6 @@ def choose(logits: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
     p, order = (logits.double() / sampling.temperature).softmax(-1).sort(dim=-1, descending=True, stable=True)
     before = F.pad(p.cumsum(-1)[:, :-1], (1, 0))  # the mass of the tokens that are more probable
     mass = p.masked_fill(before >= sampling.top_p, 0.0).cumsum(-1)
-    place = torch.searchsorted(mass, uniform[:, None].double() * mass[:, -1:], right=True)
+    rank = torch.searchsorted(mass, uniform[:, None].double() * mass[:, -1:], right=True)
     last = (mass < mass[:, -1:]).sum(-1, keepdim=True)  # where rounding leads beyond the allowed tokens
-    return order.gather(1, place.minimum(last)).squeeze(1)
+    return order.gather(1, rank.minimum(last)).squeeze(1)

@@ -9,7 +9,7 @@ from builders import EOS, PAD, SPECIAL, attention_tables, sources, targets
 from torch.testing import assert_close
 
 from attnorm.attention.multihead import observe
-from attnorm.attention.positional import Positional
+from attnorm.attention.priors import Positional
 from attnorm.models.generation import Decoding, generate
 from attnorm.models.recurrent.seq2seq import LSTMSeq2Seq, LSTMSeq2SeqConfig
 
@@ -117,7 +117,7 @@ def test_one_token_at_a_time_gives_the_states_of_the_full_pass(normalizer):
             rows = torch.tensor([2, 0, 0]) if t == 3 else torch.tensor([1, 0])
             memory, real, target = memory[rows], real[rows], target[rows]
             cache.select(rows)
-        step = model.decoder.step(target[:, t], memory, real, cache)
+        step = model.logits(model.decode(target[:, t : t + 1], memory, real, cache)[:, -1])
         assert cache.length == t + 1
         assert_close(step, model.logits(model.decode(target[:, : t + 1], memory, real)[:, -1]), **TIGHT)
 
@@ -128,20 +128,20 @@ def test_cached_equals_uncached_and_batched_equals_one_at_a_time(normalizer, bea
     model, lengths = lstm(normalizer, EVERY_PRIOR, tie_embeddings=False, noise=0.8), [6, 4, 1, 5]
     model.decoder.output.bias.data.zero_()[EOS] = 2.0  # so that some texts end early
     batch, decoding = sources(lengths), Decoding(beam_size=beam_size, max_length=8)
-    found = generate(model, batch, SPECIAL, decoding)
-    assert found == generate(model, batch, SPECIAL, decoding, cached=False)
+    actual = generate(model, batch, SPECIAL, decoding)
+    assert actual == generate(model, batch, SPECIAL, decoding, cached=False)
     alone = (batch[row : row + 1, : length + 1] for row, length in enumerate(lengths))
-    assert found == [generate(model, one, SPECIAL, decoding)[0] for one in alone]
-    assert len(set(map(tuple, found))) >= 2  # otherwise this compares little
+    assert actual == [generate(model, one, SPECIAL, decoding)[0] for one in alone]
+    assert len(set(map(tuple, actual))) >= 2  # otherwise this compares little
 
 
 def test_templates_may_come_from_anywhere():
     """The decoder knows nothing of the encoder: without a mask, all templates are real."""
-    decoder, target = lstm().decoder, targets([3, 3])
+    decode, target = lstm().decoder.decode, targets([3, 3])
     templates = torch.randn(2, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     everywhere = torch.ones(2, 5, dtype=torch.bool)
-    assert torch.equal(decoder(target, templates), decoder(target, templates, everywhere))
-    assert not torch.equal(decoder(target, templates), decoder(target, templates, everywhere & (templates[..., 0] > 0)))
+    assert torch.equal(decode(target, templates), decode(target, templates, everywhere))
+    assert not torch.equal(decode(target, templates), decode(target, templates, everywhere & (templates[..., 0] > 0)))
 
 
 def test_initial_parameters_depend_on_the_seed_and_not_on_the_normalizer():

@@ -3,12 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch import Tensor
-
-from attnorm.models.captioning.base import Captioner
-from attnorm.models.captioning.image_encoder import ImageEncoderConfig
+from attnorm.models.captioning.base import Captioner, ImageEncoderConfig
 from attnorm.models.config import Positions, Skip, TransformerConfig
-from attnorm.models.decoder import DecoderCache, TransformerDecoder
+from attnorm.models.decoder import TransformerDecoder
 from attnorm.schema import Count, Share
 
 
@@ -31,8 +28,8 @@ class TransformerCaptionerConfig(ImageEncoderConfig):
 
     def decoder(self) -> TransformerConfig:
         """The configuration of the decoder. Its encoder is the eye, so the options of an encoder have no meaning."""
-        own = {name: value for name, value in vars(self).items() if name != "channels"}
-        return TransformerConfig(**own, encoder_layers=1, max_source=2)
+        options = {name: value for name, value in vars(self).items() if name != "channels"}
+        return TransformerConfig(**options, encoder_layers=1, max_source=2)
 
 
 class TransformerCaptioner(Captioner):
@@ -49,9 +46,3 @@ class TransformerCaptioner(Captioner):
 
     def build_decoder(self, attention: dict) -> TransformerDecoder:
         return TransformerDecoder(self.shape.decoder(), attention, self.tokens, self.eye.templates, self.pad_id)
-
-    def decode(self, target: Tensor, memory: Tensor, real: Tensor, cache: DecoderCache | None = None) -> Tensor:
-        return self.decoder.decode(target, memory, real, cache)
-
-    def new_cache(self) -> DecoderCache:
-        return self.decoder.new_cache()

@@ -15,6 +15,7 @@ none or `uniform`, `positional`, `content`, or any other. alpha is the scale of 
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +23,8 @@ from torch import Tensor, nn
 from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import Cache
 from attnorm.attention.site import Site
+from attnorm.models.config import LSTMDecoderConfig
 from attnorm.models.encoder import site_log_prior
-from attnorm.models.recurrent.config import DecoderConfig
 
 SITE = "cross"
 
@@ -72,7 +73,7 @@ class LSTMDecoder(nn.Module):
 
     sites = {SITE: True}  # noqa: RUF012
 
-    def __init__(self, shape: DecoderConfig, attention: dict, tokens: nn.Embedding, templates: int, pad_id: int):
+    def __init__(self, shape: LSTMDecoderConfig, attention: dict, tokens: nn.Embedding, templates: int, pad_id: int):
         super().__init__()
         self.pad_id = pad_id
         width, heads, layers = shape.d_model, shape.n_heads, shape.decoder_layers
@@ -89,11 +90,16 @@ class LSTMDecoder(nn.Module):
         self.dropout = nn.Dropout(shape.dropout)
         self.output = nn.Linear(width, tokens.num_embeddings)
 
+    @classmethod
+    def site_layers(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        """The number of layers at each site, also of a model with such a decoder."""
+        return {SITE: 1}
+
     def tie(self) -> None:
         """Makes the token embedding the output matrix. To be called after the parameters have been initialized."""
         self.output.weight = self.tokens.weight
 
-    def forward(
+    def decode(
         self, target: Tensor, templates: Tensor, template_mask: Tensor | None = None, cache: LSTMCache | None = None
     ) -> Tensor:
         """target, int (B, T), the tokens so far; templates (B, M, W) -> states (B, T, W), from which `logits` predicts.
@@ -117,9 +123,9 @@ class LSTMDecoder(nn.Module):
             cache.hidden, cache.length = hidden, done + target.shape[1]
         return self.dropout(self.combine(torch.cat([h, states], dim=-1)))
 
-    def step(self, token: Tensor, templates: Tensor, template_mask: Tensor | None, cache: LSTMCache) -> Tensor:
-        """The scores (B, V) of the token after the newest one, int (B,). The cache advances by one position."""
-        return self.logits(self(token[:, None], templates, template_mask, cache)[:, 0])
+    def new_cache(self) -> LSTMCache:
+        """An empty state of incremental decoding."""
+        return LSTMCache()
 
     def logits(self, states: Tensor) -> Tensor:
         """states (..., W) -> scores of the next token (..., V)."""

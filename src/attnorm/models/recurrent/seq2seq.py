@@ -1,22 +1,20 @@
 """An encoder-decoder of LSTMs with attention between them."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from attnorm.attention.banks import share_vocabulary
-from attnorm.attention.transfer import on_both
-from attnorm.models.config import Positions
+from attnorm.attention.transfer import on_both, on_host
+from attnorm.models.config import LSTMDecoderConfig, Positions
 from attnorm.models.initialize import initialize
-from attnorm.models.recurrent.config import DecoderConfig
 from attnorm.models.recurrent.decoder import LSTMCache, LSTMDecoder, embed
-from attnorm.models.recurrent.padded import over_padded
 from attnorm.schema import Count
 
 
 @dataclass(frozen=True, kw_only=True)
-class LSTMSeq2SeqConfig(DecoderConfig):
+class LSTMSeq2SeqConfig(LSTMDecoderConfig):
     """The configuration of `LSTMSeq2Seq`: that of its decoder, and the following.
 
     d_model:        must be even, because each direction of the encoder has half of the width.
@@ -31,6 +29,20 @@ class LSTMSeq2SeqConfig(DecoderConfig):
         super().__post_init__()
         if self.d_model % 2:
             raise ValueError(f"d_model={self.d_model!r}: must be even, half of the width for each direction")
+
+
+def over_padded(network: nn.RNNBase, states: Tensor, real: Tensor) -> Tensor:
+    """The outputs of a network with `batch_first` that reads no padding: (B, N, D) -> (B, N, W), 0 at padding.
+
+    real: bool (B, N), False at padding. The values are needed on the host, see `attention.transfer`. Of a sequence of
+          padding alone, the first position is read, because packed sequences must not be empty.
+    """
+    lengths, order = on_host(real).sum(1).clamp(min=1).sort(descending=True)
+    order = order.to(states.device, non_blocking=True)
+    # With enforce_sorted=False, PyTorch would do the same, and read `order` from the device.
+    packed = pack_padded_sequence(states.index_select(0, order), lengths, batch_first=True)
+    outputs, _ = pad_packed_sequence(network(packed)[0], batch_first=True, total_length=states.shape[1])
+    return outputs.index_select(0, order.argsort())
 
 
 class LSTMEncoder(nn.Module):
@@ -64,7 +76,7 @@ class LSTMSeq2Seq(nn.Module):
 
     interface = "seq2seq"
     Config = LSTMSeq2SeqConfig
-    sites = LSTMDecoder.sites
+    sites, site_layers = LSTMDecoder.sites, LSTMDecoder.site_layers
     token_sites = tuple(sites)
 
     def __init__(self, shape: LSTMSeq2SeqConfig, attention: dict, vocab_size: int, pad_id: int, seed: int = 0):
@@ -78,11 +90,6 @@ class LSTMSeq2Seq(nn.Module):
         if shape.tie_embeddings:
             self.decoder.tie()
 
-    @classmethod
-    def site_layers(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        """The number of layers at each site."""
-        return dict.fromkeys(cls.sites, 1)
-
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Returns the decoder's states (B, T, W). source: int (B, N), padded; target: int (B, T), the tokens so far."""
         return self.decode(target, self.encode(source), source != self.pad_id)
@@ -92,12 +99,12 @@ class LSTMSeq2Seq(nn.Module):
         return self.encoder(source, on_both(lambda ids: ids != self.pad_id, source))
 
     def decode(self, target: Tensor, memory: Tensor, source_real: Tensor, cache: LSTMCache | None = None) -> Tensor:
-        """As `LSTMDecoder`: target, int (B, T); memory (B, N, W); source_real, bool (B, N) -> states (B, T, W)."""
-        return self.decoder(target, memory, source_real, cache)
+        """As `LSTMDecoder.decode`; target: int (B, T), memory: (B, N, W), source_real: bool (B, N) -> (B, T, W)."""
+        return self.decoder.decode(target, memory, source_real, cache)
 
     def new_cache(self) -> LSTMCache:
         """An empty state of incremental decoding."""
-        return LSTMCache()
+        return self.decoder.new_cache()
 
     def logits(self, states: Tensor) -> Tensor:
         """states (..., W) -> scores of the next token (..., V)."""

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from attnorm.attention.multihead import observe
+from attnorm.models.config import VqaModelConfig
 from attnorm.models.initialize import initialize
-from attnorm.models.vqa.config import VqaModelConfig
 from attnorm.models.vqa.fusion import Fusion, View
 
 

@@ -13,8 +13,8 @@ from attnorm.attention.normalizers.base import upcast
 from attnorm.attention.priors import Sum
 from attnorm.attention.site import Site
 from attnorm.errors import DataError
+from attnorm.models.config import VqaModelConfig
 from attnorm.models.encoder import site_log_prior
-from attnorm.models.vqa.config import VqaModelConfig
 
 View = tuple[Tensor, Tensor, Tensor | None]  # features (B, M, D), present bool (B, M), geometry (B, M, 4)
 NUM_FREQUENCIES = 5  # of the encoding of a box position; each is twice the previous one
@@ -66,9 +66,9 @@ class ViewAttention(nn.Module):
         super().__init__()
         self.attention, self.prior = cross_attention(shape, attention, n_keys)
 
-    def forward(self, x: Tensor, here: Tensor, others: Tensor, there: Tensor) -> Tensor:
+    def forward(self, x: Tensor, here: Tensor, others: Tensor, others_present: Tensor) -> Tensor:
         """What the boxes x find among `others`; see `_attend`."""
-        return _attend(self.attention, self.prior, x, here, others, there)
+        return _attend(self.attention, self.prior, x, here, others, others_present)
 
 
 class Fusion(nn.Module):
@@ -134,11 +134,11 @@ class Fusion(nn.Module):
             return self.norm(torch.cat(states, 1)), torch.cat(present, 1)
         x, here = states[0], present[0]
         if self.attention is not None:
-            others, there = torch.cat(states[1:], 1), torch.cat(present[1:], 1)
-            x = x + self.dropout(_attend(self.attention, self.prior, x, here, others, there))
+            others, others_present = torch.cat(states[1:], 1), torch.cat(present[1:], 1)
+            x = x + self.dropout(_attend(self.attention, self.prior, x, here, others, others_present))
         elif self.layers:
             each = zip(self.layers, states[1:], present[1:], strict=True)
-            outputs = [layer(x, here, others, there) for layer, others, there in each]
+            outputs = [layer(x, here, others, others_present) for layer, others, others_present in each]
             x = x + self.dropout(torch.stack(outputs).sum(0))
         return self.norm(x), here
 
@@ -165,14 +165,14 @@ class Fusion(nn.Module):
 
 
 def _attend(
-    attention: MultiHeadAttention, prior: Sum | None, x: Tensor, here: Tensor, others: Tensor, there: Tensor
+    attention: MultiHeadAttention, prior: Sum | None, x: Tensor, here: Tensor, others: Tensor, others_present: Tensor
 ) -> Tensor:
     """The attention of the boxes x (B, M, W) to `others` (B, M', W): (B, M, W), exactly 0 if no other box is present.
 
-    here: bool (B, M), the present boxes; there: bool (B, M'), the present ones among the others.
+    here: bool (B, M), the present boxes; others_present: bool (B, M'), the present ones among the others.
     """
-    mask = Mask(queries=here, keys=there)
+    mask = Mask(queries=here, keys=others_present)
     log_prior = site_log_prior(prior, x.shape[1], 0, others, mask)
     output = attention(x, others, mask, log_prior=log_prior)
-    fused = here & there.any(1, keepdim=True)
+    fused = here & others_present.any(1, keepdim=True)
     return output.masked_fill(~fused.unsqueeze(-1), 0.0)

@@ -6,12 +6,12 @@ from torch import Tensor, nn
 
 from attnorm.attention.masking import Mask
 from attnorm.attention.site import Site
+from attnorm.models.config import VqaModelConfig
 from attnorm.models.encoder import Encoder, site_log_prior
 from attnorm.models.layers import DecoderLayer
+from attnorm.models.pooling import AttentionPooling
 from attnorm.models.vqa.base import VqaModel
-from attnorm.models.vqa.config import VqaModelConfig
 from attnorm.models.vqa.fusion import View
-from attnorm.models.vqa.pooling import AttentionPooling
 
 
 class MCAN(VqaModel):

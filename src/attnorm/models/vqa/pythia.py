@@ -2,11 +2,11 @@
 
 from torch import Tensor, nn
 
+from attnorm.models.config import VqaModelConfig
 from attnorm.models.encoder import Encoder
+from attnorm.models.pooling import AttentionPooling, TopDownAttention
 from attnorm.models.vqa.base import VqaModel
-from attnorm.models.vqa.config import VqaModelConfig
 from attnorm.models.vqa.fusion import View
-from attnorm.models.vqa.pooling import AttentionPooling, TopDownAttention
 
 
 class Pythia(VqaModel):

@@ -13,7 +13,7 @@ from attnorm.data.preprocess import Split
 from attnorm.data.sources.base import DOCUMENTS
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import Problem
-from attnorm.models.bert import MaskedLM
+from attnorm.models.heads import MaskedLM
 from attnorm.parts import TARGET
 from attnorm.tasks.bert import EncoderTask
 from attnorm.tasks.input_hashes import hash_of
