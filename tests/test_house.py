@@ -287,6 +287,13 @@ def test_a_module_that_has_moved_can_still_be_imported_by_users():
     assert_none([path_of(file) for file in FILES for module, _ in imports(file) if module in MOVED])
 
 
+def test_a_module_has_every_name_that_it_lists():
+    modules = [importlib.import_module(module_of(file)) for file in FILES if "\n__all__ = " in file.read_text()]
+    assert len(modules) > 10
+    listed = ((module, name) for module in modules for name in module.__all__)
+    assert_none([f"{module.__name__}: {name}" for module, name in listed if not hasattr(module, name)])
+
+
 def test_scripts_import_what_is_there():
     """Type checkers see only src/, so a module that has moved would be noticed when a benchmark is run."""
     missing = []

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from attnorm import schema
 from attnorm.errors import ConfigError
-from attnorm.schema import allowed, build, option_problems, parameters, value_problems
+from attnorm.schema import allowed, build_checked, option_problems, parameters, value_problems
 
 
 class Colour(enum.Enum):
@@ -88,7 +88,7 @@ def test_facts_need_not_be_given_and_are_no_options():
 def test_a_part_with_keyword_arguments_takes_any_option():
     assert schema.accepts_any(open_ended) and not schema.accepts_any(Part)
     assert option_problems("model", open_ended, {"other": 3}) == []
-    assert build("model", open_ended, {"other": 3}, fact=4) == {"size": 1, "other": 3, "fact": 4}
+    assert build_checked("model", open_ended, {"other": 3}, fact=4) == {"size": 1, "other": 3, "fact": 4}
 
 
 def test_a_class_made_by_new_has_its_parameters():
@@ -214,7 +214,9 @@ def test_a_parameter_without_annotation_takes_any_value():
 
 
 def test_lists_become_tuples_and_texts_paths_where_the_annotation_says_so():
-    part = build("model", Part, {"size": 2, "path": "a/b", "span": [1, 0.5], "betas": [0.5, 0.9], "names": ["x"]})
+    part = build_checked(
+        "model", Part, {"size": 2, "path": "a/b", "span": [1, 0.5], "betas": [0.5, 0.9], "names": ["x"]}
+    )
     assert part == Part(size=2, path=Path("a/b"), span=(1.0, 0.5), betas=(0.5, 0.9), names=["x"])
     assert isinstance(part.path, Path) and isinstance(part.span, tuple) and isinstance(part.names, list)
 
@@ -223,20 +225,20 @@ def test_tuples_of_functions_whose_values_are_not_checked():
     def library(betas: tuple[float, float] | None = None, milestones: Sequence[int] = ()) -> tuple:
         return betas, milestones
 
-    assert build("optimizer", library, {"betas": [0.5, "x"], "milestones": [1]}) == ((0.5, "x"), [1])
+    assert build_checked("optimizer", library, {"betas": [0.5, "x"], "milestones": [1]}) == ((0.5, "x"), [1])
 
 
 def test_numbers_stay_as_they_were_written():
-    assert isinstance(build("model", Part, {"size": 2, "rate": 0}).rate, int)
+    assert isinstance(build_checked("model", Part, {"size": 2, "rate": 0}).rate, int)
 
 
 def test_a_part_gets_the_facts_that_it_has_parameters_for():
-    assert build("model", Part, {"rate": 0.5}, size=3, seed=4) == Part(size=3, rate=0.5)
+    assert build_checked("model", Part, {"rate": 0.5}, size=3, seed=4) == Part(size=3, rate=0.5)
 
 
 def test_building_raises_all_problems():
     with pytest.raises(ConfigError) as error:
-        build("model", Part, {"rate": 1, "sise": 3})
+        build_checked("model", Part, {"rate": 1, "sise": 3})
     assert [problem.key for problem in error.value.problems] == ["model.rate", "model.sise", "model.size"]
 
 

@@ -22,10 +22,10 @@ from attnorm.data.sampler import TokenBatches
 from attnorm.tasks.task import task_of
 
 RECORDED = {
-    "lines of src": 53_252,
-    "files of src": 476,
-    "functions of src": 3779,
-    "public names that several modules define": 97,
+    "lines of src": 53_051,
+    "files of src": 453,
+    "functions of src": 3753,
+    "public names that several modules define": 56,
     "lines of tests per line of src": 1.07,
     "functions that an override passes": 161,
     "files that an override passes": 25,

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 
 from attnorm.analysis.alignment import text_task
+from attnorm.attention.hooks import Observation
 from attnorm.attention.multihead import observe_all
 from attnorm.attention.normalizers.base import Normalizer
-from attnorm.attention.observation import Observation
 from attnorm.data.featurizer import pad
 from attnorm.data.sources.base import SHORT
 from attnorm.data.tokenizers.base import Tokenizer

@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from attnorm.models.bert_checkpoint import read_shape
+from attnorm.models.bert_checkpoint import read_bert_shape
 
 sys.path.append(str(Path(__file__).parents[1]))
 from sweeps import ROOT, beside_paper, report, several, sweep, values_of
@@ -75,7 +75,7 @@ def main() -> None:
 
 def like_bert(bert: Path) -> list[str]:
     """The overrides that give a model with random weights the shape and the vocabulary of a BERT model."""
-    shape = read_shape(bert)
+    shape = read_bert_shape(bert)
     settings = [f"++model.{name}={shape[name]}" for name in SHAPE]
     settings += [f"model.decoder_layers={shape['encoder_layers']}", "model.positions=learned", "model.norm_first=false"]
     return [*settings, "model.embedding_norm=true", "tokenizer=wordpiece", f"tokenizer.file={bert}"]

@@ -20,10 +20,10 @@ from attnorm.data.tokenizers.wordpiece import WordPiece
 from attnorm.errors import ConfigError, DataError, Problem
 from attnorm.experiments.papers.fenchel_problems import LayerProblem, problems_of_ours, problems_of_t5, solved
 from attnorm.experiments.papers.registry import Settings
-from attnorm.models.bert_checkpoint import read_shape, read_weights
+from attnorm.models.bert_checkpoint import read_bert_shape, read_bert_weights
 from attnorm.models.config import EncoderConfig
 from attnorm.models.encoder import Encoder
-from attnorm.models.hub_files import read_json
+from attnorm.models.hub_files import read_json_object
 from attnorm.models.initialize import initialize
 from attnorm.models.load_weights import load_into
 from attnorm.models.recording import layer_label, stacks_of
@@ -130,7 +130,7 @@ def folders_by_type(folders: tuple[Path, ...]) -> dict[str, Path]:
         config = folder / "config.json"
         if not config.is_file():
             raise ConfigError([Problem("model", "no config.json there; expected the folder of a BERT or T5", folder)])
-        name = read_json(config).get("model_type")
+        name = read_json_object(config).get("model_type")
         if name not in TYPES or name in found:
             message = f"model_type={name!r} in its config.json; allowed: one folder of each of {', '.join(TYPES)}"
             raise ConfigError([Problem("model", message, folder)])
@@ -150,11 +150,11 @@ def bert(folder: Path | None, tokens: int, seed: int) -> tuple[str, Read]:
         initialize(holder, seed)
         encode = bytes_of
     else:
-        values = read_shape(folder)
+        values = read_bert_shape(folder)
         positions, vocabulary = values.pop("positions_there"), values.pop("vocab_size")
         shape = EncoderConfig(**values, max_source=positions)
         holder.encoder = Encoder(shape, SOFTMAX, nn.Embedding(vocabulary, shape.d_model))
-        load_into(holder, read_weights(folder))
+        load_into(holder, read_bert_weights(folder))
         tokenizer = WordPiece.from_settings(file=str(folder))
         name = "MiniLM" if PACKAGE in str(folder) else folder.name
 

@@ -14,7 +14,7 @@ def own_folder() -> Path | None:
     A folder with a train.yaml belongs to another program of Hydra, or is that of attnorm itself.
     """
     folder = Path("conf")
-    groups = {it.name for it in CONF.iterdir() if it.is_dir()}
+    groups = {path.name for path in CONF.iterdir() if path.is_dir()}
     is_own = folder.is_dir() and not (folder / "train.yaml").exists()
     return folder if is_own and any((folder / group).is_dir() for group in groups) else None
 
@@ -41,6 +41,10 @@ def choices(group: str) -> dict[str, dict[str, Any]]:
     # a file of the package _global_ has the settings under the group's name, beside those of other groups
     settings = {name: content.get(group, content) for name, content in contents.items()}
     bases = {
-        base for it in settings.values() if "_target_" in it for base in it.get("defaults", ()) if base in settings
+        base
+        for values in settings.values()
+        if "_target_" in values
+        for base in values.get("defaults", ())
+        if base in settings
     }
-    return {name: it for name, it in settings.items() if "_target_" in it or name not in bases}
+    return {name: values for name, values in settings.items() if "_target_" in values or name not in bases}

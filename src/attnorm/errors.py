@@ -96,7 +96,7 @@ class SaveError(UserError, OSError):
 
 def stopping() -> list[signal.Signals]:
     """The signals of SIGNALS to handle. A hang-up that is ignored at the start, as under `nohup`, stays ignored."""
-    return [it for it in SIGNALS if it != signal.SIGHUP or signal.getsignal(it) != signal.SIG_IGN]
+    return [stop for stop in SIGNALS if stop != signal.SIGHUP or signal.getsignal(stop) != signal.SIG_IGN]
 
 
 class Interrupted(BaseException):

@@ -174,10 +174,16 @@ def parameters(maker: Callable) -> dict[str, inspect.Parameter]:
     except (NameError, TypeError):  # an annotation that is only valid for a type checker
         signature = inspect.signature(maker)
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return {name: it for name, it in signature.parameters.items() if it.kind in named and name != "self"}
+    return {
+        name: parameter
+        for name, parameter in signature.parameters.items()
+        if parameter.kind in named and name != "self"
+    }
 
 
 @cache
 def accepts_any(maker: Callable) -> bool:
     """Whether a class or function has a **kwargs parameter."""
-    return any(it.kind is inspect.Parameter.VAR_KEYWORD for it in inspect.signature(maker).parameters.values())
+    return any(
+        parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in inspect.signature(maker).parameters.values()
+    )

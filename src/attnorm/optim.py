@@ -135,23 +135,23 @@ def read_optimization(
 
     build: whether an optimizer is built, to see what its class says of the values; the first one imports the compiler.
     """
-    theirs = problems.part("optimizer", optimizer, facts=("params",), shared=("hybrid_lr_factor",))
+    part = problems.part("optimizer", optimizer, facts=("params",), shared=("hybrid_lr_factor",))
     groups = problems.shared("optimizer", ParamGroups, optimizer)
-    if theirs is not None and problems.is_valid("optimizer"):
-        theirs = Part(theirs.cls, {name: _tuple(it) for name, it in theirs.options.items()})
-        problems += refusals(theirs, groups) if build else []
+    if part is not None and problems.is_valid("optimizer"):
+        part = Part(part.cls, {name: _tuple(value) for name, value in part.options.items()})
+        problems += refusals(part, groups) if build else []
     when = problems.shared("scheduler", SchedulerTiming, scheduler)
     facts = ("optimizer", "total_steps")
     schedule = problems.part("scheduler", scheduler, facts=facts, shared=names_of(SchedulerTiming))
-    if theirs is None or schedule is None or not problems.is_valid("optimizer", "scheduler"):
+    if part is None or schedule is None or not problems.is_valid("optimizer", "scheduler"):
         return None
-    found = Optimization(theirs, groups, schedule, when)
-    if found.depends_on_length:
+    optimization = Optimization(part, groups, schedule, when)
+    if optimization.depends_on_length:
         for name, needed in (("interval", "step"), ("frequency", 1)):
             if (value := getattr(when, name)) != needed:
                 sentence = f"{schedule.cls.__name__} counts all updates of the run; allowed: {needed}"
                 problems.append(Problem(f"scheduler.{name}", sentence, value))
-    return found
+    return optimization
 
 
 def refusals(optimizer: Part, groups: ParamGroups) -> list[Problem]:
@@ -195,6 +195,6 @@ def with_hooks(model: nn.Module) -> list[TrainingHooks]:
 
 def _tuple(value: Any) -> Any:
     """A value; a list as optimizers want it: they refuse [0, 0.5], in which one number is an int."""
-    return (
-        tuple([float(it) if isinstance(it, int) else it for it in value]) if isinstance(value, (list, tuple)) else value
-    )
+    if not isinstance(value, (list, tuple)):
+        return value
+    return tuple([float(entry) if isinstance(entry, int) else entry for entry in value])

@@ -38,10 +38,13 @@ UNCHECKABLE = (PydanticSchemaGenerationError, PydanticUserError)  # raised for a
 
 def defaults_of(maker: Callable) -> dict[str, Any]:
     """The options of a class with their defaults, in order; None for an option that must be given."""
-    defaults = {name: None if it.default is EMPTY else it.default for name, it in parameters(maker).items()}
+    defaults = {
+        name: None if parameter.default is EMPTY else parameter.default for name, parameter in parameters(maker).items()
+    }
     if not is_dataclass(maker):
         return defaults
-    return defaults | {it.name: it.default_factory() for it in fields(maker) if it.default_factory is not MISSING}
+    factories = {field.name: field.default_factory for field in fields(maker)}
+    return defaults | {name: factory() for name, factory in factories.items() if factory is not MISSING}
 
 
 def read_options(
@@ -71,7 +74,7 @@ def read_options(
             problems.append(refused(prefix + name, value, known[name].annotation))
         elif name not in taken:
             if name in facts or not accepts_any(maker):
-                free = sorted(it for it in known if it not in facts)
+                free = sorted(option for option in known if option not in facts)
                 has = f"it has {', '.join(free)}.{nearest(name, free)}" if free else "it has none"
                 message = f"{_name(owner or maker)} has no such option; {has}"
                 problems.append(UnknownOption(prefix + name, message, value))
@@ -95,7 +98,7 @@ def refused(key: str, value: Any, annotation: Any) -> Problem:
     the value of an environment variable is."""
     message = f"allowed: {allowed(annotation)}"
     with suppress(ValueError, TypeError, *UNCHECKABLE):  # ValidationError is a ValueError
-        convert(json.loads(value), annotation)
+        converted_value(json.loads(value), annotation)
         message += "; this value is text: leave out its quotes, or type ${oc.decode:${oc.env:NAME}}"
     return Problem(key, message, value)
 
@@ -107,7 +110,7 @@ def option_problems(
     return read_options(group, maker, options, facts, owner=owner)[1]
 
 
-def build(group: str, maker: Callable, options: Mapping[str, Any], /, **facts: Any) -> Any:
+def build_checked(group: str, maker: Callable, options: Mapping[str, Any], /, **facts: Any) -> Any:
     """`maker(**options, **facts)`, with those facts that it takes. Raises ConfigError that names each wrong key."""
     values, problems = read_options(group, maker, options, facts)
     if problems:
@@ -117,7 +120,7 @@ def build(group: str, maker: Callable, options: Mapping[str, Any], /, **facts: A
 
 def call(maker: Callable, options: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:
     """`maker(**options, **facts)`, with those facts that it takes."""
-    taken = facts if accepts_any(maker) else {name: it for name, it in facts.items() if name in parameters(maker)}
+    taken = facts if accepts_any(maker) else {name: fact for name, fact in facts.items() if name in parameters(maker)}
     return maker(**options, **taken)
 
 
@@ -144,7 +147,7 @@ def _converted(maker: Callable, options: Mapping[str, Any]) -> tuple[dict[str, A
 @cache
 def _options_adapter(maker: Callable) -> TypeAdapter:
     """What checks all options of a class or function at once, each by its annotation."""
-    annotations = {name: it.annotation for name, it in parameters(maker).items()}
+    annotations = {name: parameter.annotation for name, parameter in parameters(maker).items()}
     for name, annotation in annotations.items():
         try:
             if annotation is EMPTY:
@@ -161,13 +164,13 @@ def _options_adapter(maker: Callable) -> TypeAdapter:
 @cache
 def _tuples(maker: Callable) -> list[str]:
     """The parameters of a class or function that are annotated as tuples."""
-    return [name for name, it in parameters(maker).items() if _is_tuple(it.annotation)]
+    return [name for name, parameter in parameters(maker).items() if _is_tuple(parameter.annotation)]
 
 
 def value_problems(key: str, value: Any, annotation: Any) -> list[Problem]:
     """A problem if `value` is not what `annotation` allows; nothing for an annotation that cannot be checked."""
     try:
-        convert(value, annotation)
+        converted_value(value, annotation)
     except ValidationError:
         return [refused(key, value, annotation)]
     except UNCHECKABLE:
@@ -175,7 +178,7 @@ def value_problems(key: str, value: Any, annotation: Any) -> list[Problem]:
     return []
 
 
-def convert(value: Any, annotation: Any) -> Any:
+def converted_value(value: Any, annotation: Any) -> Any:
     """A value of a YAML file as its annotation says: a list becomes a tuple, text a path, a whole number a float.
 
     Raises ValidationError for a value of another type: text is not a number, and a number is not text.

@@ -17,7 +17,7 @@ from attnorm.analysis.report.tuning import costs_of, dependence, tunings_of
 from attnorm.analysis.statistics.tuned import DISMISSAL
 from attnorm.cli.compare import run_compare
 from attnorm.cli.sweep import values_to_try
-from attnorm.run.folder import read_json
+from attnorm.run.folder import read_record
 
 RATES = ("0.001", "0.002", "0.004")
 
@@ -104,7 +104,7 @@ def report(better):
 def sweep_copied(folder, better, **content):
     """A copy of the sweep with another content of sweep.json."""
     shutil.copytree(better, folder)
-    (folder / "sweep.json").write_text(json.dumps({**read_json(better / "sweep.json"), **content}))
+    (folder / "sweep.json").write_text(json.dumps({**read_record(better / "sweep.json"), **content}))
     return folder
 
 
@@ -181,7 +181,7 @@ def test_a_sweep_asks_for_further_values_once_it_has_written_which_runs_compare(
 
 
 def test_counted_costs_depend_on_the_formula_alone(better, tmp_path):
-    cost = read_json(better / "sweep.json")["cost"]
+    cost = read_record(better / "sweep.json")["cost"]
     counted = {**cost, "arms": [{**arm, "unit": "FLOPs"} for arm in cost["arms"]]}
     folder = sweep_copied(tmp_path / "flops", better, cost=counted)
     [found] = costs_of("t", arms_of(find_runs([folder])))
@@ -281,7 +281,7 @@ def test_validation_curves_are_drawn_against_the_cost(report):
 
 
 def test_an_arm_that_failed_at_every_value_is_named_and_counts_in_the_budget(tmp_path, better):
-    content = read_json(better / "sweep.json")
+    content = read_record(better / "sweep.json")
     hnas = content["tuning"]["arms"][1]
     names = {job: f"dnas {job}" for jobs in hnas["tune"].values() for job in jobs}
     tune = {value: [names[job] for job in jobs] for value, jobs in hnas["tune"].items()}
@@ -310,7 +310,7 @@ def not_compared(content):
     ],
 )
 def test_a_sweep_file_of_another_form_is_left_out(tmp_path, better, broken, left):
-    folder = sweep_copied(tmp_path / "sweep", better, **broken(read_json(better / "sweep.json")))
+    folder = sweep_copied(tmp_path / "sweep", better, **broken(read_record(better / "sweep.json")))
     arms = arms_of(find_runs([folder]))
     assert (len(tunings_of("t", arms)), len(costs_of("t", arms))) == left
 

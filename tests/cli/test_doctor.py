@@ -103,7 +103,7 @@ def test_a_kernel_that_is_wrong_in_one_case_fails_in_that_case_alone(tmp_path, c
 
 def test_the_last_resort_is_checked_too(monkeypatch):
     monkeypatch.setattr(Blockwise, "forward", Raising.forward)
-    [plain, causal] = checkup.self_checks(torch.device("cpu"), [torch.float32], [8])
+    [plain, causal] = checkup.kernel_checks(torch.device("cpu"), [torch.float32], [8])
     assert plain.outcomes == causal.outcomes == {"flash_attention_for_cpu": None, "blockwise": MISSING}
 
 

@@ -76,7 +76,9 @@ def test_which_kernels_pass_their_self_check(device, capsys):
     lines, passed = [], {}
     for dtype in DTYPES:
         for width in (8, 33, 64, 96, 128, 250):
-            for kernel, causal in product([*kernels.candidates(target, dtype, width), Blockwise()], (False, True)):
+            for kernel, causal in product(
+                [*kernels.candidate_kernels(target, dtype, width), Blockwise()], (False, True)
+            ):
                 try:
                     reason = self_check.disagreement(kernel, target, dtype, width, causal)
                 except Exception as error:
@@ -144,7 +146,7 @@ def test_the_fallback_agrees_with_the_fused_kernels(device, name, monkeypatch):
     module = build_normalizer(name).to(device)
     fused = value_and_gradients(module.attend, inputs)
     kernels.forget()
-    monkeypatch.setattr(kernels, "candidates", lambda *case: [])
+    monkeypatch.setattr(kernels, "candidate_kernels", lambda *case: [])
     for a, b in zip(value_and_gradients(module.attend, inputs), fused, strict=True):
         assert error(a, b.double()) <= allowed(torch.float32, 300)
 
@@ -198,7 +200,7 @@ def test_attention_can_be_captured_in_a_graph(device, checked_before):
 @pytest.mark.parametrize("device", [ON_GPU])
 def test_peak_memory_is_linear_in_length(device, name, fallback, monkeypatch):
     if fallback:
-        monkeypatch.setattr(kernels, "candidates", lambda *case: [])
+        monkeypatch.setattr(kernels, "candidate_kernels", lambda *case: [])
         monkeypatch.setattr(flash, "CHUNK", {"cuda": 2**22})
     module = build_normalizer(name).to(device)
 

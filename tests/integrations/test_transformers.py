@@ -19,7 +19,7 @@ from attnorm.attention.names import NORMALIZERS, build_normalizer  # noqa: E402
 from attnorm.attention.normalizers.hnas import HNAS  # noqa: E402
 from attnorm.errors import ConfigError  # noqa: E402
 from attnorm.integrations.transformers import attention, convert, from_pretrained, register  # noqa: E402
-from attnorm.integrations.transformers.masks import ModelMask  # noqa: E402
+from attnorm.integrations.transformers.attention import ModelMask  # noqa: E402
 from attnorm.integrations.transformers.sites import attention_modules  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
@@ -605,7 +605,7 @@ def test_what_changes_the_result_is_honoured_or_refused():
     x = torch.randn(1, HEADS, 3, 8)
     for argument in ("indices", "block_indices", "sinks"):
         with pytest.raises(ValueError, match=rf"is not supported \({argument}="):
-            attention.attend(build_normalizer("softmax"), layer, x, x, x, None, **{argument: torch.zeros(1)})
+            attention.layer_attention(build_normalizer("softmax"), layer, x, x, x, None, **{argument: torch.zeros(1)})
 
 
 # ---------------------------------------------------------------------------------------------- weights and training

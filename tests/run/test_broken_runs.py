@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from attnorm.analysis.scores import example_table
 from attnorm.errors import ConfigError, RunError
 from attnorm.run.config_file import REQUIRED_GROUPS
-from attnorm.run.folder import leave_out, read_json
+from attnorm.run.folder import leave_out, read_record
 from attnorm.run.integrity import COMPANIONS, seal
 from attnorm.run.opening import read_run
 from attnorm.run.resume import newest_good
@@ -746,7 +746,7 @@ def test_what_every_run_records_is_there(monkeypatch, tmp_path, capfd, key, valu
 @pytest.mark.parametrize("content", ["[" * 200_000, "[1]", "nothing", '{"a": 1'])
 def test_other_json_is_as_good_as_none(tmp_path, name, content):
     (tmp_path / name).write_text(content)
-    assert read_json(tmp_path / name) == {}
+    assert read_record(tmp_path / name) == {}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from attnorm.analysis.arms import Arm, as_number
 from attnorm.analysis.statistics.crossed import MIN_SEEDS, Difference
 from attnorm.analysis.statistics.tuned import candidates
 from attnorm.errors import RunError
-from attnorm.run.folder import EVENTS, SWEEP_FILE, TUNE, RunState, is_name, read_json
+from attnorm.run.folder import EVENTS, SWEEP_FILE, TUNE, RunState, is_name, read_record
 from attnorm.run.run import Run
 from attnorm.wording import listed
 
@@ -86,7 +86,7 @@ def sweeps_of(arms: Sequence[Arm]) -> Iterator[tuple[Path, dict[str, Any], dict[
         for run in arm.runs:
             folders.setdefault(run.folder.parent, {})[run.folder.name] = arm.label
     for folder, labels in folders.items():
-        if (folder / EVENTS).is_file() and (content := read_json(folder / SWEEP_FILE)):
+        if (folder / EVENTS).is_file() and (content := read_record(folder / SWEEP_FILE)):
             yield folder, content, labels
 
 

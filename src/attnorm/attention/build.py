@@ -7,12 +7,18 @@ self.layers = nn.ModuleList(build_site_attention(attention, "mixer", width, head
 from typing import Any
 
 from attnorm.attention.multihead import MultiHeadAttention
+from attnorm.attention.names import NORMALIZERS, build, build_normalizer, build_prior, build_scorer
 from attnorm.attention.priors import Sum
 from attnorm.attention.site import Site
 
 __all__ = [
-    *("NORMALIZERS", "build", "build_normalizer", "build_prior", "build_scorer"),
-    *("build_site_attention", "build_site_prior"),
+    "NORMALIZERS",
+    "build",
+    "build_normalizer",
+    "build_prior",
+    "build_scorer",
+    "build_site_attention",
+    "build_site_prior",
 ]
 
 

@@ -59,7 +59,7 @@ class SelfCheck(NamedTuple):
     @property
     def refused(self) -> dict[str, str]:
         """The kernels that would be preferred if they had not failed, with the reasons."""
-        return {name: str(self.outcomes[name]) for name in takewhile(lambda it: it != self.kernel, self.outcomes)}
+        return {name: str(self.outcomes[name]) for name in takewhile(lambda name: name != self.kernel, self.outcomes)}
 
 
 class Speed(NamedTuple):
@@ -116,15 +116,17 @@ def default_sizes(device: str) -> Sizes:
     return Sizes(widths, dtypes, lengths, (half, torch.float32), batch=4, heads=12)
 
 
-def self_checks(device: torch.device, dtypes: Iterable[torch.dtype], widths: Iterable[int]) -> list[SelfCheck]:
+def kernel_checks(device: torch.device, dtypes: Iterable[torch.dtype], widths: Iterable[int]) -> list[SelfCheck]:
     """Checks every kernel that may serve on a device, also those after the one that is used, and the last resort."""
-    found = []
+    checks = []
     for dtype, width, causal in product(dtypes, widths, (False, True)):
         case, fallback = (device, dtype, width, causal), kernels.FALLBACK
-        outcomes = {it.name: kernels.check(it, case) for it in [*kernels.candidates(*case[:3]), fallback]}
+        outcomes = {
+            kernel.name: kernels.check(kernel, case) for kernel in [*kernels.candidate_kernels(*case[:3]), fallback]
+        }
         used = next((name for name, reason in outcomes.items() if reason is None), fallback.name)
-        found.append(SelfCheck(_name_of(dtype), width, causal, used, outcomes))
-    return found
+        checks.append(SelfCheck(_name_of(dtype), width, causal, used, outcomes))
+    return checks
 
 
 def _name_of(dtype: torch.dtype) -> str:
@@ -145,7 +147,7 @@ def speeds(sizes: Sizes, dtype: torch.dtype, device: str, seconds: float) -> Ite
         shape, growth = (sizes.batch, sizes.heads, length, sizes.width), (length / shorter) ** 2
         megabytes, first = dict[str, float](), dict[str, float]()
         for name, last in before.items():
-            left = max(0.0, end - time.perf_counter() - growth * sum(before[it] for it in first))
+            left = max(0.0, end - time.perf_counter() - growth * sum(before[name] for name in first))
             if name != BASE and BASE not in first:
                 why = f"{BASE} is left out"
             elif 2 * growth * last > left:  # a step for the memory, and one round
@@ -162,18 +164,18 @@ def speeds(sizes: Sizes, dtype: torch.dtype, device: str, seconds: float) -> Ite
         rounds = max(1, min(sizes.rounds, int((end - time.perf_counter()) / 6 / sum(first.values()))))
         inputs = make_inputs(shape, dtype, device)
         try:
-            found = seconds_per_step({name: attends[name] for name in first}, inputs, rounds, warmup=0)
+            seconds_of = seconds_per_step({name: attends[name] for name in first}, inputs, rounds, warmup=0)
         except Exception as error:
             yield from (LeftOut(_name_of(dtype), length, name, reason(error)) for name in first)
             return
-        for name, values in found.items():
-            ratios = [a / b for a, b in zip(values, found[BASE], strict=True)]
+        for name, values in seconds_of.items():
+            ratios = [a / b for a, b in zip(values, seconds_of[BASE], strict=True)]
             spread = median(ratios), min(ratios), max(ratios)
             case = _name_of(dtype), length, name, computed_by(name, inputs[0])
             yield Speed(
                 *case, rounds, 1000 * median(values), *spread, megabytes[name], megabytes[name] / megabytes[BASE]
             )
-        before = {name: median(values) for name, values in found.items()}
+        before = {name: median(values) for name, values in seconds_of.items()}
 
 
 def one_step(attend: Attend, shape: tuple[int, int, int, int], dtype: torch.dtype, device: str) -> tuple[float, float]:
@@ -195,36 +197,39 @@ def computed_by(name: str, q: Tensor) -> str:
             return torch.nn.attention.SDPBackend(torch._fused_sdp_choice(q, q, q)).name.lower()
         except Exception:  # a private function of torch
             return "unknown"
-    return kernels.choose(q, False).name if memory_linear(q, q, Given()) else "dense"
+    return kernels.kernel_for(q, False).name if memory_linear(q, q, Given()) else "dense"
 
 
-def slower(found: Sequence[Speed], checks: Iterable[SelfCheck], sizes: Sizes, device: str) -> list[Slow]:
-    """What is slower than expected in the results of `speeds`, given those of `self_checks`, with likely reasons."""
-    by_case = {(it.dtype, it.length, it.attention): it for it in found}
-    by_dtype = {it.dtype: it for it in checks if it.width == sizes.width and not it.causal}
+def slower(measured: Sequence[Speed], checks: Iterable[SelfCheck], sizes: Sizes, device: str) -> list[Slow]:
+    """What is slower than expected in the results of `speeds`, given those of `kernel_checks`, with likely reasons."""
+    by_case = {(speed.dtype, speed.length, speed.attention): speed for speed in measured}
+    by_dtype = {speed.dtype: speed for speed in checks if speed.width == sizes.width and not speed.causal}
     slow = []
-    for it in found:
-        expected = EXPECTED.get(it.attention, 1.0)
-        if it.ratio > SLOW * expected:
-            base, control = by_case[it.dtype, it.length, BASE], by_case.get((it.dtype, it.length, "softmax"))
-            why = [*reasons(it, base, by_dtype[it.dtype], sizes, device), *noise(it, control)]
-            slow.append(Slow(*it[:3], it.ratio, expected, tuple(why) or ("no reason is known",)))
+    for speed in measured:
+        expected = EXPECTED.get(speed.attention, 1.0)
+        if speed.ratio > SLOW * expected:
+            base, control = (
+                by_case[speed.dtype, speed.length, BASE],
+                by_case.get((speed.dtype, speed.length, "softmax")),
+            )
+            why = [*reasons(speed, base, by_dtype[speed.dtype], sizes, device), *noise(speed, control)]
+            slow.append(Slow(*speed[:3], speed.ratio, expected, tuple(why) or ("no reason is known",)))
     return slow
 
 
-def reasons(it: Speed, base: Speed, check: SelfCheck, sizes: Sizes, device: str) -> Iterator[str]:
+def reasons(speed: Speed, base: Speed, check: SelfCheck, sizes: Sizes, device: str) -> Iterator[str]:
     """Why an attention may be slower than expected, apart from noise."""
-    if it.computed_by == "dense":
+    if speed.computed_by == "dense":
         most = int(DENSE_UP_TO.get(device, 0) ** 0.5)
         yield f"the dense form computes it: on {device}, kernels are used above {most} x {most} pairs"
-    elif it.computed_by != kernels.FALLBACK.name and not it.computed_by.startswith(base.computed_by):
-        yield f"{it.computed_by} computes it, and {base.computed_by} computes {BASE}"
-    if it.computed_by == check.kernel and it.attention != "softmax":
+    elif speed.computed_by != kernels.FALLBACK.name and not speed.computed_by.startswith(base.computed_by):
+        yield f"{speed.computed_by} computes it, and {base.computed_by} computes {BASE}"
+    if speed.computed_by == check.kernel and speed.attention != "softmax":
         yield from (f"{name} failed its self-check: {why}" for name, why in check.refused.items())
         if check.kernel == kernels.FALLBACK.name:
             yield f"{check.kernel} computes it: no fused kernel {'passed' if check.refused else 'serves this dtype'}"
-    if device == "cpu" and it.computed_by not in ("dense", base.computed_by):
-        x = torch.empty(()).expand(sizes.batch, sizes.heads, it.length, sizes.width)
+    if device == "cpu" and speed.computed_by not in ("dense", base.computed_by):
+        x = torch.empty(()).expand(sizes.batch, sizes.heads, speed.length, sizes.width)
         at_once, threads = next(head_slices(x, x)).stop, torch.get_num_threads()
         if sizes.batch * at_once < min(threads, sizes.batch * sizes.heads):
             yield f"the backward pass takes {at_once} of {sizes.heads} heads at a time, for {threads} threads"
@@ -232,11 +237,11 @@ def reasons(it: Speed, base: Speed, check: SelfCheck, sizes: Sizes, device: str)
         yield f"{BASE} takes {base.milliseconds:.2f} ms, so that starting the kernels counts"
 
 
-def noise(it: Speed, control: Speed | None) -> Iterator[str]:
+def noise(speed: Speed, control: Speed | None) -> Iterator[str]:
     """Signs that other programs have disturbed the measurement."""
     if control is not None and not 1 / SLOW <= control.ratio <= SLOW:
         yield f"noise: softmax, which calls {BASE}, took {control.ratio:.2f} times as long as {BASE}"
-    if it.rounds == 1:
+    if speed.rounds == 1:
         yield "noise: a single round"
-    elif it.highest > 2 * it.lowest:
-        yield f"noise: the rounds range from {it.lowest:.2f}x to {it.highest:.2f}x"
+    elif speed.highest > 2 * speed.lowest:
+        yield f"noise: the rounds range from {speed.lowest:.2f}x to {speed.highest:.2f}x"

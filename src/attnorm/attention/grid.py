@@ -39,7 +39,7 @@ def attend_over_grid(
     real_queries: bool (B, *grid), real_keys: bool (B, *other_grid), False at padding. None: there is no padding.
     log_prior:    log u, broadcastable to (B, H, N, M), for the unfolded cells.
     """
-    here, there = (None if real is None else real.flatten(1) for real in (real_queries, real_keys))
-    mask = None if here is None and there is None else Mask(queries=here, keys=there)
-    found = attention(unfold(queries), unfold(memory), mask, log_prior=log_prior)
-    return fold(found, queries.shape[1:-1])
+    query_mask, key_mask = (None if real is None else real.flatten(1) for real in (real_queries, real_keys))
+    mask = None if query_mask is None and key_mask is None else Mask(queries=query_mask, keys=key_mask)
+    output = attention(unfold(queries), unfold(memory), mask, log_prior=log_prior)
+    return fold(output, queries.shape[1:-1])

@@ -37,7 +37,7 @@ def mixture_log_likelihood(
     log_a = c.square().sum(-1) / 2 if log_weights is None else log_weights.double()
     pairs = x @ c.mT - x.square().sum(-1)[..., :, None] / 2 - c.square().sum(-1)[..., None, :] / 2  # -|x - c|^2 / 2
     log_a = log_a[..., None, :].expand(pairs.shape)
-    joint, prior = (log_sum(masked_scores(it, allowed)) for it in (pairs + log_a, log_a))
+    joint, prior = (log_sum(masked_scores(terms, allowed)) for terms in (pairs + log_a, log_a))
     return joint - prior - x.shape[-1] / 2 * math.log(2 * math.pi)
 
 
@@ -136,9 +136,9 @@ def fenchel_deviation(
     z = evidence.double()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a row that has not converged is as good as it gets
-        found = solve(z, templates.double(), allowed, log_prior=log_prior, scale=alpha)
-    length = found.norm(dim=-1)  # 0 without allowed keys, and for the evidence 0
-    return (found - alpha * z).norm(dim=-1) / length.masked_fill(length == 0, torch.nan)
+        optimum = solve(z, templates.double(), allowed, log_prior=log_prior, scale=alpha)
+    length = optimum.norm(dim=-1)  # 0 without allowed keys, and for the evidence 0
+    return (optimum - alpha * z).norm(dim=-1) / length.masked_fill(length == 0, torch.nan)
 
 
 # -------------------------------------------------------------------------------------------------------------- shared

@@ -113,9 +113,9 @@ class Mask:
                 return x.index_select(0, places.flatten()).unflatten(0, places.shape).transpose(1, 2)  # (S, H, L, D)
 
             prior = None if log_prior is None else of_segments(log_prior).transpose(-2, -1)
-            found = attend(*map(of_segments, tokens), mask, log_prior=prior, scale=scale)  # (S, H, L, D)
+            output = attend(*map(of_segments, tokens), mask, log_prior=prior, scale=scale)  # (S, H, L, D)
             real = on_both(torch.bitwise_or, mask.queries, mask.keys)
-            out = out.index_copy(0, index_by_mask(places, real), index_by_mask(found.transpose(1, 2), real))
+            out = out.index_copy(0, index_by_mask(places, real), index_by_mask(output.transpose(1, 2), real))
         return out.unflatten(0, (batch, length)).transpose(1, 2)
 
     def _find_segments(self) -> Iterator[tuple[Tensor, "Mask"]]:

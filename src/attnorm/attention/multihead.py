@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attnorm.attention.hooks import Observation
 from attnorm.attention.layer_options import LayerOptions
 from attnorm.attention.masking import Mask, dense_mask
 from attnorm.attention.normalizers.base import Normalizer, dot_scores
-from attnorm.attention.observation import Observation
 from attnorm.attention.rotary import Rotation, rotate
 from attnorm.attention.scorers import Scorer
 from attnorm.attention.surroundings import in_layer
@@ -223,7 +223,7 @@ class MultiHeadAttention(nn.Module):
         allowed = dense_mask(mask, q.new_empty(()).expand(*q.shape[:-1], k.shape[-2]))
         bank = self.key_value(self.bank()[None]).chunk(2, dim=-1)
         k, v = (
-            torch.cat([self._split(x).expand(len(q), -1, -1, -1), it], -2) for x, it in zip(bank, (k, v), strict=True)
+            torch.cat([self._split(x).expand(len(q), -1, -1, -1), y], -2) for x, y in zip(bank, (k, v), strict=True)
         )
         size = bank[0].shape[-2]
         if allowed is not None:

@@ -54,7 +54,7 @@ PRIORS = {
     "learned": "attnorm.attention.priors.Learned",
     "content": "attnorm.attention.priors.Content",
     "unmasked": "attnorm.attention.priors.Unmasked",
-    "positional": "attnorm.attention.positional.Positional",
+    "positional": "attnorm.attention.priors.Positional",
 }
 SCORERS = {
     "scaled_dot": "attnorm.attention.scorers.ScaledDot",

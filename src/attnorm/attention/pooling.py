@@ -81,10 +81,10 @@ class LearnedQueries(nn.Module):
 
     def own_segment(self, count: int, segments: Tensor, real: Tensor | None) -> Tensor:
         """bool (B, 1, S k, M): whether a state is in the segment of a query."""
-        own = torch.arange(count, device=segments.device)[:, None] == segments[:, None, :]  # (B, S, M)
+        in_segment = torch.arange(count, device=segments.device)[:, None] == segments[:, None, :]  # (B, S, M)
         if real is not None:
-            own = own & real[:, None, :]
-        return own.repeat_interleave(len(self.queries), dim=1)[:, None]
+            in_segment = in_segment & real[:, None, :]
+        return in_segment.repeat_interleave(len(self.queries), dim=1)[:, None]
 
 
 def single_query_problem(normalizer: Normalizer) -> str | None:

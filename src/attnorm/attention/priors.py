@@ -16,14 +16,16 @@ masked_positions: bool (B, M), True at the tokens that are hidden and have to be
 """
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from attnorm.attention.hooks import TrainingHooks
 from attnorm.attention.masking import Mask, dense_mask
 from attnorm.attention.normalizers.base import upcast
-from attnorm.attention.option_checks import whole
+from attnorm.attention.option_checks import above_zero, whole
 
 ACTIVATIONS = {"tanh": nn.Tanh, "gelu": nn.GELU}
 
@@ -48,10 +50,10 @@ def positions_in(segments: Tensor, real: Tensor | None = None) -> Tensor:
 
     real: bool (B, M). At padding, where it is False, the position is 0, so that padding does not need a larger table.
     """
-    place = torch.arange(segments.shape[1], device=segments.device).expand_as(segments)
+    position = torch.arange(segments.shape[1], device=segments.device).expand_as(segments)
     begins = torch.ones_like(segments, dtype=torch.bool)
     begins[:, 1:] = segments[:, 1:] != segments[:, :-1]
-    positions = place - place.masked_fill(~begins, 0).cummax(1).values
+    positions = position - position.masked_fill(~begins, 0).cummax(1).values
     return positions if real is None else positions.masked_fill(~real, 0)
 
 
@@ -217,6 +219,30 @@ def logsumexp_over_segment(logits: Tensor, allowed: Tensor | None, segments: Ten
     total = torch.zeros_like(largest).scatter_add(-1, segment, (logits - largest.gather(-1, segment)).exp())
     none = total == 0
     return (largest + total.masked_fill(none, 1.0).log()).masked_fill(none, 0.0).gather(-1, segment)
+
+
+class Positional(TrainingHooks):
+    """log u_i^(k) = -|i - k| / r_h with one learned reach r_h > 0 per head ("Fenchel Duality", Sec. 3.2).
+
+    In translation, the k-th target word is expected to depend on source words in a similar place ("Attention as
+    Inference via Fenchel Duality", the translation problem). A large reach is a weak preference. Unlike `alibi`, whose
+    slopes are fixed, this prior can learn how far the orders of the two sequences agree.
+
+    reach: the initial reach of every head, in positions. Raises ValueError if it is not a finite number above 0.
+    """
+
+    def __init__(self, heads: int, reach: float = 4.0):
+        super().__init__()
+        self.log_reach = nn.Parameter(torch.full((heads,), math.log(above_zero("reach", reach))))
+
+    def fast_parameters(self) -> Iterable[nn.Parameter]:
+        return [self.log_reach]
+
+    def forward(
+        self, n_queries: int, n_keys: int, query_offset: int, key_states: Tensor, mask: Tensor | Mask | None
+    ) -> Tensor:
+        distance = relative_positions(n_queries, n_keys, query_offset, key_states.device).abs()
+        return -(distance / self.log_reach.exp()[:, None, None])[None]  # (1, H, N, M)
 
 
 class Sum(nn.Module):

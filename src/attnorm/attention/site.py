@@ -15,9 +15,8 @@ from attnorm.imports import short_name
 from attnorm.wording import counted
 
 MIXTURES = ("hnas", "hnas_prefix", "mix")  # normalizers whose shares can be fixed
-SMALLEST: dict[
-    str, dict[str, Any]
-] = {  # facts of the smallest model, sufficient to check whether its parts can be built
+# facts of the smallest model, sufficient to check whether its parts can be built
+SMALLEST: dict[str, dict[str, Any]] = {
     "normalizer": {"heads": 1, "width": 1, "state_width": 1, "place": None},
     "prior": {"heads": 1, "bidirectional": True, "positions": 1, "width": 1},
     "scorer": {"heads": 1, "width": 1},
@@ -51,13 +50,8 @@ class Site:
         heads: Any = None,
         smallest: dict[tuple[str, str], Any] | None = None,
     ):
-        self.tables, self.name, self.autoregressive, self.layers, self.heads = (
-            tables,
-            name,
-            autoregressive,
-            layers,
-            heads,
-        )
+        self.tables, self.name, self.autoregressive = tables, name, autoregressive
+        self.layers, self.heads = layers, heads
         self._smallest = {} if smallest is None else smallest
         self.key = name if name in tables else DEFAULT
         value = tables.get(self.key, [])

@@ -138,12 +138,9 @@ class Sites(dict[str, Site]):
                 with suppress(ValueError):  # that there is no such prior is a problem of its own
                     needs = needs_of(find("prior", name, *PARTS["prior"]))
                     missing = [fact for fact in needs if fact not in (self.facts or ())]
-                    reason = f"needs {', '.join(missing)}, which the model of this task does not provide"
-                    yield (
-                        bool(missing),
-                        f"attention.prior.{at}={name}",
-                        reason + (self.remedy(missing) if missing else ""),
-                    )
+                    remedy = self.remedy(missing) if missing else ""
+                    reason = f"needs {', '.join(missing)}, which the model of this task does not provide{remedy}"
+                    yield bool(missing), f"attention.prior.{at}={name}", reason
 
     def default_rules(self) -> Iterator[Rule]:
         """A default has an effect."""

@@ -51,7 +51,7 @@ def rates(
     thread and the clock `time.process_time`, other processes disturb less.
     """
     synchronize = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
-    found: dict[str, list[float]] = {name: [] for name in contestants}
+    rates_of: dict[str, list[float]] = {name: [] for name in contestants}
     for number in range(warmup + rounds):
         for name in list(contestants)[:: 1 if number % 2 else -1]:
             gc.collect()
@@ -59,22 +59,22 @@ def rates(
             start = clock()
             units = contestants[name](number)
             synchronize()
-            found[name].append(units / (clock() - start))
-    return {name: values[warmup:] for name, values in found.items()}
+            rates_of[name].append(units / (clock() - start))
+    return {name: values[warmup:] for name, values in rates_of.items()}
 
 
 def seconds_per_step(
     attends: dict[str, Attend], inputs: Inputs, rounds: int, warmup: int = 1
 ) -> dict[str, list[float]]:
     """Seconds of a `step` of each attention in each round."""
-    steps: dict[str, Callable[[int], int]] = {name: partial(step, it, inputs) for name, it in attends.items()}
-    found = rates(steps, rounds, inputs[0].device.type, warmup)
-    return {name: [1 / rate for rate in values] for name, values in found.items()}
+    steps: dict[str, Callable[[int], int]] = {name: partial(step, attend, inputs) for name, attend in attends.items()}
+    rates_of = rates(steps, rounds, inputs[0].device.type, warmup)
+    return {name: [1 / rate for rate in values] for name, values in rates_of.items()}
 
 
-def ratio(found: dict[str, list[float]], name: str, base: str) -> float:
+def ratio(seconds: dict[str, list[float]], name: str, base: str) -> float:
     """The time of `name` divided by that of `base`: the median over the rounds."""
-    return median(a / b for a, b in zip(found[name], found[base], strict=True))
+    return median(a / b for a, b in zip(seconds[name], seconds[base], strict=True))
 
 
 def peak(work: Callable[[], object], device: str) -> float:

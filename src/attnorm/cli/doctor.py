@@ -123,7 +123,7 @@ def examine(keys: DoctorKeys, sizes: "Sizes | None") -> dict[str, Any]:
         of_machine["no_gpu"] = why_no_gpu()
         print(f"no GPU: {of_machine['no_gpu']}")
     print("\nSelf-checks of the attention kernels, without / with a causal mask, by the width of a head", flush=True)
-    checks = checkup.self_checks(torch.empty(0, device=device).device, sizes.dtypes, sizes.widths)
+    checks = checkup.kernel_checks(torch.empty(0, device=device).device, sizes.dtypes, sizes.widths)
     show_checks(checks)
 
     print(f"\nSpeed and memory on {device}, forward and backward: N queries and keys,", end=" ")

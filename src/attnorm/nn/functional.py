@@ -129,8 +129,8 @@ def attend(
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     rest_value = normalizer.remainder_value()
     if bias is None and dropout == 0 and rest_value is None and not (need_weights or softcap):
-        own = {} if features is None else {"features": features}
-        return normalizer.attend(q, k, v, mask, log_prior=log_prior, scale=scale, **own), None
+        with_features = {} if features is None else {"features": features}
+        return normalizer.attend(q, k, v, mask, log_prior=log_prior, scale=scale, **with_features), None
     scores = dot_scores(q, k, scale)
     if softcap:
         scores = softcap * (scores / softcap).tanh()

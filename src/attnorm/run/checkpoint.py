@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from attnorm.errors import CheckpointError, UserError
-from attnorm.run.integrity import check_fit, listed, not_finite, parameters_of, verify
+from attnorm.run.integrity import check_fit, first_problems, nonfinite_tensors, parameters_of, verify
 from attnorm.run.shards import copy_shards, remove_unused, with_shards
 
 BEST, LAST, PREVIOUS = "best", "last", "previous"
@@ -38,7 +38,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     which other checkpoint of the folder can be used.
     """
     with naming_the_intact(path):
-        return checked(load_verified(path), path)
+        return checked_content(load_verified(path), path)
 
 
 def read_resumable(path: Path) -> dict[str, Any]:
@@ -84,9 +84,9 @@ def naming_the_reason(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path}: its content is not that of a checkpoint of a run ({said})") from error
 
 
-def best_file(folder: Path, place: int = 0) -> Path:
-    """The file of the best checkpoint (place 0), the second best (1), and so on."""
-    return folder / (f"{BEST}_{place + 1}.ckpt" if place else f"{BEST}.ckpt")
+def best_file(folder: Path, rank: int = 0) -> Path:
+    """The file of the best checkpoint (rank 0), the second best (1), and so on."""
+    return folder / (f"{BEST}_{rank + 1}.ckpt" if rank else f"{BEST}.ckpt")
 
 
 def checkpoints_of(folder: Path) -> list[Path]:
@@ -106,7 +106,7 @@ def intact(folder: Path) -> list[str]:
     names = []
     for path in checkpoints_of(folder):
         try:
-            checked(load_verified(path), path)
+            checked_content(load_verified(path), path)
         except CheckpointError:
             continue
         names.append(path.name)
@@ -136,7 +136,7 @@ def load_file(path: Path) -> Any:
         raise CheckpointError(f"{path}: damaged, or not a checkpoint of a run: {reason}") from error
 
 
-def checked(content: Any, path: Path) -> dict[str, Any]:
+def checked_content(content: Any, path: Path) -> dict[str, Any]:
     """The content of `path`, if it has parameters, all of them finite, and the update that they are from."""
     state = content.get("state_dict") if isinstance(content, dict) else None
     if not isinstance(state, dict) or type(content.get("global_step")) is not int:
@@ -144,11 +144,11 @@ def checked(content: Any, path: Path) -> dict[str, Any]:
     if not all(type(name) is str and isinstance(tensor, Tensor) for name, tensor in state.items()):
         raise CheckpointError(f"{path}: not a checkpoint of a run: its state_dict holds more than tensors by name")
     try:
-        broken = not_finite(state)
+        broken = nonfinite_tensors(state)
     except (RuntimeError, ValueError) as error:  # kinds of tensors that no model has
         raise CheckpointError(f"{path}: not a checkpoint of a run: {str(error).splitlines()[0]}") from error
     if broken:
-        raise CheckpointError(f"{path}: the parameters are not finite: {listed(broken)}")
+        raise CheckpointError(f"{path}: the parameters are not finite: {first_problems(broken)}")
     return content
 
 

@@ -77,9 +77,9 @@ def scalars_of(name: str, options: Mapping[str, Any]) -> list[str]:
 
 def check_same_members(name: str, options: Mapping[str, Any], of_run: Mapping[str, Any]) -> None:
     """Raises ValueError if two mixtures have other members, or the same ones with other options."""
-    mine, theirs = scalars_of(name, options), scalars_of(name, of_run)
-    if mine != theirs:
-        raise ValueError(f"the run mixes {', '.join(theirs)}, but this one mixes {', '.join(mine)}")
+    scalars, scalars_of_run = scalars_of(name, options), scalars_of(name, of_run)
+    if scalars != scalars_of_run:
+        raise ValueError(f"the run mixes {', '.join(scalars_of_run)}, but this one mixes {', '.join(scalars)}")
     for member, other in zip(_members_of(name, options), _members_of(name, of_run), strict=True):
         if member != other:
             raise ValueError(f"the run mixes {other}, but this one mixes {member}")

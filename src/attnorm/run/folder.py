@@ -149,7 +149,7 @@ def locked(folder: Path) -> Iterator[None]:
         lock.release(unchanged=True)
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_record(path: Path) -> dict[str, Any]:
     """The content of a JSON file; {} if it is missing or no JSON object can be read from it."""
     with suppress(OSError, ValueError, RecursionError):
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -187,8 +187,7 @@ def is_folder(entry: os.DirEntry[str], folder: Path) -> bool:
     path = Path(entry.path)
     if entry.is_symlink():
         parts, may_follow = path.relative_to(folder).parts, entry.name in LINKED and path.is_dir()
-        ours = {*path.suffixes, *parts} & {*FILES, *LINKED}
-        is_opened = bool(ours) or (folder / EVENTS).exists()
+        is_opened = bool({*path.suffixes, *parts} & {*FILES, *LINKED}) or (folder / EVENTS).exists()
         if is_opened and LINKING not in parts[:-1] and not (may_follow and _typed):
             instead = f"type {FOLLOW}=true if you trust it" if may_follow else "replace the link by what it leads to"
             raise RunError(

@@ -27,7 +27,7 @@ def seal(file: BinaryIO) -> None:
     """Appends the checksum to a file that torch.save has just written and that is open for reading and writing."""
     file.seek(-2, os.SEEK_END)  # the last field of an archive without a comment is the length of the comment
     file.write(SEAL_LENGTH.to_bytes(2, "little"))
-    file.write(f"sha256:{digest(file, file.tell())}".encode())
+    file.write(f"sha256:{sha256_of_start(file, file.tell())}".encode())
 
 
 def verify(file: BinaryIO) -> None:
@@ -38,7 +38,7 @@ def verify(file: BinaryIO) -> None:
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - SEAL_LENGTH))
     recorded = SEAL.fullmatch(file.read())
-    if recorded and digest(file, size - SEAL_LENGTH) != recorded[1].decode():
+    if recorded and sha256_of_start(file, size - SEAL_LENGTH) != recorded[1].decode():
         raise ValueError("its checksum does not match")
     with zipfile.ZipFile(file) as archive:
         if not recorded and archive.comment:
@@ -58,7 +58,7 @@ def recorded_digest(path: Path) -> str | None:
     return recorded[1].decode() if recorded else None
 
 
-def digest(file: BinaryIO, length: int) -> str:
+def sha256_of_start(file: BinaryIO, length: int) -> str:
     """The SHA-256 of the first `length` bytes; leaves the file behind them."""
     file.flush()
     file.seek(0)
@@ -69,7 +69,7 @@ def digest(file: BinaryIO, length: int) -> str:
     return hashed.hexdigest()
 
 
-def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
+def nonfinite_tensors(tensors: Mapping[str, Tensor]) -> list[str]:
     """The tensors with a value that is NaN or infinite, and how many of them."""
     broken = []
     for name, tensor in tensors.items():
@@ -89,20 +89,20 @@ def parameters_of(content: dict[str, Any]) -> dict[str, Tensor]:
 
 def check_fit(model: nn.Module, content: dict[str, Any], path: Path) -> None:
     """Raises CheckpointError if the parameters of a checkpoint, read from `path`, are not those of the model."""
-    tensors, places = parameters_of(content), model.state_dict()
-    problems = [f"{name} is missing" for name in places if name not in tensors]
-    problems += [f"{name} is not part of the model" for name in tensors if name not in places]
-    for name in places.keys() & tensors.keys():
-        there, here = tensors[name], places[name]
-        if there.shape != here.shape:
-            problems.append(f"{name} has the shape {tuple(there.shape)}, the model's has {tuple(here.shape)}")
-        elif there.is_floating_point() != here.is_floating_point():
-            problems.append(f"{name} is of {there.dtype}, the model's is of {here.dtype}")
+    tensors, parameters = parameters_of(content), model.state_dict()
+    problems = [f"{name} is missing" for name in parameters if name not in tensors]
+    problems += [f"{name} is not part of the model" for name in tensors if name not in parameters]
+    for name in parameters.keys() & tensors.keys():
+        tensor, parameter = tensors[name], parameters[name]
+        if tensor.shape != parameter.shape:
+            problems.append(f"{name} has the shape {tuple(tensor.shape)}, the model's has {tuple(parameter.shape)}")
+        elif tensor.is_floating_point() != parameter.is_floating_point():
+            problems.append(f"{name} is of {tensor.dtype}, the model's is of {parameter.dtype}")
     if problems:
-        raise CheckpointError(f"{path}: does not fit the model and the tokenizer: {listed(sorted(problems))}")
+        raise CheckpointError(f"{path}: does not fit the model and the tokenizer: {first_problems(sorted(problems))}")
 
 
-def listed(problems: list[str]) -> str:
+def first_problems(problems: list[str]) -> str:
     """The first problems in one line, and how many more there are."""
     return "; ".join(problems[:3]) + f"; and {len(problems) - 3} more" * (len(problems) > 3)
 

@@ -41,9 +41,9 @@ def open_run(run: Path, cfg: "ResolvedConfig", checkpoint: str) -> "tuple[Tokeni
     if checkpoint not in (BEST, LAST):
         raise ConfigError([f"ckpt={checkpoint}: allowed: {BEST}, {LAST}"])
     if not path.is_file():
-        there = sorted(file.name for file in path.parent.glob("*.ckpt")) or "none"
-        raise RunError(f"run={run}: no checkpoint {path.name} there (there is: {there})")
-    tokenizer, content = read_tokenizer(run, cfg), read_checkpoint(path)
+        others = sorted(file.name for file in path.parent.glob("*.ckpt")) or "none"
+        raise RunError(f"run={run}: no checkpoint {path.name} there (there is: {others})")
+    tokenizer, content = tokenizer_of_run(run, cfg), read_checkpoint(path)
     check_companions(run, content, path)
     try:
         model = task_of(cfg, run).model(tokenizer)
@@ -54,7 +54,7 @@ def open_run(run: Path, cfg: "ResolvedConfig", checkpoint: str) -> "tuple[Tokeni
     return tokenizer, model.to("cuda" if torch.cuda.is_available() else "cpu").eval(), content["global_step"]
 
 
-def read_tokenizer(run: Path, cfg: "ResolvedConfig") -> "Tokenizer":
+def tokenizer_of_run(run: Path, cfg: "ResolvedConfig") -> "Tokenizer":
     """The tokenizer that a run was trained with. Raises RunError if its file is missing or cannot be read."""
     try:
         tokenizer: Tokenizer = cfg.tokenizer.cls.load(run)

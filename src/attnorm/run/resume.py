@@ -58,7 +58,7 @@ def changed_settings(now: Mapping[str, Any], checkpoint: Path) -> list[str]:
     settings = deciding(now)
     with naming_the_reason(checkpoint):
         differences = list(_differences(record["settings"], settings))
-    return explained(differences, checkpoint) if differences else []
+    return with_advice(differences, checkpoint) if differences else []
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
@@ -71,7 +71,7 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
             yield Problem(key, f"the run being resumed has {before[key]}", now[key])
 
 
-def explained(problems: list[str], checkpoint: Path) -> list[str]:
+def with_advice(problems: list[str], checkpoint: Path) -> list[str]:
     """The problems, and what to do about them."""
     advice = (
         f"{checkpoint}: resuming repeats the settings of the run; to start a new run from its weights, use "

@@ -14,7 +14,7 @@ from attnorm.errors import RunError
 from attnorm.imports import short_name
 from attnorm.run import folder as named
 from attnorm.run.config_file import read_settings
-from attnorm.run.folder import FolderLock, RunState, opened, read_json
+from attnorm.run.folder import FolderLock, RunState, opened, read_record
 from attnorm.run.key import arm_settings
 from attnorm.run.tables import COLUMNS, read_csv
 
@@ -87,7 +87,7 @@ class Run:
     def record(self, stem: str) -> dict[str, Any]:
         """The content of <stem>.json, {} without it: "environment", "progress" (see `ProgressFile`), "cost" (of an
         update, see `UpdateCost`), or an evaluation such as "eval_test"."""
-        return read_json(self.folder / f"{stem}.json")
+        return read_record(self.folder / f"{stem}.json")
 
     @cached_property
     def environment(self) -> dict[str, Any]:

@@ -51,15 +51,15 @@ def save_shards(checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
     sharded: dict[str, Tensor] = {}
     places: dict[str, Place] = {}
 
-    def without(value: Any, place: Place) -> Any:
+    def without(value: Any, keys: Place) -> Any:
         if isinstance(value, Mapping):
-            inner = {key: without(item, [*place, key]) for key, item in value.items()}
+            inner = {key: without(item, [*keys, key]) for key, item in value.items()}
             return {key: item for key, item in inner.items() if not isinstance(item, DTensor)}
         if isinstance(value, list):
-            return [without(item, [*place, number]) for number, item in enumerate(value)]
+            return [without(item, [*keys, number]) for number, item in enumerate(value)]
         if isinstance(value, DTensor):
             key = str(len(sharded))
-            sharded[key], places[key] = value, place
+            sharded[key], places[key] = value, keys
         return value
 
     rest = without(checkpoint, [])
@@ -72,9 +72,9 @@ def save_shards(checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
         shutil.rmtree(path, ignore_errors=True)
         causes = [cause for _, (cause, _) in sorted(error.failures.items())]
         raise OSError(f"could not save the shards of a checkpoint in {path}: {causes[0]}") from error
-    own = {file.name: digest_of(file) for file in path.iterdir() if _writer_of(file.name) == rank}
+    hashes_here = {file.name: digest_of(file) for file in path.iterdir() if _writer_of(file.name) == rank}
     hashes: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(hashes, own)
+    torch.distributed.all_gather_object(hashes, hashes_here)
     files = {file: value for of_rank in hashes for file, value in of_rank.items()}
     return rest | {SHARDS: {"folder": name[0], "files": files, "places": places}}
 
@@ -108,7 +108,7 @@ def with_shards(content: dict[str, Any], path: Path, template: Template | None =
     try:
         tensors: dict[str, Tensor] = {}
         for key, described in read_metadata(folder / METADATA).state_dict_metadata.items():
-            make = template or (lambda place, size, dtype: torch.empty(size, dtype=dtype))
+            make = template or (lambda keys, size, dtype: torch.empty(size, dtype=dtype))
             tensors[key] = make(places[key], described.size, described.properties.dtype)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a single process reads, and what torch says to its developers
@@ -163,10 +163,10 @@ def first_line(error: BaseException) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
-def _put(content: Any, place: Place, tensor: Tensor) -> None:
-    for key in place[:-1]:
+def _put(content: Any, keys: Place, tensor: Tensor) -> None:
+    for key in keys[:-1]:
         content = content.setdefault(key, {}) if isinstance(content, dict) else content[key]
-    content[place[-1]] = tensor
+    content[keys[-1]] = tensor
 
 
 def shards_of(path: Path) -> str | None:
@@ -189,9 +189,9 @@ def copy_shards(source: Path, target: Path) -> None:
 
 def remove_unused(folder: Path) -> None:
     """Removes the shards that no checkpoint file in the folder names, such as those of a killed save."""
-    there = [path for path in folder.glob("shards-*") if path.is_dir()]
-    if there:
+    folders = [path for path in folder.glob("shards-*") if path.is_dir()]
+    if folders:
         used = {shards_of(path) for path in folder.glob("*.ckpt")}
-        for path in there:
+        for path in folders:
             if path.name not in used:
                 shutil.rmtree(path, ignore_errors=True)

@@ -95,7 +95,7 @@ def find_own_parts(verb: str, arguments: Sequence[str]) -> None:
     script = [os.path.dirname(sys.argv[0]) or "."] if os.path.isfile(sys.argv[0]) else []  # not with `python -c`
     typed = [*script, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     is_typed = os.path.realpath(here) in map(os.path.realpath, filter(None, typed))
-    is_trusted = bool(os.environ.get(TRUST)) or any(it.lower() == "trust_code=true" for it in arguments)
+    is_trusted = bool(os.environ.get(TRUST)) or any(argument.lower() == "trust_code=true" for argument in arguments)
     is_clone = verb == "figures" and os.path.isdir("experiments/papers")  # where the code of this verb is
     leave_out(here)
     if (verb in VERBS_OF_OWN_SETTINGS or is_typed or is_trusted or is_clone) and not lies_in_run(Path(here)):

@@ -17,7 +17,7 @@ from attnorm.models.hub_files import kind_of, weight_files
 from attnorm.models.load_weights import LoadReport, load_into, read_shape, read_weights
 from attnorm.parts import TARGET, Problems, options_of
 from attnorm.run.checkpoint import BEST, read_checkpoint
-from attnorm.run.integrity import listed, not_finite, parameters_of
+from attnorm.run.integrity import first_problems, nonfinite_tensors, parameters_of
 from attnorm.run.run import Run
 from attnorm.schema import parameters, value_problems
 
@@ -45,55 +45,52 @@ def resolve_init(cfg: dict, checkpoint: Path | None = None) -> dict:
     if not isinstance(model.get("init"), str):
         return cfg
     key = f"model.init={model['init']}"
-    own = kind_of_model(model)
-    if own is None:
+    kind = kind_of_model(model)
+    if kind is None:
         raise ConfigError([Problem.about("model.init", f"{key}: this model cannot start from trained weights")])
     try:
         resumed = checkpoint is not None and Run.of_checkpoint(checkpoint).exists
-        folder = Run.of_checkpoint(checkpoint).folder if checkpoint and resumed else folder_of(model["init"])
-        if not resumed and not Run(folder).exists:
-            weight_files(folder)  # raises DataError if no file is found
-        elif not resumed and not (best := Run(folder).checkpoint_file(BEST)).is_file():
+        start = Run.of_checkpoint(checkpoint) if checkpoint and resumed else Run(folder_of(model["init"]))
+        if not resumed and not start.exists:
+            weight_files(start.folder)  # raises DataError if no file is found
+        elif not resumed and not (best := start.checkpoint_file(BEST)).is_file():
             raise DataError(f"no checkpoint {best}")
-        if (found := kind_there(folder)) != own:
-            raise DataError(f"has the weights of {STACKS[found]}, but this model is {STACKS[own]}")
-        there, kind = shape_of(folder), tokenizer_there(folder)
+        if (kind_of_start := kind_of_weights(start)) != kind:
+            raise DataError(f"has the weights of {STACKS[kind_of_start]}, but this model is {STACKS[kind]}")
+        shape, trained_with = shape_of(start), tokenizer_of(start)
     except ValueError as error:
         raise ConfigError([f"{key}: {error}"]) from error
     if tokenizer.get("file") is None or (resumed and not Path(str(tokenizer["file"])).exists()):
-        kept = {"lowercase": tokenizer.get("lowercase")} if kind is WordPiece else {}
-        tokenizer = {TARGET: f"{kind.__module__}.{kind.__qualname__}", "file": str(folder), **kept}
+        kept = {"lowercase": tokenizer.get("lowercase")} if trained_with is WordPiece else {}
+        path = f"{trained_with.__module__}.{trained_with.__qualname__}"
+        tokenizer = {TARGET: path, "file": str(start.folder), **kept}
     problems = []
     for name in ("max_source", "max_target"):
-        most, asked = there["positions_there"], model.get(name)
+        most, asked = shape["position_limit"], model.get(name)
         if most is not None:
-            most = there.get(name, most)  # a run with a decoder has two tables
+            most = shape.get(name, most)  # a run with a decoder has two tables
         if isinstance(asked, int) and most is not None and asked > most:
             problems.append(f"model.{name}={asked}: {key} has {most} positions")
     try:
-        cls, pieces = tokenizer_class(tokenizer), _pieces_of(tokenizer)
+        if wrong := check_tokenizer(tokenizer):
+            raise ConfigError(wrong)
+        cls = tokenizer_class(tokenizer)
+        pieces = cls.from_settings(None, **options_of(tokenizer)).vocab_size
     except ValueError as error:
         problems += str(error).splitlines()
     else:
-        if not issubclass(cls, kind):
-            trained = f"{key} was trained with {kind.__name__}; leave tokenizer.file out"
+        if not issubclass(cls, trained_with):
+            trained = f"{key} was trained with {trained_with.__name__}; leave tokenizer.file out"
             problems.append(f"tokenizer.file={tokenizer['file']}: for {cls.__name__}, but {trained}")
-        elif pieces != there["vocab_size"]:
-            trained = f"{key} was trained with {there['vocab_size']:,}"
+        elif pieces != shape["vocab_size"]:
+            trained = f"{key} was trained with {shape['vocab_size']:,}"
             problems.append(f"tokenizer.file={tokenizer['file']}: {pieces:,} pieces, but {trained}")
     if problems:
         raise ConfigError(problems)
-    shape = {name: there[name] for name in SHAPE if name in there}
+    fixed = {name: shape[name] for name in SHAPE if name in shape}
     if "decoder_layers" in model:
-        shape["decoder_layers"] = there.get("decoder_layers") or shape["encoder_layers"]
-    return {**cfg, "model": {**model, **shape}, "tokenizer": tokenizer}
-
-
-def _pieces_of(tokenizer: dict) -> int:
-    """The vocabulary size of a tokenizer that is read from a file. Raises DataError if it is not a tokenizer."""
-    if problems := check_tokenizer(tokenizer):
-        raise ConfigError(problems)
-    return tokenizer_class(tokenizer).from_settings(None, **options_of(tokenizer)).vocab_size
+        fixed["decoder_layers"] = shape.get("decoder_layers") or fixed["encoder_layers"]
+    return {**cfg, "model": {**model, **fixed}, "tokenizer": tokenizer}
 
 
 def folder_of(init: str) -> Path:
@@ -120,21 +117,24 @@ def kind_of_model(model: Mapping[str, Any]) -> str | None:
     return "gpt2" if cls is not None and issubclass(cls, GPT) else None
 
 
-def kind_there(folder: Path) -> str:
-    """Which weights a folder has, a key of `STACKS`. Raises DataError for those from which no model can start."""
-    if not Run(folder).exists:
-        return kind_of(folder)
-    model = Run(folder).config["model"]
+def kind_of_weights(start: Run) -> str:
+    """Which weights a folder has, a key of `STACKS`. Raises DataError for those from which no model can start.
+
+    start: a run, or a folder with a model of Hugging Face, as below.
+    """
+    if not start.exists:
+        return kind_of(start.folder)
+    model = start.config["model"]
     if (kind := kind_of_model(model)) is None:
         raise DataError(f"a run of {model.get(TARGET)}, which has no encoder to start from")
     return kind
 
 
-def shape_of(folder: Path) -> dict:
-    """Options of the model that the weights in a folder fix, with positions_there (None: no limit) and vocab_size."""
-    if not Run(folder).exists:
-        return read_shape(folder)
-    model = Run(folder).config["model"]
+def shape_of(start: Run) -> dict:
+    """Options of the model that the weights in a folder fix, with position_limit (None: no limit) and vocab_size."""
+    if not start.exists:
+        return read_shape(start.folder)
+    model = start.config["model"]
     decoder_only = kind_of_model(model) == "gpt2"
     known = parameters(GPTConfig if decoder_only else TransformerConfig)
     for name in model.keys() & known.keys():
@@ -144,19 +144,18 @@ def shape_of(folder: Path) -> dict:
     for name in [name for name in ("positions", longest) if name not in model]:
         raise DataError(f"config.yaml: model.{name} is missing")
     positions = model[longest] if model["positions"] == "learned" else None
-    pieces = tokenizer_there(folder).load(folder).vocab_size
-    if decoder_only:
-        return {**model, "positions_there": positions, "vocab_size": pieces}
-    defaults = {"norm_eps": 1e-5, "type_vocab_size": 0, "residual": True}  # of runs whose model had no such key
-    return {**defaults, **model, "positions_there": positions, "vocab_size": pieces}
+    # of runs of an encoder whose model had no such key
+    defaults = {} if decoder_only else {"norm_eps": 1e-5, "type_vocab_size": 0, "residual": True}
+    pieces = tokenizer_of(start).load(start.folder).vocab_size
+    return {**defaults, **model, "position_limit": positions, "vocab_size": pieces}
 
 
-def tokenizer_there(folder: Path) -> type[Tokenizer]:
+def tokenizer_of(start: Run) -> type[Tokenizer]:
     """The class of the tokenizer in a folder with weights. Raises DataError for a run with one of another kind."""
-    if not Run(folder).exists:
-        return ByteBPE if kind_of(folder) == "gpt2" else WordPiece
+    if not start.exists:
+        return ByteBPE if kind_of(start.folder) == "gpt2" else WordPiece
     for kind in TOKENIZERS:
-        if (folder / kind.FILE).is_file():
+        if (start.folder / kind.FILE).is_file():
             return kind
     raise DataError("only the tokenizers of runs with tokenizer=sentencepiece, wordpiece or gpt2 can be taken over")
 
@@ -167,24 +166,8 @@ def load_pretrained(model: torch.nn.Module, init: str) -> LoadReport:
         run = Run(folder_of(init))
         best = run.checkpoint_file(BEST)
         tensors = parameters_of(read_checkpoint(best)) if run.exists else read_weights(run.folder)
-        if broken := not_finite(tensors):
-            raise DataError(f"the weights are not finite: {listed(broken)}")
+        if broken := nonfinite_tensors(tensors):
+            raise DataError(f"the weights are not finite: {first_problems(broken)}")
         return load_into(model, tensors)
     except ValueError as error:
         raise ConfigError([f"model.init={init}: {error}"]) from error
-
-
-def describe(filled: LoadReport, init: str) -> str:
-    """Lists the tensors that were loaded, initialized randomly and not used, in a few lines."""
-
-    def grouped(names: list[str]) -> str:
-        groups = dict.fromkeys(".".join(part for part in name.split(".") if not part.isdigit()) for name in names)
-        shown = list(groups)
-        return ", ".join(shown[:12]) + ", ..." * (len(shown) > 12)
-
-    lines = [f"{len(filled.loaded):,} tensors from {init}"]
-    if filled.missing:
-        lines.append(f"  not there, start anew ({len(filled.missing)}): {grouped(filled.missing)}")
-    if filled.unused:
-        lines.append(f"  there, not used ({len(filled.unused)}): {grouped(filled.unused)}")
-    return "\n".join(lines)

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from attnorm.errors import ConfigError, Problem, key_of
 from attnorm.imports import nearest
-from attnorm.schema import EMPTY, build, convert, option_problems, parameters, value_problems
+from attnorm.schema import EMPTY, build_checked, converted_value, option_problems, parameters, value_problems
 from attnorm.spec.compose import Setting, is_misread, parsed, settings_of
 
 Keys = TypeVar("Keys")
@@ -110,7 +110,7 @@ def read(
     wrong = frozenset(map(key_of, problems)) & own.keys()
     if not wrong & needed:
         right = {key: value for key, value in values.items() if key not in wrong}
-        command = Command(build("", keys, right), frozenset(typed), tuple(changes), wrong)
+        command = Command(build_checked("", keys, right), frozenset(typed), tuple(changes), wrong)
         found = list(check(command))
         problems = [it for it in problems if key_of(it) not in {*map(key_of, found)} - {""}] + found
     if problems:
@@ -156,7 +156,7 @@ def fitting(value: Any, text: str, annotation: Any) -> Any:
     texts = list(map(str, value)) if isinstance(value, list) else text
     for candidate in (value, texts, [value], [texts]) if value is not None else ():
         try:
-            convert(candidate, annotation)
+            converted_value(candidate, annotation)
         except ValidationError:
             continue
         return candidate

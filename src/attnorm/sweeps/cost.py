@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from attnorm.errors import ConfigError, Problem, RunError
-from attnorm.run.folder import SWEEP_FILE, read_json
+from attnorm.run.folder import SWEEP_FILE, read_record
 from attnorm.run.key import NOT_PART
 from attnorm.sweeps.jobs import Job, override_key
 from attnorm.sweeps.state import Journal
@@ -95,7 +95,7 @@ def check_machines(jobs: Sequence[Job], kind: str) -> None:
 
 def recorded_costs(folder: Path, kind: str) -> list[ArmCost]:
     """The costs of the arms that a sweep folder has recorded. Raises ConfigError if their budget is of another kind."""
-    record = read_json(folder / SWEEP_FILE).get("cost")
+    record = read_record(folder / SWEEP_FILE).get("cost")
     if not record:
         return []
     if record["kind"] != kind:

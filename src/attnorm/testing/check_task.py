@@ -54,12 +54,12 @@ def check_task(
     folder = Path(tempfile.mkdtemp(prefix="attnorm-check-"))
     try:
         arguments = [f"task={task}", *overrides]
-        own = Path(config_dir) if config_dir else own_folder()
-        runs = TaskRuns(arguments, own, folder, files, row_loss, processes)
+        config_folder = Path(config_dir) if config_dir else own_folder()
+        runs = TaskRuns(arguments, config_folder, folder, files, row_loss, processes)
         report = Report(f"task={task}: {len(chosen)} properties")
         say(report.title)
         for name in chosen:
-            cause = next((it.name for it in report.failures if it.name == a_run_finishes.__name__), None)
+            cause = next((failure.name for failure in report.failures if failure.name == a_run_finishes.__name__), None)
             meaning = (PROPERTIES[name].__doc__ or "").strip()
             result = _result_of(name, meaning, runs) if cause is None else Result(name, "not tested", meaning, cause)
             report.results.append(result)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from attnorm.analysis.scores import ExampleTable, corpus_metrics_of, read_table
-from attnorm.attention.testing.report import Failure, Skip, compare
+from attnorm.attention.testing.report import Failure, Skip, expect_close
 from attnorm.cli.evaluate import evaluate
 from attnorm.errors import ConfigError
 from attnorm.run.checkpoint import BEST, LAST, read_checkpoint
@@ -56,27 +56,29 @@ ROUNDING = {"rtol": 1e-6, "atol": 1e-7}
 def a_run_finishes(runs: TaskRuns) -> None:
     """A run makes its updates, and its summary has finite metrics, the one that selects the best checkpoint too."""
     summary = Run(runs.straight).summary
-    found = {name: summary.get(name) for name in ("state", "steps")}
-    if found != {"state": "finished", "steps": UPDATES}:
-        raise Failure(f"summary.json: expected state=finished and steps={UPDATES}, got {found}")
+    state = {name: summary.get(name) for name in ("state", "steps")}
+    if state != {"state": "finished", "steps": UPDATES}:
+        raise Failure(f"summary.json: expected state=finished and steps={UPDATES}, got {state}")
     metrics, monitor = summary["validation"]["metrics"], summary["monitor"].removeprefix("val/")
     for name in filter(None, (monitor, summary["primary"], "loss")):
         if name not in metrics:
             raise Failure(f"summary.json: expected the metric {name}, got {', '.join(metrics)}")
-    compare(torch.tensor(list(metrics.values())).isfinite(), torch.ones(len(metrics)), "finite", f"{list(metrics)}")
+    expect_close(
+        torch.tensor(list(metrics.values())).isfinite(), torch.ones(len(metrics)), "finite", f"{list(metrics)}"
+    )
 
 
 def a_run_leaves_exactly_its_files(runs: TaskRuns) -> None:
     """A run folder holds the files of every run, what the task and the tokenizer save, and nothing unexpected."""
-    found = files_of(runs.straight)
+    file_names = files_of(runs.straight)
     with tempfile.TemporaryDirectory() as folder:
         runs.best.split.tokenizer.save(Path(folder))
         runs.best.task.save(Path(folder))
         saved = files_of(Path(folder))
     expected = FILES | saved | set(runs.files or ())
-    if missing := sorted(expected - found):
+    if missing := sorted(expected - file_names):
         raise Failure(f"missing: {', '.join(missing)}")
-    if runs.files is not None and (others := sorted(found - expected)):
+    if runs.files is not None and (others := sorted(file_names - expected)):
         raise Failure(f"not promised: {', '.join(others)}")
 
 
@@ -87,15 +89,15 @@ def the_loss_is_that_of_the_rows_one_by_one(runs: TaskRuns) -> None:
     )
     table, metrics = predictions_of(runs.exact_run), Run(runs.exact_run).scores
     expected = torch.tensor([sum(losses) / sum(sizes)])
-    compare(torch.tensor([metrics["loss"]]).double(), expected, "loss", "summary.json", **FLOAT32)
+    expect_close(torch.tensor([metrics["loss"]]).double(), expected, "loss", "summary.json", **FLOAT32)
     if table is None:
         return
     recorded = torch.tensor(table["loss_sum"], dtype=torch.float64)
     of_tokens = recorded.sum() / sum(table["n_tokens"])
-    compare(of_tokens[None], expected, "sum of loss_sum / sum of n_tokens", "predictions", **FLOAT32)
+    expect_close(of_tokens[None], expected, "sum of loss_sum / sum of n_tokens", "predictions", **FLOAT32)
     if len(recorded) == len(losses):
         alone = torch.tensor(losses, dtype=torch.float64) * (sum(table["n_tokens"]) / sum(sizes))
-        compare(recorded, alone, "loss_sum of row ", "predictions", **FLOAT32)
+        expect_close(recorded, alone, "loss_sum of row ", "predictions", **FLOAT32)
 
 
 def the_table_of_examples_gives_the_metrics(runs: TaskRuns) -> None:
@@ -107,9 +109,11 @@ def the_table_of_examples_gives_the_metrics(runs: TaskRuns) -> None:
         raise Skip("it records no examples, so its runs cannot be compared: `score` returns no Predictions")
     table = ExampleTable(rows, "validation", corpus_metrics_of(run))
     for name in [name for name in table.metrics() if name in reported]:
-        found, expected = (torch.tensor([it]) for it in (table.overall(name, list(rows.index)), reported[name]))
+        from_rows, expected = (
+            torch.tensor([value]) for value in (table.overall(name, list(rows.index)), reported[name])
+        )
         allowed = 1e-6 if name in LOWER_IS_BETTER else 0.0051  # official scores are in percent with two decimals
-        compare(found, expected, f"{name} of the table", "summary.json has another", atol=allowed)
+        expect_close(from_rows, expected, f"{name} of the table", "summary.json has another", atol=allowed)
 
 
 def the_best_checkpoint_is_that_of_the_monitored_metric(runs: TaskRuns) -> None:
@@ -120,9 +124,11 @@ def the_best_checkpoint_is_that_of_the_monitored_metric(runs: TaskRuns) -> None:
     planned = {f"val/{monitor}": {first: 2.0, last: 1.0} if mode == "max" else {first: 1.0, last: 2.0}}
     for name in summary["validation"]["metrics"].keys() - {monitor}:
         planned[f"val/{name}"] = {first: 2.0, last: 1.0} if name in LOWER_IS_BETTER else {first: 1.0, last: 2.0}
-    found = Run(runs.planned(planned)).summary["best_step"]
-    if found != first:
-        raise Failure(f"{monitor} was best ({mode}) after update {first}, but the best checkpoint is that of {found}")
+    best_step = Run(runs.planned(planned)).summary["best_step"]
+    if best_step != first:
+        raise Failure(
+            f"{monitor} was best ({mode}) after update {first}, but the best checkpoint is that of {best_step}"
+        )
 
 
 def evaluating_again_gives_the_same(runs: TaskRuns) -> None:
@@ -177,7 +183,7 @@ def two_processes_share_an_update(runs: TaskRuns) -> None:
     compare_divided(runs.exact_run, together)
     scores = [Run(run).scores for run in (runs.exact_run, together)]
     for name, value in scores[0].items():
-        compare(torch.tensor([scores[1][name]]), torch.tensor([value]), name, "summary.json", rtol=1e-6, atol=1e-6)
+        expect_close(torch.tensor([scores[1][name]]), torch.tensor([value]), name, "summary.json", rtol=1e-6, atol=1e-6)
 
 
 def the_company_of_an_example_does_not_change_its_loss(runs: TaskRuns) -> None:
@@ -189,15 +195,17 @@ def the_company_of_an_example_does_not_change_its_loss(runs: TaskRuns) -> None:
         [loss_in_training(runs.best.module, runs.best.batch([row])) for row in rows],
     )
     where = f"rows {rows} of the validation split, with {lengths[rows].tolist()} tokens"
-    compare(torch.tensor([float(size)]), torch.tensor([float(sum(it for _, it in alone))]), "size", where)
+    expect_close(torch.tensor([float(size)]), torch.tensor([float(sum(count for _, count in alone))]), "size", where)
     expected = torch.tensor([sum(loss for loss, _ in alone)], dtype=torch.float64)
-    compare(torch.tensor([together], dtype=torch.float64), expected, "loss", where, **FLOAT32)
+    expect_close(torch.tensor([together], dtype=torch.float64), expected, "loss", where, **FLOAT32)
 
 
 def every_parameter_is_trained(runs: TaskRuns) -> None:
     """Every parameter has a gradient in some update; with several processes, the others would wait for it."""
     updates = gradients_of(runs.exact_run, UPDATES)
-    trained = {name for gradients in updates for name, it in gradients.items() if it is not None and it.any()}
+    trained = {
+        name for gradients in updates for name, gradient in gradients.items() if gradient is not None and gradient.any()
+    }
     if left := sorted(updates[0].keys() - trained - {DIVISOR}):
         raise Failure(f"without a gradient in {UPDATES} updates: {', '.join(left)}")
 
@@ -254,7 +262,7 @@ def compare_divided(whole: Path, divided: Path) -> None:
         for name, gradient in first.items():
             other = second[name]
             if gradient is not None and other is not None:
-                compare(other, gradient, f"gradient of {name}", f"update {update}", **ROUNDING)
+                expect_close(other, gradient, f"gradient of {name}", f"update {update}", **ROUNDING)
             elif gradient is not other:
                 raise Failure(f"update {update}: gradient of {name}: only one of both runs has it")
     if not any(differing(first, second) for first, second in updates):

@@ -28,8 +28,8 @@ def scores_of(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def files_of(run: Path) -> set[str]:
     """The paths of the files in a run folder, without kept gradients."""
-    found = {path.relative_to(run) for path in run.rglob("*") if path.is_file()}
-    return {str(path) for path in found if path.parts[0] != GRADIENTS}
+    files = {path.relative_to(run) for path in run.rglob("*") if path.is_file()}
+    return {str(path) for path in files if path.parts[0] != GRADIENTS}
 
 
 def predictions_of(run: Path, stem: str = "validation") -> dict[str, list] | None:
@@ -48,7 +48,9 @@ def without(table: dict[str, list] | None, column: str) -> dict[str, list] | Non
 def curves_of(path: Path) -> list[list[tuple[str, str]]]:
     """The values in a CSV file of a run, sorted, without those that depend on the speed of the machine."""
     rows = read_csv(path) if path.exists() else []
-    return sorted(sorted((key, it) for key, it in row.items() if it and key not in TIMING_COLUMNS) for row in rows)
+    return sorted(
+        sorted((key, value) for key, value in row.items() if value and key not in TIMING_COLUMNS) for row in rows
+    )
 
 
 def tensors_of(states: Any, prefix: str = "") -> dict[str, Tensor]:
@@ -56,7 +58,7 @@ def tensors_of(states: Any, prefix: str = "") -> dict[str, Tensor]:
     if isinstance(states, Tensor):
         return {prefix: states}
     items = states.items() if isinstance(states, Mapping) else enumerate(states) if isinstance(states, list) else ()
-    return {name: it for key, value in items for name, it in tensors_of(value, f"{prefix}/{key}").items()}
+    return {name: tensor for key, value in items for name, tensor in tensors_of(value, f"{prefix}/{key}").items()}
 
 
 def differing(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> list[str]:

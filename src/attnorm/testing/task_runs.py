@@ -199,9 +199,11 @@ def keeping_gradients(folder: Path) -> Iterator[None]:
     def keep(module: TrainingModule, *_: object) -> None:
         if module.trainer.is_global_zero:
             folder.mkdir(parents=True, exist_ok=True)
-            found = {name: it.grad for name, it in module.model.named_parameters() if it.requires_grad}
-            found[DIVISOR] = torch.as_tensor(module.update[0].batch["divisor"])
-            torch.save(found, folder / f"{module.trainer.global_step + 1}.pt")
+            gradients = {
+                name: parameter.grad for name, parameter in module.model.named_parameters() if parameter.requires_grad
+            }
+            gradients[DIVISOR] = torch.as_tensor(module.update[0].batch["divisor"])
+            torch.save(gradients, folder / f"{module.trainer.global_step + 1}.pt")
 
     with before(TrainingModule, "on_before_optimizer_step", keep):
         yield

@@ -12,7 +12,7 @@ from attnorm.errors import SaveError
 from attnorm.run.checkpoint import (
     LAST,
     UNFINISHED,
-    checked,
+    checked_content,
     intact,
     keep_previous,
     load_verified,
@@ -60,7 +60,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         with naming_the_intact(path):
             content = load_verified(path)
             bare = isinstance(content, dict) and "state_dict" not in content
-            return content if bare else checked(content, path)
+            return content if bare else checked_content(content, path)
 
 
 def root_cause(error: BaseException) -> BaseException:

@@ -23,7 +23,7 @@ from attnorm.run import warm_start
 from attnorm.run.checkpoint import BEST, LAST, load_weights, naming_the_reason, read_checkpoint, replace_by_copy
 from attnorm.run.folder import locked
 from attnorm.run.integrity import recorded_digest
-from attnorm.run.opening import read_tokenizer
+from attnorm.run.opening import tokenizer_of_run
 from attnorm.run.resume import deciding
 from attnorm.run.run import Run
 from attnorm.run.writing import RunWriter
@@ -187,7 +187,7 @@ def own_tokenizer(config: ResolvedConfig) -> Tokenizer | None:
     if config.checkpoint is None or not config.tokenizer.cls.needs_training(config.tokenizer.options):
         return None
     run = Run.of_checkpoint(config.checkpoint)
-    return read_tokenizer(run.folder, config) if (run.folder / config.tokenizer.cls.FILE).is_file() else None
+    return tokenizer_of_run(run.folder, config) if (run.folder / config.tokenizer.cls.FILE).is_file() else None
 
 
 def build_model(task: Task, tokenizer: Tokenizer, show: bool) -> torch.nn.Module:
@@ -196,7 +196,7 @@ def build_model(task: Task, tokenizer: Tokenizer, show: bool) -> torch.nn.Module
     if start and task.cfg.checkpoint is None:
         filled = warm_start.load_pretrained(model, start)
         if show:
-            console.show_lines(warm_start.describe(filled, start))
+            console.show_lines(filled.summary(start))
     return model
 
 

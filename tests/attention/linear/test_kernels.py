@@ -124,7 +124,7 @@ def fresh(monkeypatch):
 
 
 def offer(monkeypatch, *found):
-    monkeypatch.setattr(kernels, "candidates", lambda *case: list(found))
+    monkeypatch.setattr(kernels, "candidate_kernels", lambda *case: list(found))
 
 
 def gradients_of(attend, dtype=torch.float64):
@@ -360,7 +360,7 @@ def test_a_check_on_fake_tensors_does_not_spoil_the_outcome():
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
-        tiles.forward(*(torch.randn(1, 2, 5, 8) for _ in range(3)), None, 0.3, False)
+        tiles.tiled_forward(*(torch.randn(1, 2, 5, 8) for _ in range(3)), None, 0.3, False)
     assert kernels.self_checks()["cpu float32 8"]["kernel"] == "flash_attention_for_cpu"
 
 
@@ -368,12 +368,12 @@ def test_during_the_capture_of_a_graph_nothing_is_checked(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     monkeypatch.setattr(kernels, "disagreement", lambda *_: pytest.fail("a check waits for the GPU"))
     q = type("OnGpu", (), {"device": torch.device("cuda:0"), "dtype": torch.bfloat16, "shape": (1, 1, 5, 8)})()
-    assert kernels.choose(q, True) is kernels.FALLBACK and kernels.self_checks() == {}
+    assert kernels.kernel_for(q, True) is kernels.FALLBACK and kernels.self_checks() == {}
 
 
 def test_the_candidates_of_a_gpu():
     def names(dtype, width=64):
-        return [kernel.name for kernel in kernels.candidates(torch.device("cuda:0"), dtype, width)]
+        return [kernel.name for kernel in kernels.candidate_kernels(torch.device("cuda:0"), dtype, width)]
 
     assert names(torch.bfloat16) == names(torch.float16) == ["flash_attention", "efficient_attention"]
     assert names(torch.float32) == ["efficient_attention"]
@@ -423,12 +423,14 @@ def test_torch_finds_no_fault_with_the_operators(dtype, bias):
         needed = bias == "bias with gradient"
         q, k, v, b = operator_inputs(dtype, bias != "no bias", needed, n_queries, n_keys, contiguous)
         of_grad = randn(*q.shape, seed=5, dtype=dtype)
-        out, total = operators.attention(*(x if x is None else x.detach() for x in (q, k, v, b)), 0.3, causal, False)
+        out, total = operators.attention_operator(
+            *(x if x is None else x.detach() for x in (q, k, v, b)), 0.3, causal, False
+        )
         fixed = [x if x is None else x.detach() for x in (q, k, v, b, out, total)]
         mean, grad = torch.randn_like(fixed[0]), torch.randn_like(total)
         calls = {
-            operators.attention: (q, k, v, b, 0.3, causal, causal),
-            operators.logsumexp: (q, k, b, 0.3),
+            operators.attention_operator: (q, k, v, b, 0.3, causal, causal),
+            operators.logsumexp_operator: (q, k, b, 0.3),
             operators.attention_backward: (of_grad, grad if causal else None, *fixed, 0.3, causal, needed),
             operators.logsumexp_backward: (grad, *fixed[:2], fixed[3], mean, total, 0.3, needed),
         }

@@ -245,7 +245,7 @@ class InChannelsOnCPU(flash.InChannels):
 
 @pytest.fixture
 def channels(monkeypatch):
-    monkeypatch.setattr(kernels, "candidates", lambda *case: [InChannelsOnCPU()])
+    monkeypatch.setattr(kernels, "candidate_kernels", lambda *case: [InChannelsOnCPU()])
     kernels.forget()
     yield
     assert {outcome["kernel"] for outcome in kernels.self_checks().values()} == {"in_channels_on_cpu"}

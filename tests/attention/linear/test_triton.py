@@ -196,7 +196,7 @@ def test_the_self_check_sees_planted_faults(fault, small, tmp_path, monkeypatch)
 
 
 def names(device="cuda:0", dtype=torch.bfloat16, width=64):
-    return [kernel.name for kernel in kernels.candidates(torch.device(device), dtype, width)]
+    return [kernel.name for kernel in kernels.candidate_kernels(torch.device(device), dtype, width)]
 
 
 def test_the_kernels_are_off_unless_they_are_requested(monkeypatch):

@@ -14,7 +14,7 @@ from attnorm.analysis.arms import as_number
 from attnorm.analysis.report.charts import Figure, scatter
 from attnorm.analysis.report.drawings import title_of_curve
 from attnorm.analysis.report.tables import Cell, Column, Table, number
-from attnorm.run.folder import EVENTS, SWEEP_FILE, read_json
+from attnorm.run.folder import EVENTS, SWEEP_FILE, read_record
 from attnorm.run.run import Run
 from attnorm.wording import counted
 
@@ -49,7 +49,7 @@ def searches_of(runs: Sequence[Run]) -> tuple[list[Search], list[Run]]:
         folders.setdefault(run.folder.parent, []).append(run)
     searches, others = list[Search](), list[Run]()
     for folder, its in folders.items():
-        content = read_json(folder / SWEEP_FILE).get("search") if (folder / EVENTS).is_file() else None
+        content = read_record(folder / SWEEP_FILE).get("search") if (folder / EVENTS).is_file() else None
         try:
             searches += [search_of(f"search-{len(searches) + 1}", content)] if content and len(its) > 1 else []
             others += [] if content and len(its) > 1 else its

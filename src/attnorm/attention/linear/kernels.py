@@ -40,7 +40,7 @@ _warned: set[tuple[str, str]] = set()
 _lock = threading.Lock()
 
 
-def candidates(device: torch.device, dtype: torch.dtype, width: int) -> list[Kernel]:
+def candidate_kernels(device: torch.device, dtype: torch.dtype, width: int) -> list[Kernel]:
     """The fused kernels that may serve, the fastest one of torch first, after the one in Triton if it is requested.
 
     Raises ValueError for another request than that one.
@@ -61,7 +61,7 @@ def triton_is_requested() -> bool:
     return request == "triton"
 
 
-def choose(q: Tensor, causal: bool) -> Kernel:
+def kernel_for(q: Tensor, causal: bool) -> Kernel:
     """The kernel for the device, dtype and head width of `q` (B, H, N, D), with or without a causal mask."""
     case = q.device, q.dtype, q.shape[-1], causal
     return _chosen.get(case) or _decide(case)
@@ -106,7 +106,7 @@ def _decide(case: Case) -> Kernel:
     with _lock:
         if case not in _chosen:
             refused: dict[str, str] = {}
-            for kernel in candidates(*case[:3]):
+            for kernel in candidate_kernels(*case[:3]):
                 if (reason := check(kernel, case)) is None:
                     break
                 refused[kernel.name] = reason

@@ -38,7 +38,7 @@ def logsumexp(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor
     """
     q, k = _rows(q, k)
     bias = None if bias is None else bias.to(torch.promote_types(k.dtype, torch.float32))
-    return operators.logsumexp(q, k, _spread(bias, k), scale)[0].unsqueeze(-2)
+    return operators.logsumexp_operator(q, k, _spread(bias, k), scale)[0].unsqueeze(-2)
 
 
 def _attention(
@@ -52,7 +52,7 @@ def _attention(
         q, k = F.pad(q, (0, missing)), F.pad(k, (0, missing))
     elif missing < 0:
         v = F.pad(v, (0, -missing))
-    output, total = operators.attention(q, k, v, _spread(bias, k), scale, causal, total_needs_grad)
+    output, total = operators.attention_operator(q, k, v, _spread(bias, k), scale, causal, total_needs_grad)
     return output[..., :width], total
 
 

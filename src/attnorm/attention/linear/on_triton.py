@@ -84,7 +84,7 @@ def launch(
         return
     of_rows = [None if x is None else x.stride()[:3] for x in strides]
     sizes = scale, heads, queries, keys
-    compiled_for = constants(kernel, q.dtype, width, causal) | options(size)
+    compiled_for = constants(kernel, q.dtype, width, causal) | compiler_options(size)
     program = getattr(load_kernels(q.device), kernel)
     with torch.cuda.device_of(q):
         program[(batch * heads * blocks,)](*tensors, *of_rows, *sizes, **compiled_for)
@@ -104,7 +104,7 @@ def constants(kernel: str, dtype: torch.dtype, width: int, causal: bool, hip: bo
     }
 
 
-def options(size: Blocks) -> dict[str, Any]:
+def compiler_options(size: Blocks) -> dict[str, Any]:
     """The options of the compiler. Its default for fused multiply-adds changes between versions."""
     return {"num_warps": size.warps, "num_stages": size.stages, "enable_fp_fusion": True}
 

@@ -19,11 +19,11 @@ from attnorm.attention.linear.flash import Call, empty_like, heads_inside
 
 
 @torch.library.custom_op("attnorm::attention", mutates_args=())
-def attention(
+def attention_operator(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, causal: bool, total_needs_grad: bool
 ) -> tuple[Tensor, Tensor]:
-    """`tiles.forward`: o (B, H, N, D) and l (B, H, N), which is differentiable if `total_needs_grad`."""
-    out, logsumexp = tiles.forward(q, k, v, bias, scale, causal)
+    """`tiles.tiled_forward`: o (B, H, N, D) and l (B, H, N), which is differentiable if `total_needs_grad`."""
+    out, logsumexp = tiles.tiled_forward(q, k, v, bias, scale, causal)
     return heads_inside(out), logsumexp
 
 
@@ -41,17 +41,17 @@ def attention_backward(
     causal: bool,
     bias_needs_grad: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`tiles.backward`."""
+    """`tiles.tiled_backward`."""
     call = Call(q, k, v, bias, out, logsumexp, scale, causal)
-    *grads, grad_bias = tiles.backward(grad_out, grad_logsumexp, call, bias_needs_grad)
+    *grads, grad_bias = tiles.tiled_backward(grad_out, grad_logsumexp, call, bias_needs_grad)
     grad_q, grad_k, grad_v = map(heads_inside, grads)
     return grad_q, grad_k, grad_v, logsumexp.new_empty(0) if grad_bias is None else grad_bias
 
 
 @torch.library.custom_op("attnorm::logsumexp", mutates_args=())
-def logsumexp(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+def logsumexp_operator(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
     """l (B, H, N), and sum_j p_ij k_j (B, H, N, D), which comes for free."""
-    mean_key, total = tiles.forward(q, k, k, bias, scale, causal=False)
+    mean_key, total = tiles.tiled_forward(q, k, k, bias, scale, causal=False)
     return total, heads_inside(mean_key)
 
 
@@ -86,7 +86,7 @@ def logsumexp_backward(
             queries, keys, values = (F.pad(x, (0, 1), value=c) for x, c in ((queries, 0.0), (keys, 0.0), (keys, 1.0)))
         values = (g * values).to(q.dtype)
         potentials = -logsumexp[:, heads].unsqueeze(-2)
-        sums, transposed = tiles.forward(queries, keys, values, potentials, scale, causal=False)
+        sums, transposed = tiles.tiled_forward(queries, keys, values, potentials, scale, causal=False)
         mass = transposed if bias is None else transposed + bias[:, heads, 0]
         sums = mass.exp().unsqueeze(-1) * sums  # (B, h, M, D + 1)
         grad_k[:, heads] = scale * sums[..., : k.shape[-1]]
@@ -105,7 +105,7 @@ def _empty_bias(logsumexp: Tensor, k: Tensor, needed: bool) -> Tensor:
     return logsumexp.new_empty((*k.shape[:2], 1, k.shape[-2]) if needed else (0,))
 
 
-@attention.register_fake
+@attention_operator.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
     return empty_like(q), _empty_total(q, bias)
 
@@ -116,7 +116,7 @@ def _(grad_out: Tensor, grad_logsumexp: Tensor | None, *call: Any) -> tuple[Tens
     return empty_like(q), empty_like(k), empty_like(v), _empty_bias(logsumexp, k, bias_needs_grad)
 
 
-@logsumexp.register_fake
+@logsumexp_operator.register_fake
 def _(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
     return _empty_total(q, bias), empty_like(q)
 
@@ -157,5 +157,5 @@ def _logsumexp_gradients(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor
     return *grads, grad_bias if needed else None, None
 
 
-attention.register_autograd(_attention_gradients, setup_context=_save_attention)
-logsumexp.register_autograd(_logsumexp_gradients, setup_context=_save_logsumexp)
+attention_operator.register_autograd(_attention_gradients, setup_context=_save_attention)
+logsumexp_operator.register_autograd(_logsumexp_gradients, setup_context=_save_logsumexp)

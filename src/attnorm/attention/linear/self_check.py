@@ -34,8 +34,8 @@ def disagreement(
         for also, bias_needs_grad in ((None, True), (None, False), (of_logsumexp, True)):
             wanted = dense(q, k, v, grad_out, also, bias, scale, causal)
             grads = kernel.backward(grad_out, also, call, bias_needs_grad)
-            found = out, logsumexp, *grads
-            for part, value in zip(PARTS if bias_needs_grad else PARTS[:-1], found, strict=False):
+            results = out, logsumexp, *grads
+            for part, value in zip(PARTS if bias_needs_grad else PARTS[:-1], results, strict=False):
                 error = relative_error(value, wanted[part])
                 if not error <= allowed:
                     which = part if also is None else f"{part} from both results"
@@ -102,17 +102,17 @@ def dense(
     return dict(zip(PARTS, (out.detach(), logsumexp.detach(), *grads), strict=True))
 
 
-def relative_error(found: Tensor | None, wanted: Tensor) -> float:
+def relative_error(actual: Tensor | None, wanted: Tensor) -> float:
     """The largest error of a row, where `wanted` is finite: |difference| / (|row of wanted| + mean |row of wanted|).
 
-    Unlike the error of the whole tensor, it does not hide one wrong row among many. `found` must be finite everywhere.
+    Unlike the error of the whole tensor, it does not hide one wrong row among many. `actual` must be finite everywhere.
     A logsumexp, or a gradient of the bias, has one row per element. Rows of zeros, those of masked keys and of queries
     without keys, are left out of the mean, which would otherwise depend on how much is masked.
     """
-    if found is None or not found.isfinite().all():
+    if actual is None or not actual.isfinite().all():
         return math.inf
     known = wanted.isfinite()
-    difference = (found.cpu().double() - wanted).where(known, 0.0)
+    difference = (actual.cpu().double() - wanted).where(known, 0.0)
     wanted = wanted.where(known, 0.0)
     if wanted.dim() == 3 or wanted.shape[-2] == 1:
         difference, wanted = difference.unsqueeze(-1), wanted.unsqueeze(-1)

@@ -30,18 +30,20 @@ class Tile(NamedTuple):
     causal: bool
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
+def tiled_forward(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, causal: bool
+) -> tuple[Tensor, Tensor]:
     """As `Kernel.forward`, for a causal mask with any number of keys: query i sees the keys j <= i + M - N.
 
     l is in float64 if the bias is.
     """
-    found = tiles(q, k, bias, causal)
-    if takes_all(found, q, bias):
-        return kernels.choose(q, found[0].causal).forward(q, k, v, bias, scale, found[0].causal)
+    parts = tiles(q, k, bias, causal)
+    if takes_all(parts, q, bias):
+        return kernels.kernel_for(q, parts[0].causal).forward(q, k, v, bias, scale, parts[0].causal)
     wide = torch.promote_types(q.dtype, torch.float32)
     out = torch.zeros_like(q)
     logsumexp = q.new_full(q.shape[:-1], -torch.inf, dtype=wide if bias is None else bias.dtype)
-    for tile in found:
+    for tile in parts:
         kernel, given, top = of_tile(q, bias, tile)
         rows, keys = tile.rows, tile.keys
         part, total = kernel.forward(q[:, :, rows], k[:, :, keys], v[:, :, keys], given, scale, tile.causal)
@@ -57,17 +59,17 @@ def forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, 
     return out, logsumexp.masked_fill(logsumexp == -torch.inf, 0.0)
 
 
-def backward(grad_out: Tensor, grad_logsumexp: Tensor | None, call: Call, bias_needs_grad: bool) -> Gradients:
-    """As `Kernel.backward`, for the o and l of `forward`."""
+def tiled_backward(grad_out: Tensor, grad_logsumexp: Tensor | None, call: Call, bias_needs_grad: bool) -> Gradients:
+    """As `Kernel.backward`, for the o and l of `tiled_forward`."""
     q, k, v, bias, out, logsumexp, scale, causal = call
-    found = tiles(q, k, bias, causal)
-    if takes_all(found, q, bias):
-        call = call._replace(causal=found[0].causal)
-        return kernels.choose(q, call.causal).backward(grad_out, grad_logsumexp, call, bias_needs_grad)
+    parts = tiles(q, k, bias, causal)
+    if takes_all(parts, q, bias):
+        call = call._replace(causal=parts[0].causal)
+        return kernels.kernel_for(q, call.causal).backward(grad_out, grad_logsumexp, call, bias_needs_grad)
     wide = torch.promote_types(q.dtype, torch.float32)
     grad_q, grad_k, grad_v = (torch.zeros_like(x, dtype=wide) for x in (q, k, v))
     grad_bias = logsumexp.new_zeros(*k.shape[:2], 1, k.shape[-2]) if bias_needs_grad else None
-    for tile in found:
+    for tile in parts:
         kernel, given, top = of_tile(q, bias, tile)
         rows, keys = tile.rows, tile.keys
         total = (logsumexp[..., rows] - top).to(wide)
@@ -88,18 +90,18 @@ def tiles(q: Tensor, k: Tensor, bias: Tensor | None, causal: bool) -> list[Tile]
     queries, before = q.shape[-2], k.shape[-2] - q.shape[-2]
     if not causal or queries == 1:  # a cached step sees all keys
         return [Tile(slice(0, queries), slice(0, k.shape[-2]), False)]
-    found, at_once = [], SPAN if keeps_precision(q, bias) else queries
+    parts, at_once = [], SPAN if keeps_precision(q, bias) else queries
     for start in range(max(0, -before), queries, at_once):
         rows = slice(start, min(start + at_once, queries))
         if start + before > 0:
-            found.append(Tile(rows, slice(0, start + before), False))
-        found.append(Tile(rows, slice(start + before, rows.stop + before), True))
-    return found
+            parts.append(Tile(rows, slice(0, start + before), False))
+        parts.append(Tile(rows, slice(start + before, rows.stop + before), True))
+    return parts
 
 
-def takes_all(found: list[Tile], q: Tensor, bias: Tensor | None) -> bool:
+def takes_all(parts: list[Tile], q: Tensor, bias: Tensor | None) -> bool:
     """Whether a kernel takes the problem as it is, in a single call."""
-    return len(found) == 1 and found[0].rows == slice(0, q.shape[-2]) and not keeps_precision(q, bias)
+    return len(parts) == 1 and parts[0].rows == slice(0, q.shape[-2]) and not keeps_precision(q, bias)
 
 
 def keeps_precision(q: Tensor, bias: Tensor | None) -> bool:
@@ -111,8 +113,8 @@ def of_tile(q: Tensor, bias: Tensor | None, tile: Tile) -> tuple[Kernel, Tensor 
     """The kernel for a tile, its bias, and the numbers (B, H, 1 or rows) that were subtracted from the bias."""
     given = None if bias is None else bias[..., tile.keys]
     if given is None or not keeps_precision(q, given):
-        return kernels.choose(q, tile.causal), given, 0.0
+        return kernels.kernel_for(q, tile.causal), given, 0.0
     top = given.cummax(-1).values.mT if tile.causal else given.amax(-1, keepdim=True)  # (B, H, rows or 1, 1)
     top = top.masked_fill(top == -torch.inf, 0.0)
-    kernel = kernels.FALLBACK if tile.causal else kernels.choose(q, causal=False)
+    kernel = kernels.FALLBACK if tile.causal else kernels.kernel_for(q, causal=False)
     return kernel, (given - top).to(torch.float32), top.squeeze(-1)

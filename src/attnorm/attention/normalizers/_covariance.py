@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnorm.attention.normalizers._conjugate_gradients import conjugate_gradients
 from attnorm.attention.normalizers._once import once_differentiable
+from attnorm.attention.normalizers._solvers import conjugate_gradients
 
 
 def covariance_solve(T: Tensor, w: Tensor, alpha: float | Tensor, x: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ class RowSolve(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, T: Tensor, w: Tensor, alpha: float | Tensor, x: Tensor) -> Tensor:
-        y = row_solve(T, w, alpha, x, rounding(x))
+        y = row_solve(T, w, alpha, x, roundoff(x))
         ctx.alpha = alpha
         ctx.save_for_backward(T, w, x, y)
         return y
@@ -69,7 +69,7 @@ class RowSolve(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         (T, w, x, y), alpha = ctx.saved_tensors, ctx.alpha
-        a = row_solve(T, w, alpha, g, rounding(g))
+        a = row_solve(T, w, alpha, g, roundoff(g))
         mean = w @ T
         aT, yT = a @ T.mT, y @ T.mT  # (B, H, N, M)
         aT_mean, yT_mean = ((z * mean).sum(-1, keepdim=True) for z in (a, y))
@@ -79,5 +79,5 @@ class RowSolve(torch.autograd.Function):
         return grad_T, grad_w, grad_alpha, a
 
 
-def rounding(x: Tensor) -> float:
+def roundoff(x: Tensor) -> float:
     return 10 * torch.finfo(x.dtype).eps

@@ -12,7 +12,7 @@ Place = tuple[str, int]  # a site and the index of a layer at this site, from 0
 ROUNDED = 1e-3  # how far the sum of shares that were typed may be from 1
 
 
-def is_share(value: object) -> bool:
+def is_fraction(value: object) -> bool:
     """Whether a value is a number from 0 to 1."""
     return finite_number(value) and 0 <= value <= 1  # type: ignore[operator]  # it is a number
 
@@ -23,7 +23,7 @@ def on_simplex(option: str, shares: Any, members: int) -> list[float]:
         not isinstance(shares, Sequence)
         or isinstance(shares, str)
         or len(shares) != members
-        or not all(map(is_share, shares))
+        or not all(map(is_fraction, shares))
         or abs(sum(shares) - 1) > ROUNDED
     ):
         raise ValueError(f"{option}={shares!r}: allowed: {members} numbers from 0 to 1 with the sum 1")
@@ -57,11 +57,11 @@ def value_of_layer(fixed: Any, place: Place | None, parse: Callable[[Any], list]
         raise ValueError(f"fixed={fixed!r}: expected a list with a value per layer for each site")
     parsed = {site: [None if value is None else parse(value) for value in values] for site, values in fixed.items()}
     if place is None:
-        found = [value for values in parsed.values() for value in values if value is not None]
+        values = [value for values in parsed.values() for value in values if value is not None]
     else:
         site, layer = place
-        found = [value for value in parsed.get(site, [])[layer : layer + 1] if value is not None]
-    if not found:
+        values = [value for value in parsed.get(site, [])[layer : layer + 1] if value is not None]
+    if not values:
         where = "any layer" if place is None else f"layer {place[1]} of {place[0]}"
         raise ValueError(f"fixed={fixed!r}: has no value for {where}")
-    return found[0]
+    return values[0]

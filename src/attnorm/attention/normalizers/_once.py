@@ -23,11 +23,11 @@ def once_differentiable(backward: Callable[..., Gradients]) -> Callable[..., Gra
     def once(ctx: Any, *grads: Tensor) -> Gradients:
         read = ReadOnce(ctx)
         with torch.no_grad():
-            found = backward(read, *grads)
+            gradients = backward(read, *grads)
         behind = [x for x in (*grads, *read.saved_tensors) if x.requires_grad]
         if not torch.is_grad_enabled() or not behind:
-            return found
-        return tuple(x if x is None else NotTwice.apply(x, *behind) for x in found)
+            return gradients
+        return tuple(x if x is None else NotTwice.apply(x, *behind) for x in gradients)
 
     return once
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from attnorm.attention.normalizers._conjugate_gradients import conjugate_gradients
+from attnorm.attention.normalizers._solvers import conjugate_gradients
 
 SMALLEST = 1e-20  # below this weight, a function is continued linearly: log p has no value and no gradient at p = 0
 STEEPEST = 1e30  # stands for the infinite second derivative of a function at p = 0
@@ -65,8 +65,8 @@ def derivatives(omega: Callable[[Tensor], Tensor], p: Tensor) -> tuple[Tensor, T
         (gradient,) = torch.autograd.grad(value.sum(), q, create_graph=True)
         curvature = torch.ones_like(p)
         if gradient.requires_grad:
-            (found,) = torch.autograd.grad(gradient.sum(), q, allow_unused=True)
-            curvature = curvature if found is None else found.detach().abs().nan_to_num(STEEPEST).clamp(max=STEEPEST)
+            (second,) = torch.autograd.grad(gradient.sum(), q, allow_unused=True)
+            curvature = curvature if second is None else second.detach().abs().nan_to_num(STEEPEST).clamp(max=STEEPEST)
     gradient = gradient.detach()
     mean = (p * curvature).sum(-1, keepdim=True)
     value = value.detach() + ((p - q.detach()) * gradient).sum(-1)

@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnorm.attention.normalizers._covariance import rounding, solve_iteratively
-from attnorm.attention.normalizers._line_search import climb
+from attnorm.attention.normalizers._covariance import roundoff, solve_iteratively
 from attnorm.attention.normalizers._once import once_differentiable
+from attnorm.attention.normalizers._solvers import climb
 
 WIDEST = 300.0  # the largest range of C / gamma for which 1 / Z^2 does not overflow
 BUFFER = 2**24  # elements of the largest temporary tensor beyond it: 128 MiB
@@ -108,9 +108,9 @@ def second_order_scores(
     y = shares.derivative(s.masked_fill(s == -torch.inf, 0.0)) @ T
     multiply = curvature(shares, T, alpha)
     with torch.no_grad():
-        x = solve_iteratively(multiply, y, rounding(y))
+        x = solve_iteratively(multiply, y, roundoff(y))
     # the residual is 0 up to rounding, and its gradient reaches y and everything that the matrix depends on
-    residual = ThroughGradient.apply(y - multiply(x), lambda g: solve_iteratively(multiply, g, rounding(g)))
+    residual = ThroughGradient.apply(y - multiply(x), lambda g: solve_iteratively(multiply, g, roundoff(g)))
     return s - alpha * (x + residual) @ T.mT
 
 

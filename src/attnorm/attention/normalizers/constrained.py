@@ -173,8 +173,8 @@ def bounds(upper: float | Tensor, scores: Tensor, forbidden: Tensor) -> Tensor:
         ) from None
     wrong = ~(spread >= 0) & ~forbidden
     if wrong.any():
-        place = tuple(wrong.nonzero()[0].tolist())
-        raise ValueError(f"upper: {spread[place].item()} at index {place}: allowed: numbers >= 0")
+        index = tuple(wrong.nonzero()[0].tolist())
+        raise ValueError(f"upper: {spread[index].item()} at index {index}: allowed: numbers >= 0")
     bound = spread.to(scores.dtype).clamp(max=1).masked_fill(forbidden, 0.0)
     sums = bound.detach().sum(-1, dtype=torch.float64)
     short = (sums < 1 - rounding(upper.dtype)) & ~dead.squeeze(-1)

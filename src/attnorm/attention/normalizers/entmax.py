@@ -51,7 +51,7 @@ def transformable_entmax(s: Tensor, alpha: float | Tensor) -> Tensor:
         enough = powers(s.detach(), fixed, tau + width)[0].sum(-1, keepdim=True) >= 1
         tau = torch.where(enough, tau + width, tau)
     for _ in range(2):
-        p, slope = (it.sum(-1, keepdim=True) for it in powers(s, alpha, tau))
+        p, slope = (terms.sum(-1, keepdim=True) for terms in powers(s, alpha, tau))
         tau = tau + (p - 1) / slope
     return powers(s, alpha, tau)[0]
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._covariance import covariance_solve, row_solve
-from attnorm.attention.normalizers._line_search import climb
 from attnorm.attention.normalizers._once import once_differentiable
+from attnorm.attention.normalizers._solvers import climb
 from attnorm.attention.normalizers._templates import (
     center_on_first,
     log_preference,
@@ -186,8 +186,8 @@ def newton(
     top = log_w.amax(-1, keepdim=True)
     dead = top == -torch.inf
     log_w = torch.where(dead, 0.0, log_w - top)
-    place = torch.arange(mu.shape[-2], device=mu.device)[:, None].expand(top.shape)  # index of each remaining row
-    found, residuals, r = torch.zeros_like(mu), torch.zeros_like(top), torch.zeros_like(mu)
+    row = torch.arange(mu.shape[-2], device=mu.device)[:, None].expand(top.shape)  # index of each remaining row
+    solution, residuals, r = torch.zeros_like(mu), torch.zeros_like(top), torch.zeros_like(mu)
 
     def objective(r: Tensor) -> tuple[Tensor, Tensor]:
         logits = log_w + alpha * r @ T.mT
@@ -198,8 +198,8 @@ def newton(
     for step in range(max_steps + 1):
         gradient = mu - r - w @ T  # divided by alpha
         residual = (gradient.norm(dim=-1, keepdim=True) / longest).masked_fill(dead | (longest == 0), 0.0)
-        found.scatter_(-2, place.expand(r.shape), r)
-        residuals.scatter_(-2, place, residual)
+        solution.scatter_(-2, row.expand(r.shape), r)
+        residuals.scatter_(-2, row, residual)
         going = residual > tolerance
         gradient = gradient.masked_fill(~going, 0.0)  # converged rows do not move
         remaining = int(going.sum(-2).max())
@@ -207,14 +207,14 @@ def newton(
             break
         if remaining < r.shape[-2]:
             keep = going.byte().argsort(-2, descending=True)[..., :remaining, :]
-            log_w, mu, longest, dead, place, r, value, w, gradient, residual = (
-                x.take_along_dim(keep, -2) for x in (log_w, mu, longest, dead, place, r, value, w, gradient, residual)
+            log_w, mu, longest, dead, row, r, value, w, gradient, residual = (
+                x.take_along_dim(keep, -2) for x in (log_w, mu, longest, dead, row, r, value, w, gradient, residual)
             )
         # a looser tolerance saves steps, and Newton's method still converges quadratically
         direction = row_solve(T, w, alpha, gradient, residual.clamp(max=0.1))
         gain = alpha * (gradient * direction).sum(-1, keepdim=True)
         r, value, w = climb(objective, r, value, direction, gain)
-    return found, residuals
+    return solution, residuals
 
 
 class ImplicitGradient(torch.autograd.Function):

@@ -48,10 +48,10 @@ class Fusedmax(RowMap):
 
     def regularizer(self, p: Tensor, allowed: Tensor) -> Tensor:
         """1/2 |p|^2 + lam sum_j |p_j - p_{j-1}|, where j - 1 stands for the last allowed key before j."""
-        place = torch.arange(p.shape[-1], device=p.device)
-        before = torch.where(allowed, place, -1).cummax(-1).values.roll(1, -1)  # of each key; -1 if there is none
+        index = torch.arange(p.shape[-1], device=p.device)
+        before = torch.where(allowed, index, -1).cummax(-1).values.roll(1, -1)  # of each key; -1 if there is none
         jump = (p - p.gather(-1, before.clamp(min=0))).abs()
-        jump = jump.masked_fill(~allowed | (before < 0) | (place == 0), 0.0)
+        jump = jump.masked_fill(~allowed | (before < 0) | (index == 0), 0.0)
         return p.square().sum(-1) / 2 + self.lam * jump.sum(-1)
 
 
@@ -114,9 +114,9 @@ def taut_string(X: Tensor, pins: Tensor, lam: float) -> tuple[Tensor, Tensor]:
         start, end = X[left] + z[left], X[right] + z[right]
         chord = torch.arange(len(left), device=X.device).repeat_interleave(size)
         step = torch.arange(1, len(chord) + 1, device=X.device) - (size.cumsum(0) - size).index_select(0, chord)
-        place = left.index_select(0, chord) + step  # the points between the knots; `step` counts along the chord
+        index = left.index_select(0, chord) + step  # the points between the knots; `step` counts along the chord
         slope = ((end - start) / (right - left)).index_select(0, chord)
-        excess = X.index_select(0, place) - start.index_select(0, chord) - slope * step
+        excess = X.index_select(0, index) - start.index_select(0, chord) - slope * step
         highest = torch.segment_reduce(excess, "max", lengths=size)
         lowest = torch.segment_reduce(excess, "min", lengths=size)
         # no excess equals the bound of a chord that stays inside the tube
@@ -124,7 +124,7 @@ def taut_string(X: Tensor, pins: Tensor, lam: float) -> tuple[Tensor, Tensor]:
         lowest = lowest.where(lowest < -slack, -torch.inf)
         hit = (excess == highest.index_select(0, chord)) | (excess == lowest.index_select(0, chord))
         hit = hit.nonzero().squeeze(-1)
-        new = place[hit]
+        new = index[hit]
         z[new] = -lam * excess[hit].sign()
         knot[new] = True
         cut = (highest.isfinite() | lowest.isfinite()).nonzero().squeeze(-1)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnorm.attention.normalizers._fixed import Place, fixed_value, is_share
+from attnorm.attention.normalizers._fixed import Place, fixed_value, is_fraction
 from attnorm.attention.normalizers._key_bias import memory_linear
 from attnorm.attention.normalizers.base import FastNormalizer, Given, Normalizer, being_transformed
 from attnorm.attention.normalizers.dnas import DNAS
@@ -48,7 +48,7 @@ class HNAS(FastNormalizer):
             raise ValueError(f"form={form!r}: allowed: {', '.join(FORMS)}")
         if per not in SHARES:
             raise ValueError(f"per={per!r}: allowed: {', '.join(SHARES)}")
-        if not is_share(start):
+        if not is_fraction(start):
             raise ValueError(f"start={start!r}: allowed: numbers from 0 to 1")
         if form == "sigmoid" and start in (0, 1):
             raise ValueError(f"start={start!r}: a saturated sigmoid has no gradient; use form='clamp'")
@@ -66,7 +66,7 @@ class HNAS(FastNormalizer):
     def parse(self, value: Any) -> list[float]:
         """A fixed hybrid weight as a list: one for all heads, or one per head."""
         of_heads = value if isinstance(value, list) and value else [value]
-        if not all(map(is_share, of_heads)):
+        if not all(map(is_fraction, of_heads)):
             raise ValueError(f"fixed={value!r}: allowed: a number from 0 to 1, or a list with one per head")
         return of_heads
 

@@ -128,10 +128,10 @@ class Mix(FastNormalizer):
     def learned_scalars(self) -> dict[str, Tensor]:
         """The share of each member, ``mix_<member>``, (1,) or (heads,), and the learned scalars of the members."""
         shares = {} if self.is_fixed else dict(zip(self.members, self.mixture().unbind(-1), strict=True))
-        found = {f"mix_{label}": share for label, share in shares.items()}
+        scalars = {f"mix_{label}": share for label, share in shares.items()}
         for label, member in zip(self.members, self.each, strict=True):
-            found |= {f"{label}_{name}": scalar for name, scalar in member.learned_scalars().items()}
-        return found
+            scalars |= {f"{label}_{name}": scalar for name, scalar in member.learned_scalars().items()}
+        return scalars
 
     def fast_parameters(self) -> list[nn.Parameter]:
         """The parameter behind the shares."""
@@ -151,9 +151,9 @@ class Mix(FastNormalizer):
 
     def features(self, states: Tensor) -> Tensor:
         """The features of the members that need some, one after the other."""
-        found = [member.features(states) for member in self.each if member.needs_states != "none"]
-        self.feature_sizes = [each.shape[-1] for each in found]
-        return torch.cat(found, -1)
+        features = [member.features(states) for member in self.each if member.needs_states != "none"]
+        self.feature_sizes = [each.shape[-1] for each in features]
+        return torch.cat(features, -1)
 
     def split(self, features: Tensor | None) -> list[dict[str, Tensor]]:
         """The argument `features` of each member; nothing for a member that needs none."""
@@ -172,8 +172,8 @@ class Mix(FastNormalizer):
         **given: Any,
     ) -> Tensor:
         s = upcast(scores)
-        own = ({"queries": queries} if member.needs_queries else {} for member in self.each)
-        calls = zip(self.each, own, self.split(features), strict=True)
+        of_queries = ({"queries": queries} if member.needs_queries else {} for member in self.each)
+        calls = zip(self.each, of_queries, self.split(features), strict=True)
         return self.mix(member(s, mask, **given, **a, **b) for member, a, b in calls).to(scores.dtype)
 
     def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor | None:
@@ -200,15 +200,17 @@ class Mix(FastNormalizer):
         """Adds one query, as `DNASPrefix.step`. The state (B, H, S, M') stacks those of the members that have one."""
         s, mask, weights, new = upcast(scores), self._mask_of(scores, mask), [], []
         states = iter([None] * len(self.state_rows) if state is None else state.split(self.state_rows, -2))
-        for member, own in zip(self.each, self.split(features), strict=True):
-            given: dict[str, Any] = {"keys": keys, "scale": scale, **own} if member.needs_keys else {**own}
+        for member, of_features in zip(self.each, self.split(features), strict=True):
+            given: dict[str, Any] = (
+                {"keys": keys, "scale": scale, **of_features} if member.needs_keys else {**of_features}
+            )
             given |= {"queries": queries} if member.needs_queries else {}
             if member.couples_queries == "past":
-                found, after = member.step(s, mask, next(states), log_prior=log_prior, **given)
+                of_member, after = member.step(s, mask, next(states), log_prior=log_prior, **given)
                 new.append(after)
             else:
-                found = member(s, mask, log_prior=log_prior, **given)
-            weights.append(found)
+                of_member = member(s, mask, log_prior=log_prior, **given)
+            weights.append(of_member)
         return self.mix(weights).to(scores.dtype), torch.cat(new, -2)
 
 
@@ -236,7 +238,7 @@ def build_members(members: Sequence[Member], builder: Builder, **facts: Any) -> 
 def _labels_of(members: Sequence[Member]) -> list[str]:
     """A label per member: its name, or the class name of a dotted path, with a number from the second one on."""
     names = [_name_of(member).replace(":", ".").rpartition(".")[2] for member in members]
-    counts = [names[: place + 1].count(name) for place, name in enumerate(names)]
+    counts = [names[: index + 1].count(name) for index, name in enumerate(names)]
     return [name if count == 1 else f"{name}_{count}" for name, count in zip(names, counts, strict=True)]
 
 

@@ -49,15 +49,17 @@ def build_cost(cost: object, **facts: int | None) -> Callable[[Tensor, Tensor], 
 
     Raises ValueError if there is no such function, or if a fact is not known.
     """
-    found = cost if callable(cost) else find("cost", cost, COSTS)
-    if isinstance(found, type):
-        takes, known = parameters(found), {name: value for name, value in facts.items() if value is not None}
-        if missing := [name for name, it in takes.items() if it.default is it.empty and name not in known]:
+    function = cost if callable(cost) else find("cost", cost, COSTS)
+    if isinstance(function, type):
+        takes, known = parameters(function), {name: value for name, value in facts.items() if value is not None}
+        if missing := [
+            name for name, parameter in takes.items() if parameter.default is parameter.empty and name not in known
+        ]:
             raise ValueError(f"cost={cost!r}: needs {' and '.join(f'{name}=<number>' for name in missing)}")
-        found = found(**{name: value for name, value in known.items() if name in takes})
-    if not callable(found):
+        function = function(**{name: value for name, value in known.items() if name in takes})
+    if not callable(function):
         raise ValueError(f"cost={cost!r}: not a function (targets, sources) -> costs")
-    return found
+    return function
 
 
 class OptimalTransport(Normalizer):

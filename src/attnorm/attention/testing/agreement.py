@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.masking import Mask
-from attnorm.attention.testing.cases import PRIORS, Problem, Subject
-from attnorm.attention.testing.report import Failure, Skip, compare, number
+from attnorm.attention.testing.cases import PRIORS, Case, Subject
+from attnorm.attention.testing.report import Failure, Skip, expect_close, shown_number
 
 STEP = 1e-5  # of the finite differences
 KINK = 1e-3  # one-sided differences further apart than this: the point lies on a kink
@@ -17,13 +17,13 @@ KINK = 1e-3  # one-sided differences further apart than this: the point lies on 
 
 def attend_equals_forward_times_values(subject: Subject) -> None:
     """`attend` is forward(scale q k') v, in value and in every gradient, at every mask, prior, scale and length"""
-    for salt, problem in enumerate(subject.problems(PRIORS)):
-        same_as_forward(subject, replace(problem, scale=(0.3, problem.scale, 1.0)[salt // 3 % 3]), 1e-8)
-    problem = subject.problem("no mask", 5, 7)
-    features = subject.features(problem, subject.module())
-    own: dict[str, Any] = {} if features is None else {"features": features}
-    default = subject.module().attend(problem.q, problem.k, problem.v, **own)
-    compare(default, subject.attend(problem), "attend", f"{problem}\nwithout a scale: the default is D ** -0.5")
+    for salt, case in enumerate(subject.cases(PRIORS)):
+        same_as_forward(subject, replace(case, scale=(0.3, case.scale, 1.0)[salt // 3 % 3]), 1e-8)
+    case = subject.case("no mask", 5, 7)
+    features = subject.features(case, subject.module())
+    with_features: dict[str, Any] = {} if features is None else {"features": features}
+    default = subject.module().attend(case.q, case.k, case.v, **with_features)
+    expect_close(default, subject.attend(case), "attend", f"{case}\nwithout a scale: the default is D ** -0.5")
     if not subject.has_own_attend:
         return  # it calls forward at any length
     for n, m in subject.lengths:
@@ -39,23 +39,23 @@ def attend_equals_forward_times_values(subject: Subject) -> None:
             masks["padded, segments (Mask)"] = Mask(queries=keys, keys=keys, segments=texts)
         for prior in ("no", "key"):
             for name, mask in masks.items():
-                same_as_forward(subject, subject.problem(name, n, m, mask, prior, salt=790), 1e-7)
+                same_as_forward(subject, subject.case(name, n, m, mask, prior, salt=790), 1e-7)
             name = "padded queries and keys (Mask)"
-            problem = subject.problem(name, n, m, masks[name], prior, dtype=torch.float32, salt=790)
-            same_as_forward(subject, problem, 2e-5)  # single precision, hundreds of terms
-        same_as_forward(subject, subject.problem(name, n, m, masks[name], "pairwise", salt=790), 1e-7)
+            case = subject.case(name, n, m, masks[name], prior, dtype=torch.float32, salt=790)
+            same_as_forward(subject, case, 2e-5)  # single precision, hundreds of terms
+        same_as_forward(subject, subject.case(name, n, m, masks[name], "pairwise", salt=790), 1e-7)
 
 
-def same_as_forward(subject: Subject, problem: Problem, tolerance: float) -> None:
+def same_as_forward(subject: Subject, case: Case, tolerance: float) -> None:
     """`attend` against `forward`, to `tolerance` times the largest entry (at least 1)."""
-    problem = problem.leaves()
-    expected, actual = subject.weights(problem).to(problem.v.dtype) @ problem.v, subject.attend(problem)
-    where = f"{problem}\nattend against forward, scale {problem.scale:.3g}"
-    compare(actual, expected, "attend", where, atol=tolerance)
-    wanted, found = subject.gradients(expected, problem), subject.gradients(actual, problem)
-    for of, gradient in found.items():
-        atol = tolerance * max(1.0, float(wanted[of].abs().max()))
-        compare(gradient, wanted[of], f"gradient of attend by {of}", where, atol=atol)
+    case = case.leaves()
+    expected, actual = subject.weights(case).to(case.v.dtype) @ case.v, subject.attend(case)
+    where = f"{case}\nattend against forward, scale {case.scale:.3g}"
+    expect_close(actual, expected, "attend", where, atol=tolerance)
+    expected_gradients, actual_gradients = subject.gradients(expected, case), subject.gradients(actual, case)
+    for of, gradient in actual_gradients.items():
+        atol = tolerance * max(1.0, float(expected_gradients[of].abs().max()))
+        expect_close(gradient, expected_gradients[of], f"gradient of attend by {of}", where, atol=atol)
 
 
 def gradients_equal_finite_differences(subject: Subject) -> None:
@@ -64,37 +64,37 @@ def gradients_equal_finite_differences(subject: Subject) -> None:
         raise Skip("declared differentiable = False")
     for salt, (name, n, m, mask) in enumerate(subject.masks()):
         for attempt in range(5):
-            problem = subject.problem(name, n, m, mask, "pairwise", salt=800 + 20 * salt + 500 * attempt)
-            if not kinked(subject, problem):
+            case = subject.case(name, n, m, mask, "pairwise", salt=800 + 20 * salt + 500 * attempt)
+            if not kinked(subject, case):
                 break
         else:
-            raise Failure(f"{problem}\nthe weights have a kink at each of 5 random points")
+            raise Failure(f"{case}\nthe weights have a kink at each of 5 random points")
 
 
-def kinked(subject: Subject, problem: Problem) -> bool:
-    """Whether the problem lies on a kink; Failure where it does not and autograd is still wrong."""
-    problem = replace(problem, given=problem.scores.detach()).leaves()
-    w = subject.weights(problem)
+def kinked(subject: Subject, case: Case) -> bool:
+    """Whether the case lies on a kink; Failure where it does not and autograd is still wrong."""
+    case = replace(case, given=case.scores.detach()).leaves()
+    w = subject.weights(case)
     cotangent = subject.randn(*w.shape, salt=999)
-    inputs = {**problem.inputs(), **subject.parameters()}
-    gradients = subject.gradients(w, problem)
+    inputs = {**case.inputs(), **subject.parameters()}
+    gradients = subject.gradients(w, case)
     for name in inputs:
         used = {"q": subject.normalizer.needs_queries, "k": subject.normalizer.needs_keys, "v": False}
         if not used.get(name, True):
             continue  # forward sees scores, and queries and keys if they are declared
         direction = subject.randn(*inputs[name].shape, salt=998)
-        left, center, right = (inner(subject, problem, cotangent, name, d * STEP * direction) for d in (-1, 0, 1))
-        central, found = (right - left) / (2 * STEP), float((gradients[name] * direction).sum())
-        if abs(central - found) <= 1e-5 * (1 + abs(central)):
+        left, center, right = (inner(subject, case, cotangent, name, d * STEP * direction) for d in (-1, 0, 1))
+        central, by_autograd = (right - left) / (2 * STEP), float((gradients[name] * direction).sum())
+        if abs(central - by_autograd) <= 1e-5 * (1 + abs(central)):
             continue
         if abs((right - center) - (center - left)) > KINK * STEP * (1 + abs(central)):
             return True
-        raise Failure(f"{problem}\n{worst_entry(subject, problem, cotangent, name, gradients[name])}")
+        raise Failure(f"{case}\n{worst_entry(subject, case, cotangent, name, gradients[name])}")
     return False
 
 
 @torch.no_grad()
-def inner(subject: Subject, problem: Problem, cotangent: Tensor, name: str, change: Tensor) -> float:
+def inner(subject: Subject, case: Case, cotangent: Tensor, name: str, change: Tensor) -> float:
     """<weights, cotangent> with one input or parameter changed."""
     module = subject.module()
     if name in subject.parameters():
@@ -102,50 +102,50 @@ def inner(subject: Subject, problem: Problem, cotangent: Tensor, name: str, chan
         dict(module.named_parameters())[name].add_(change)
     else:
         field = "given" if name == "scores" else name
-        problem = replace(problem, **{field: getattr(problem, field) + change})
-    return float((subject.weights(problem, module) * cotangent).sum())
+        case = replace(case, **{field: getattr(case, field) + change})
+    return float((subject.weights(case, module) * cotangent).sum())
 
 
-def worst_entry(subject: Subject, problem: Problem, cotangent: Tensor, name: str, gradient: Tensor) -> str:
+def worst_entry(subject: Subject, case: Case, cotangent: Tensor, name: str, gradient: Tensor) -> str:
     """The entry of a gradient that is furthest from its central difference, in words."""
     differences = torch.zeros(gradient.numel(), dtype=torch.float64)
     for i in range(gradient.numel()):
         one = torch.zeros_like(gradient).flatten()
         one[i] = STEP
-        right, left = (inner(subject, problem, cotangent, name, d * one.view_as(gradient)) for d in (1, -1))
+        right, left = (inner(subject, case, cotangent, name, d * one.view_as(gradient)) for d in (1, -1))
         differences[i] = (right - left) / (2 * STEP)
     differences = differences.view(gradient.shape).to(gradient.device)
     worst = (differences - gradient).abs().nan_to_num(nan=torch.inf)
     index = tuple(int(i) for i in torch.unravel_index(worst.argmax(), worst.shape))
     return (
-        f"gradient of the weights by {name}{list(index)}: expected {number(differences[index])} (central difference), "
-        f"got {number(gradient[index])} (autograd), difference {worst[index]:.1e}"
+        f"gradient of the weights by {name}{list(index)}: expected {shown_number(differences[index])} (central "
+        f"difference), got {shown_number(gradient[index])} (autograd), difference {worst[index]:.1e}"
     )
 
 
 def the_same_call_gives_the_same_bits(subject: Subject) -> None:
     """two calls, and a copy of the module in the other of train and eval mode, give bit-equal results"""
     for dtype in (torch.float64, torch.float32):
-        for problem in subject.problems(("key",), dtype):
+        for case in subject.cases(("key",), dtype):
             module = subject.module(dtype)
             other = copy.deepcopy(module).train(subject.normalizer.differentiable and not module.training)
             for name, call in (("weights", subject.weights), ("attend", subject.attend)):
-                first = call(problem)
-                compare(call(problem), first, name, f"{problem}\nthe same call twice", atol=0, rtol=0)
-                modes = f"{problem}\nin eval against in train mode"
-                compare(call(problem, other), first, name, modes, atol=0, rtol=0)
+                first = call(case)
+                expect_close(call(case), first, name, f"{case}\nthe same call twice", atol=0, rtol=0)
+                modes = f"{case}\nin eval against in train mode"
+                expect_close(call(case, other), first, name, modes, atol=0, rtol=0)
 
 
 def inputs_are_left_alone(subject: Subject) -> None:
     """neither call writes into the tensors it is given"""
-    for problem in subject.problems(PRIORS):
-        problem = replace(problem, given=problem.scores)
-        given = {**problem.inputs(), **({"mask": problem.mask} if isinstance(problem.mask, Tensor) else {})}
+    for case in subject.cases(PRIORS):
+        case = replace(case, given=case.scores)
+        given = {**case.inputs(), **({"mask": case.mask} if isinstance(case.mask, Tensor) else {})}
         before = {name: x.clone() for name, x in given.items()}
         for name, call in (("forward", subject.weights), ("attend", subject.attend)):
-            call(problem)
+            call(case)
             for of, x in given.items():
-                compare(x, before[of], of, f"{problem}\n{name} wrote into its input", atol=0, rtol=0)
+                expect_close(x, before[of], of, f"{case}\n{name} wrote into its input", atol=0, rtol=0)
 
 
 PROPERTIES = [

@@ -109,7 +109,11 @@ def command(name: str, attention: Mapping[str, Any]) -> str:
     facts = [
         fact for fact in ("heads", "width", "state_width") if fact in takes and takes[fact].default is takes[fact].empty
     ]
-    arguments = [repr(name), *(f"{fact}={fact}" for fact in facts), *(f"{key}={it!r}" for key, it in options.items())]
+    arguments = [
+        repr(name),
+        *(f"{fact}={fact}" for fact in facts),
+        *(f"{key}={value!r}" for key, value in options.items()),
+    ]
     make = f"lambda {', '.join(facts)}: build_normalizer({', '.join(arguments)})".replace("lambda :", "lambda:")
     imports = "from attnorm.attention import build_normalizer; from attnorm.attention.testing import check_normalizer"
     return f'python -c "{imports}; check_normalizer({make})"'

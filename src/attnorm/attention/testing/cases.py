@@ -18,7 +18,7 @@ PRIORS = ("no", "key", "pairwise")
 
 
 @dataclass(frozen=True)
-class Problem:
+class Case:
     """One input: q (B, H, N, D), k and v (B, H, M, D), a mask, log u; its text names it in a failure."""
 
     name: str
@@ -51,7 +51,7 @@ class Problem:
         everything = torch.ones((), dtype=torch.bool, device=self.q.device)
         return (everything if dense is None else dense).expand(self.shape)
 
-    def leaves(self) -> "Problem":
+    def leaves(self) -> "Case":
         """The same with inputs that collect gradients (scores too, where they are given)."""
         names = ("q", "k", "v", "log_prior", "given", "states")
         fresh = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
@@ -59,11 +59,11 @@ class Problem:
 
     def inputs(self) -> dict[str, Tensor]:
         """What gradients are taken of, by the user's names."""
-        found = {"q": self.q, "k": self.k, "v": self.v, "scores": self.given, "log_prior": self.log_prior}
-        found |= {"states": self.states}
-        return {name: x for name, x in found.items() if x is not None}
+        inputs = {"q": self.q, "k": self.k, "v": self.v, "scores": self.given, "log_prior": self.log_prior}
+        inputs |= {"states": self.states}
+        return {name: x for name, x in inputs.items() if x is not None}
 
-    def at(self, dtype: torch.dtype) -> "Problem":
+    def at(self, dtype: torch.dtype) -> "Case":
         """The same numbers in another dtype; a prior stays in float32 beside 16-bit inputs, as in a model."""
         moved = {
             name: x.to(dtype) for name in ("q", "k", "v", "given", "states") if (x := getattr(self, name)) is not None
@@ -71,7 +71,7 @@ class Problem:
         wide = torch.promote_types(dtype, torch.float32)
         return replace(self, **moved, log_prior=None if self.log_prior is None else self.log_prior.to(wide))
 
-    def take(self, queries: Tensor, keys: Tensor, examples: slice = slice(None)) -> "Problem":
+    def take(self, queries: Tensor, keys: Tensor, examples: slice = slice(None)) -> "Case":
         """Only these queries and keys (indices or bool), in this order, with a dense mask."""
 
         def pairs(x: Tensor) -> Tensor:
@@ -136,7 +136,7 @@ class Subject:
         self.normalizer = in_layer(normalizer).to(device).train(training and bool(normalizer.differentiable))
         self.seed, self.device, self.heads, self.lengths = seed, device, heads, lengths
         self.only, self.priors = only, priors
-        self.current: Problem | None = None  # named when the normalizer raises
+        self.current: Case | None = None  # named when the normalizer raises
         self._modules: dict[torch.dtype, Normalizer] = {}
 
     @property
@@ -157,40 +157,41 @@ class Subject:
 
     # ------------------------------------------------------------------------------------------------------- calls
 
-    def weights(self, problem: Problem, module: Normalizer | None = None, **more: Any) -> Tensor:
+    def weights(self, case: Case, module: Normalizer | None = None, **more: Any) -> Tensor:
         """`forward`: (B, H, N, M). Keys and scale are given where the class needs them."""
-        module = module or self.module(problem.q.dtype)
-        given = self.declared(problem, module) | more
-        return module(problem.scores, problem.mask, log_prior=problem.log_prior, **given)
+        module = module or self.module(case.q.dtype)
+        given = self.declared(case, module) | more
+        return module(case.scores, case.mask, log_prior=case.log_prior, **given)
 
-    def declared(self, problem: Problem, module: Normalizer) -> dict[str, Any]:
+    def declared(self, case: Case, module: Normalizer) -> dict[str, Any]:
         """The arguments that only a class with `needs_keys`, `needs_queries` or `needs_states` gets."""
-        given: dict[str, Any] = {"keys": problem.k, "scale": problem.scale} if module.needs_keys else {}
-        return given | module.declared(problem.q, self.features(problem, module))
+        given: dict[str, Any] = {"keys": case.k, "scale": case.scale} if module.needs_keys else {}
+        return given | module.declared(case.q, self.features(case, module))
 
-    def features(self, problem: Problem, module: Normalizer) -> Tensor | None:
+    def features(self, case: Case, module: Normalizer) -> Tensor | None:
         """What a class with `needs_states` computes from the states; None for all others."""
-        return None if problem.states is None else module.features_of(problem.states)
+        return None if case.states is None else module.features_of(case.states)
 
-    def attend(self, problem: Problem, module: Normalizer | None = None) -> Tensor:
+    def attend(self, case: Case, module: Normalizer | None = None) -> Tensor:
         """`attend`: (B, H, N, D)."""
-        module = module or self.module(problem.q.dtype)
-        p, features = problem, self.features(problem, module)
-        own = {} if features is None else {"features": features}
-        return module.attend(p.q, p.k, p.v, p.mask, log_prior=p.log_prior, scale=p.scale, **own)
+        module = module or self.module(case.q.dtype)
+        p, features = case, self.features(case, module)
+        with_features = {} if features is None else {"features": features}
+        return module.attend(p.q, p.k, p.v, p.mask, log_prior=p.log_prior, scale=p.scale, **with_features)
 
-    def gradients(self, output: Tensor, problem: Problem) -> dict[str, Tensor]:
-        """d <output, a fixed random tensor> by the inputs (`problem.leaves()`) and the parameters; 0 where there is
+    def gradients(self, output: Tensor, case: Case) -> dict[str, Tensor]:
+        """d <output, a fixed random tensor> by the inputs (`case.leaves()`) and the parameters; 0 where there is
         no dependence, empty for a class that is not differentiable."""
         if not self.normalizer.differentiable:
             return {}
-        inputs = {**problem.inputs(), **self.parameters(problem.q.dtype)}
+        inputs = {**case.inputs(), **self.parameters(case.q.dtype)}
         if not output.requires_grad:
             return {name: torch.zeros_like(x) for name, x in inputs.items()}
         cotangent = self.randn(*output.shape, salt=999, dtype=output.dtype)
-        found = torch.autograd.grad(output, list(inputs.values()), cotangent, allow_unused=True)
+        by_autograd = torch.autograd.grad(output, list(inputs.values()), cotangent, allow_unused=True)
         return {
-            name: torch.zeros_like(x) if g is None else g for (name, x), g in zip(inputs.items(), found, strict=True)
+            name: torch.zeros_like(x) if g is None else g
+            for (name, x), g in zip(inputs.items(), by_autograd, strict=True)
         }
 
     # ------------------------------------------------------------------------------------------------------ inputs
@@ -200,7 +201,7 @@ class Subject:
         generator = torch.Generator().manual_seed(1000 * self.seed + salt)
         return torch.randn(shape, generator=generator, dtype=torch.float64).to(self.device, dtype)
 
-    def problem(
+    def case(
         self,
         name: str,
         n_queries: int,
@@ -209,7 +210,7 @@ class Subject:
         prior: str = "no",
         dtype: torch.dtype = torch.float64,
         salt: int = 0,
-    ) -> Problem:
+    ) -> Case:
         """A random input; scores have a standard deviation of about 1.5.
 
         A normalizer that couples all queries refuses a compact causal mask. It gets the dense form.
@@ -230,17 +231,17 @@ class Subject:
         if of != "none":
             length = n_queries if of == "queries" else n_keys
             states = self.randn(BATCH, length, WIDTH, salt=salt + 4, dtype=dtype)
-        self.current = Problem(name, 1.5 * q, k, v, mask, log_prior, states=states, states_of=of)
+        self.current = Case(name, 1.5 * q, k, v, mask, log_prior, states=states, states_of=of)
         return self.current
 
-    def problems(
+    def cases(
         self, priors: Sequence[str] = ("no",), dtype: torch.dtype = torch.float64, only: str = ""
-    ) -> Iterator[Problem]:
+    ) -> Iterator[Case]:
         """Every mask (those with `only` in their name) with those of these priors that the subject is tried with."""
         for salt, (name, n_queries, n_keys, mask) in enumerate(self.masks()):
             for prior in priors:
                 if only in name and prior in self.priors and (self.only is None or name in self.only):
-                    yield self.problem(name, n_queries, n_keys, mask, prior, dtype, salt=10 * salt)
+                    yield self.case(name, n_queries, n_keys, mask, prior, dtype, salt=10 * salt)
 
     def masks(self) -> Iterator[tuple[str, int, int, Tensor | Mask | None]]:
         """(name, N, M, mask) of all kinds, in the compact and in the dense form."""

@@ -10,7 +10,7 @@ import torch
 
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.testing import agreement, coupling, precision, preference, rows, symmetry
-from attnorm.attention.testing.cases import Problem, Subject
+from attnorm.attention.testing.cases import Case, Subject
 from attnorm.attention.testing.report import Failure, Report, Result, Skip
 from attnorm.imports import nearest
 
@@ -87,7 +87,9 @@ def check_normalizer(
         say(report.title)
         for name in chosen:
             failed = {failure.name for failure in report.failures}
-            cause = next((it for it in (*FOUNDATIONS, BUILDS_ON.get(name)) if it in failed), None)
+            cause = next(
+                (failed_name for failed_name in (*FOUNDATIONS, BUILDS_ON.get(name)) if failed_name in failed), None
+            )
             report.results.append(
                 _result_of(name, subject) if cause is None else Result(name, "not tested", meaning_of(name), cause)
             )
@@ -128,17 +130,17 @@ def _result_of(name: str, subject: Subject) -> Result:
 
 def likely_cause(subject: Subject) -> str:
     """The form of the mask or the missing keys, if `forward` raises only because of them. "" otherwise."""
-    problem = subject.current
-    assert problem is not None
-    form = "None" if problem.mask is None else "a compact Mask"
+    case = subject.current
+    assert case is not None
+    form = "None" if case.mask is None else "a compact Mask"
     short = type(subject.normalizer).forward is Normalizer.forward
     advice = "the scores of `weights` are masked already." if short else "use masked_scores(scores, mask)."
-    dense = replace(problem, mask=problem.allowed)
-    keys = {"keys": problem.k, "scale": problem.scale}
-    attempts: list[tuple[Problem, dict[str, Any], str]] = [
-        (problem, {}, ""),  # another call than `forward` raised
+    dense = replace(case, mask=case.allowed)
+    keys = {"keys": case.k, "scale": case.scale}
+    attempts: list[tuple[Case, dict[str, Any], str]] = [
+        (case, {}, ""),  # another call than `forward` raised
         (dense, {}, f"The mask is {form} here, and a dense mask works; {advice}"),
-        (problem, keys, "With `keys` and `scale` it works; declare needs_keys = True."),
+        (case, keys, "With `keys` and `scale` it works; declare needs_keys = True."),
     ]
     for attempt, given, words in attempts:
         try:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from attnorm.attention.masking import Mask
 from attnorm.attention.testing.cases import PRIORS, Subject
-from attnorm.attention.testing.report import Failure, Skip, at_least, compare
+from attnorm.attention.testing.report import Failure, Skip, at_least, expect_close
 
 COUPLINGS = ("none", "past", "all")
 CHANGE = 1e-7  # a difference above this is a dependence; below it, the last digits of an iterative solver
@@ -22,26 +22,26 @@ def keys_may_be_reordered(subject: Subject) -> None:
     """reordering the keys reorders the columns of the weights"""
     if not subject.normalizer.key_equivariant:
         raise Skip("declared key_equivariant = False")
-    for problem in subject.problems(PRIORS):
-        n, m = problem.shape[-2:]
+    for case in subject.cases(PRIORS):
+        n, m = case.shape[-2:]
         columns = order(subject, m).to(subject.device)
         everything = torch.arange(n, device=subject.device)
-        actual = subject.weights(problem.take(everything, columns))
-        where = f"{problem}\nkeys in the order {columns.tolist()}"
-        compare(actual, subject.weights(problem)[..., columns], "weights", where)
+        actual = subject.weights(case.take(everything, columns))
+        where = f"{case}\nkeys in the order {columns.tolist()}"
+        expect_close(actual, subject.weights(case)[..., columns], "weights", where)
 
 
 def queries_may_be_reordered(subject: Subject) -> None:
     """reordering the queries reorders the rows of the weights"""
     if not subject.normalizer.query_equivariant:
         raise Skip("declared query_equivariant = False")
-    for problem in subject.problems(PRIORS):
-        n, m = problem.shape[-2:]
+    for case in subject.cases(PRIORS):
+        n, m = case.shape[-2:]
         rows = order(subject, n).to(subject.device)
         everything = torch.arange(m, device=subject.device)
-        actual = subject.weights(problem.take(rows, everything))
-        where = f"{problem}\nqueries in the order {rows.tolist()}"
-        compare(actual, subject.weights(problem)[..., rows, :], "weights", where)
+        actual = subject.weights(case.take(rows, everything))
+        where = f"{case}\nqueries in the order {rows.tolist()}"
+        expect_close(actual, subject.weights(case)[..., rows, :], "weights", where)
 
 
 def couples_queries_as_declared(subject: Subject) -> None:
@@ -51,14 +51,14 @@ def couples_queries_as_declared(subject: Subject) -> None:
         raise Failure(f"couples_queries={declared!r}: allowed: {', '.join(map(repr, COUPLINGS))}")
     on_later, on_earlier = False, False  # whether some row depends on a later, an earlier query
     broken = None  # the first dependence that is not declared
-    for problem in subject.problems(("no", "pairwise")):
-        n, before = problem.shape[2], subject.weights(problem)
+    for case in subject.cases(("no", "pairwise")):
+        n, before = case.shape[2], subject.weights(case)
         for query in range(n):
-            q = problem.q.clone()
+            q = case.q.clone()
             q[:, :, query] = 2 * subject.randn(*q[:, :, query].shape, salt=730 + query)
-            changed = replace(problem, q=q)
-            if problem.states is not None and problem.states_of == "queries":
-                states = problem.states.clone()
+            changed = replace(case, q=q)
+            if case.states is not None and case.states_of == "queries":
+                states = case.states.clone()
                 states[:, query] = 2 * subject.randn(*states[:, query].shape, salt=730 + query)
                 changed = replace(changed, states=states)
             moved = (subject.weights(changed) - before).abs().amax(dim=(0, 1, 3))  # (N,)
@@ -68,7 +68,7 @@ def couples_queries_as_declared(subject: Subject) -> None:
                 on_later, on_earlier = on_later or query > row, on_earlier or query < row
                 if broken is None and (declared == "none" or (declared == "past" and query > row)):
                     broken = (
-                        f"{problem}\nchanging query {query} moved a weight in row {row} by {moved[row]:.1e}, but "
+                        f"{case}\nchanging query {query} moved a weight in row {row} by {moved[row]:.1e}, but "
                         f"couples_queries = {declared!r} promises that it moves "
                         + ("its own row only" if declared == "none" else "no earlier row")
                     )
@@ -89,25 +89,23 @@ def no_leak_in_causal_use(subject: Subject) -> None:
     for prior in subject.priors:
         dense = torch.ones(6, 6, dtype=torch.bool, device=subject.device).tril()
         for name, mask in (("causal (Mask)", Mask(causal=True)), ("causal (dense)", dense)):
-            problem = subject.problem(name, 6, 6, mask, prior, salt=740).leaves()
-            expected = subject.attend(problem)
+            case = subject.case(name, 6, 6, mask, prior, salt=740).leaves()
+            expected = subject.attend(case)
             for first in (1, 3, 5):
-                where = f"{problem}\nqueries, keys and values from position {first} on changed"
+                where = f"{case}\nqueries, keys and values from position {first} on changed"
                 later = torch.arange(6, device=subject.device)[:, None] >= first
-                noise = [3 * subject.randn(*problem.q.shape, salt=750 + i) for i in range(3)]
-                q, k, v = (
-                    torch.where(later, n, x) for n, x in zip(noise, (problem.q, problem.k, problem.v), strict=True)
-                )
-                states = problem.states
+                noise = [3 * subject.randn(*case.q.shape, salt=750 + i) for i in range(3)]
+                q, k, v = (torch.where(later, n, x) for n, x in zip(noise, (case.q, case.k, case.v), strict=True))
+                states = case.states
                 if states is not None:
                     states = torch.where(later, 3 * subject.randn(*states.shape, salt=753), states)
-                actual = subject.attend(replace(problem, q=q, k=k, v=v, states=states))
-                compare(actual[:, :, :first], expected[:, :, :first], "attend", where, atol=CHANGE)
-                found = subject.gradients(expected[:, :, :first], problem) if first == 3 else {}
-                for of in found.keys() & {"q", "k", "v", "states"}:
-                    gradient = found[of].where(later, 0)
+                actual = subject.attend(replace(case, q=q, k=k, v=v, states=states))
+                expect_close(actual[:, :, :first], expected[:, :, :first], "attend", where, atol=CHANGE)
+                by_autograd = subject.gradients(expected[:, :, :first], case) if first == 3 else {}
+                for of in by_autograd.keys() & {"q", "k", "v", "states"}:
+                    gradient = by_autograd[of].where(later, 0)
                     what = f"gradient of the positions before {first} by {of}"
-                    compare(gradient, torch.zeros_like(gradient), what, problem, atol=CHANGE)
+                    expect_close(gradient, torch.zeros_like(gradient), what, case, atol=CHANGE)
 
 
 def step_equals_full_pass(subject: Subject) -> None:
@@ -117,38 +115,38 @@ def step_equals_full_pass(subject: Subject) -> None:
     if not hasattr(subject.normalizer, "step"):
         raise Skip("has no `step`: it cannot decode with a cache")
     module = subject.module()
-    for problem in subject.problems(PRIORS):
-        expected, state, n = subject.weights(problem), None, problem.shape[2]
-        grows = problem.name.startswith("causal (")
+    for case in subject.cases(PRIORS):
+        expected, state, n = subject.weights(case), None, case.shape[2]
+        grows = case.name.startswith("causal (")
         for row in range(n):
             now = (..., slice(row, row + 1), slice(row + 1 if grows else None))
-            log_prior = None if problem.log_prior is None else problem.log_prior.expand(problem.shape)[now]
-            seen = problem.take(torch.tensor([row]), torch.arange(row + 1 if grows else problem.shape[-1]))
+            log_prior = None if case.log_prior is None else case.log_prior.expand(case.shape)[now]
+            seen = case.take(torch.tensor([row]), torch.arange(row + 1 if grows else case.shape[-1]))
             given = subject.declared(seen, module)
-            w, state = module.step(problem.scores[now], problem.allowed[now], state, log_prior=log_prior, **given)
-            compare(w, expected[now], "weights of one step", f"{problem}\nstep for query {row}")
+            w, state = module.step(case.scores[now], case.allowed[now], state, log_prior=log_prior, **given)
+            expect_close(w, expected[now], "weights of one step", f"{case}\nstep for query {row}")
 
 
 def a_key_shift_changes_nothing(subject: Subject) -> None:
     """a number added to all scores of a key changes no weight"""
     if not subject.normalizer.key_shift_invariant:
         raise Skip("declared key_shift_invariant = False")
-    for problem in subject.problems(PRIORS):
-        shift = 3 * subject.randn(*problem.shape[:2], 1, problem.shape[-1], salt=760)
-        actual = subject.weights(replace(problem, given=problem.scores + shift))
-        compare(actual, subject.weights(problem), "weights", f"{problem}\nscores shifted by a number per key")
+    for case in subject.cases(PRIORS):
+        shift = 3 * subject.randn(*case.shape[:2], 1, case.shape[-1], salt=760)
+        actual = subject.weights(replace(case, given=case.scores + shift))
+        expect_close(actual, subject.weights(case), "weights", f"{case}\nscores shifted by a number per key")
 
 
 def every_key_keeps_its_least_mass(subject: Subject) -> None:
     """without a prior each key that some query may see keeps sum_i w_ij >= least_mass / M (Lemma 1)"""
     if not subject.normalizer.least_mass > 0:
         raise Skip(f"declared least_mass = {subject.normalizer.least_mass:g}")
-    for problem in subject.problems():
+    for case in subject.cases():
         for factor in (1.0, 10.0, 100.0):
-            seen = problem.allowed.any(-2)  # (B, H, M)
+            seen = case.allowed.any(-2)  # (B, H, M)
             least = subject.normalizer.least_mass / seen.sum(-1, keepdim=True).clamp(min=1) * seen
-            mass = subject.weights(replace(problem, given=factor * problem.scores)).sum(-2)
-            at_least(mass, least, "mass of a key", f"{problem}\nscores times {factor:g}", slack=1e-7)
+            mass = subject.weights(replace(case, given=factor * case.scores)).sum(-2)
+            at_least(mass, least, "mass of a key", f"{case}\nscores times {factor:g}", slack=1e-7)
 
 
 PROPERTIES = [

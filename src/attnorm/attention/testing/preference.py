@@ -5,24 +5,24 @@ from dataclasses import replace
 import torch
 
 from attnorm.attention.testing.cases import PRIORS, Subject
-from attnorm.attention.testing.report import Failure, Skip, bounds_of, compare, compare_row_sums, finite
+from attnorm.attention.testing.report import Failure, Skip, bounds_of, expect_close, expect_row_sums, finite
 
 
 def a_key_prior_changes_the_weights(subject: Subject) -> None:
     """preferring some keys changes the weights and what `attend` returns"""
     if subject.normalizer.total == 0:
         raise Skip("declared total = 0: all weights are 0")
-    for problem in subject.problems(("key", "pairwise"), only="no mask"):
-        if problem.shape[-1] < 5:
+    for case in subject.cases(("key", "pairwise"), only="no mask"):
+        if case.shape[-1] < 5:
             continue  # few keys may leave no choice, such as with bounds on the weights
-        assert problem.log_prior is not None
-        problem = replace(problem, log_prior=3 * problem.log_prior)
-        plain = replace(problem, log_prior=None)
+        assert case.log_prior is not None
+        case = replace(case, log_prior=3 * case.log_prior)
+        plain = replace(case, log_prior=None)
         for name, call in (("weights", subject.weights), ("attend", subject.attend)):
-            moved = (call(problem) - call(plain)).abs().max()
+            moved = (call(case) - call(plain)).abs().max()
             if not moved > 1e-3:
                 raise Failure(
-                    f"{problem}\n{name}: log_prior is ignored: a strong preference (log u = 3 times a normal number) "
+                    f"{case}\n{name}: log_prior is ignored: a strong preference (log u = 3 times a normal number) "
                     f"moved nothing by more than {moved:.1e}"
                 )
 
@@ -32,58 +32,56 @@ def a_row_constant_prior_changes_nothing(subject: Subject) -> None:
     smallest, largest = bounds_of(subject.normalizer.total)
     if smallest < largest and not subject.normalizer.prior_scale_invariant:
         raise Skip("declared prior_scale_invariant = False, and a `total` that leaves the sum of a row open")
-    for problem in subject.problems():
-        shift = 3 * subject.randn(*problem.shape[:3], 1, salt=770)
+    for case in subject.cases():
+        shift = 3 * subject.randn(*case.shape[:3], 1, salt=770)
         same = torch.full_like(shift[:1, :1, :1], 100.0)
         for prior in [shift, same] if subject.normalizer.prior_scale_invariant else [same]:
-            preferring = replace(problem, log_prior=prior)
-            what = f"{problem}\nlog_prior of shape {tuple(prior.shape)}, the same for all keys"
-            compare(subject.weights(preferring), subject.weights(problem), "weights", what)
-            compare(subject.attend(preferring), subject.attend(problem), "attend", what)
+            preferring = replace(case, log_prior=prior)
+            what = f"{case}\nlog_prior of shape {tuple(prior.shape)}, the same for all keys"
+            expect_close(subject.weights(preferring), subject.weights(case), "weights", what)
+            expect_close(subject.attend(preferring), subject.attend(case), "attend", what)
 
 
 def the_prior_multiplies_the_weights(subject: Subject) -> None:
     """along each row the weights under u are proportional to u times those without it"""
     if not subject.normalizer.proportional_to_prior:
         raise Skip("declared proportional_to_prior = False")
-    for problem in subject.problems(("key", "pairwise")):
-        assert problem.log_prior is not None
-        product = problem.log_prior.exp() * subject.weights(replace(problem, log_prior=None))
+    for case in subject.cases(("key", "pairwise")):
+        assert case.log_prior is not None
+        product = case.log_prior.exp() * subject.weights(replace(case, log_prior=None))
         sums = product.sum(-1, keepdim=True)
-        w = subject.weights(problem)
+        w = subject.weights(case)
         expected = w.sum(-1, keepdim=True) * product / torch.where(sums == 0, 1.0, sums)
-        compare(w, expected, "weights", problem)
+        expect_close(w, expected, "weights", case)
 
 
 def no_prior_no_weight(subject: Subject) -> None:
     """log_prior = -inf at a key gives it weight 0 beside any mask; a row left without mass is 0, never NaN"""
     if subject.normalizer.needs_keys:
         raise Skip("declared needs_keys: a formula on the keys may give weight to those outside of the prior")
-    for problem in subject.problems(PRIORS[1:]):
-        assert problem.log_prior is not None
-        u = problem.log_prior.expand(problem.shape)
-        holes = subject.randn(*problem.shape, salt=780) < -0.3
-        problem = replace(
-            problem, name=f"{problem.name} with -inf at 4 of 10 pairs", log_prior=u.masked_fill(holes, -torch.inf)
-        )
-        problem = replace(problem, given=problem.scores).leaves()
-        w, open_pairs = subject.weights(problem), problem.allowed & ~holes
-        finite(w, "weights", problem)
-        compare(w * ~open_pairs, torch.zeros_like(w), "weights without prior or masked", problem, atol=0)
-        compare_row_sums(w, subject.normalizer.total, open_pairs.any(-1), problem)
-        out = subject.attend(replace(problem, given=None))
-        finite(out, "attend", problem)
-        for of, gradient in subject.gradients(w, problem).items():
-            finite(gradient, f"gradient of the weights by {of}", problem)
+    for case in subject.cases(PRIORS[1:]):
+        assert case.log_prior is not None
+        u = case.log_prior.expand(case.shape)
+        holes = subject.randn(*case.shape, salt=780) < -0.3
+        case = replace(case, name=f"{case.name} with -inf at 4 of 10 pairs", log_prior=u.masked_fill(holes, -torch.inf))
+        case = replace(case, given=case.scores).leaves()
+        w, open_pairs = subject.weights(case), case.allowed & ~holes
+        finite(w, "weights", case)
+        expect_close(w * ~open_pairs, torch.zeros_like(w), "weights without prior or masked", case, atol=0)
+        expect_row_sums(w, subject.normalizer.total, open_pairs.any(-1), case)
+        out = subject.attend(replace(case, given=None))
+        finite(out, "attend", case)
+        for of, gradient in subject.gradients(w, case).items():
+            finite(gradient, f"gradient of the weights by {of}", case)
 
 
 def keys_are_used_only_if_declared(subject: Subject) -> None:
     """without needs_keys, `keys` and `scale` given to forward change nothing: scores come scaled"""
     if subject.normalizer.needs_keys:
         raise Skip("declared needs_keys")
-    for problem in subject.problems(("no", "key")):
-        given = subject.weights(problem, keys=problem.k, scale=0.1)
-        compare(given, subject.weights(problem), "weights", f"{problem}\nkeys and scale given to forward")
+    for case in subject.cases(("no", "key")):
+        given = subject.weights(case, keys=case.k, scale=0.1)
+        expect_close(given, subject.weights(case), "weights", f"{case}\nkeys and scale given to forward")
 
 
 def features_are_those_of_single_positions(subject: Subject) -> None:
@@ -94,18 +92,20 @@ def features_are_those_of_single_positions(subject: Subject) -> None:
     if normalizer.needs_states not in ("queries", "keys"):
         raise Failure(f"needs_states={normalizer.needs_states!r}: allowed: 'none', 'queries', 'keys'")
     used = False
-    for problem in subject.problems(only="no mask"):
-        assert problem.states is not None
-        whole, length = module.features_of(problem.states), problem.states.shape[1]
-        if whole.shape[:3] != (*problem.shape[:2], length):
+    for case in subject.cases(only="no mask"):
+        assert case.states is not None
+        whole, length = module.features_of(case.states), case.states.shape[1]
+        if whole.shape[:3] != (*case.shape[:2], length):
             raise Failure(
-                f"{problem}\nfeatures: expected the shape {(*problem.shape[:2], length, 'F')}, got {tuple(whole.shape)}"
+                f"{case}\nfeatures: expected the shape {(*case.shape[:2], length, 'F')}, got {tuple(whole.shape)}"
             )
-        for place in range(length):
-            one = module.features_of(problem.states[:, place : place + 1])
-            compare(one, whole[:, :, place : place + 1], "features", f"{problem}\nof the state {place} alone")
-        other = replace(problem, states=2 * problem.states.roll(1, 1) + 1)
-        used = used or not torch.allclose(subject.weights(other), subject.weights(problem), atol=1e-6)
+        for position in range(length):
+            one = module.features_of(case.states[:, position : position + 1])
+            expect_close(
+                one, whole[:, :, position : position + 1], "features", f"{case}\nof the state {position} alone"
+            )
+        other = replace(case, states=2 * case.states.roll(1, 1) + 1)
+        used = used or not torch.allclose(subject.weights(other), subject.weights(case), atol=1e-6)
     if not used:
         raise Failure("other states changed no weight; declare needs_states = 'none'")
 

@@ -81,11 +81,13 @@ class Report:
         return "\n".join([self.title, *tested, *self.not_tested, self.summary])
 
 
-def number(x: Tensor | float) -> str:
+def shown_number(x: Tensor | float) -> str:
     return f"{x.item() if isinstance(x, Tensor) else x:.6g}"
 
 
-def compare(actual: Tensor, expected: Tensor, what: str, where: object, atol: float = 1e-8, rtol: float = 1e-6) -> None:
+def expect_close(
+    actual: Tensor, expected: Tensor, what: str, where: object, atol: float = 1e-8, rtol: float = 1e-6
+) -> None:
     """Raises Failure naming the worst entry where |actual - expected| > atol + rtol |expected|, or is not a number."""
     if actual.shape != expected.shape:
         raise Failure(f"{where}\n{what}: expected the shape {tuple(expected.shape)}, got {tuple(actual.shape)}")
@@ -97,26 +99,26 @@ def compare(actual: Tensor, expected: Tensor, what: str, where: object, atol: fl
     worst = tuple(int(i) for i in torch.unravel_index(excess.argmax(), excess.shape))
     difference = (actual - expected).abs()[worst]
     raise Failure(
-        f"{where}\n{what}{list(worst)}: expected {number(expected[worst])}, got {number(actual[worst])}, "
+        f"{where}\n{what}{list(worst)}: expected {shown_number(expected[worst])}, got {shown_number(actual[worst])}, "
         f"difference {difference:.1e} (allowed {allowed[worst]:.1e})"
     )
 
 
-def compare_all(
+def expect_all_close(
     actual: dict[str, Tensor], expected: dict[str, Tensor], what: str, where: object, **tolerances: float
 ) -> None:
-    """`compare` for tensors by name, such as gradients."""
+    """`expect_close` for tensors by name, such as gradients."""
     for name, tensor in actual.items():
-        compare(tensor, expected[name], f"{what} {name}", where, **tolerances)
+        expect_close(tensor, expected[name], f"{what} {name}", where, **tolerances)
 
 
 def at_least(actual: Tensor, smallest: Tensor | float, what: str, where: object, slack: float = 1e-8) -> None:
     """Raises Failure naming the worst entry below `smallest`."""
     smallest = torch.as_tensor(smallest, dtype=actual.dtype, device=actual.device)
-    compare(actual, torch.maximum(actual, smallest), what, where, atol=slack, rtol=0)
+    expect_close(actual, torch.maximum(actual, smallest), what, where, atol=slack, rtol=0)
 
 
-def compare_row_sums(weights: Tensor, total: Total, live: Tensor, where: object, atol: float = 1e-8) -> None:
+def expect_row_sums(weights: Tensor, total: Total, live: Tensor, where: object, atol: float = 1e-8) -> None:
     """Raises Failure for a live row whose weights do not sum to `total`, or another row whose weights do not sum to 0.
 
     weights: (B, H, N, M); total: as `Normalizer.total`; live: bool, broadcastable to (B, H, N).
@@ -125,7 +127,7 @@ def compare_row_sums(weights: Tensor, total: Total, live: Tensor, where: object,
     sums = weights.sum(-1)
     live = live.expand_as(sums)
     nearest = sums.detach().nan_to_num(nan=0.0).clamp(low, high).where(live, 0.0)
-    compare(sums, nearest, "row sum" if low == high else f"row sum, declared total = {total}", where, atol=atol)
+    expect_close(sums, nearest, "row sum" if low == high else f"row sum, declared total = {total}", where, atol=atol)
 
 
 def bounds_of(total: Total) -> tuple[float, float]:
@@ -144,4 +146,4 @@ def finite(tensor: Tensor, what: str, where: object) -> None:
     bad = (~tensor.detach().isfinite()).nonzero()
     if len(bad):
         index = tuple(bad[0].tolist())
-        raise Failure(f"{where}\n{what}{list(index)}: expected a finite number, got {number(tensor[index])}")
+        raise Failure(f"{where}\n{what}{list(index)}: expected a finite number, got {shown_number(tensor[index])}")

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.masking import Mask
-from attnorm.attention.testing.cases import PRIORS, WIDTH, Problem, Subject
+from attnorm.attention.testing.cases import PRIORS, WIDTH, Case, Subject
 from attnorm.attention.testing.coupling import order
-from attnorm.attention.testing.report import Skip, compare
+from attnorm.attention.testing.report import Skip, expect_close
 
 
 def self_attention_is_permutation_equivariant(subject: Subject) -> None:
@@ -20,31 +20,31 @@ def self_attention_is_permutation_equivariant(subject: Subject) -> None:
     normalizer = subject.normalizer
     if not (normalizer.key_equivariant and normalizer.query_equivariant):
         raise Skip("declared key_equivariant or query_equivariant = False")
-    for problem in [*square_problems(subject), *long_problems(subject)]:
-        states = subject.randn(*problem.v.shape, salt=770)
-        problem = of_states(subject, problem, states)
-        expected = subject.attend(problem)
+    for case in [*square_cases(subject), *long_cases(subject)]:
+        states = subject.randn(*case.v.shape, salt=770)
+        case = of_states(subject, case, states)
+        expected = subject.attend(case)
         places = order(subject, states.shape[2]).to(subject.device)
-        moved = of_states(subject, problem.take(places, places), states[:, :, places])
-        where = f"{problem}\nstates in the order {_shown(places)}"
-        compare(subject.attend(moved), expected[:, :, places], "attend", where)
+        moved = of_states(subject, case.take(places, places), states[:, :, places])
+        where = f"{case}\nstates in the order {_shown(places)}"
+        expect_close(subject.attend(moved), expected[:, :, places], "attend", where)
 
 
 def learned_queries_are_permutation_invariant(subject: Subject) -> None:
     """reordering the states changes no output of attention with learned queries (Theorem 1)"""
     if not subject.normalizer.key_equivariant:
         raise Skip("declared key_equivariant = False")
-    for problem in subject.problems(PRIORS):
-        n, m = problem.shape[2:]
-        expected = subject.attend(problem)  # its queries stand for the learned ones
+    for case in subject.cases(PRIORS):
+        n, m = case.shape[2:]
+        expected = subject.attend(case)  # its queries stand for the learned ones
         places = order(subject, m).to(subject.device)
-        moved = problem.take(torch.arange(n, device=subject.device), places)
-        where = f"{problem}\nkeys and values in the order {_shown(places)}"
-        compare(subject.attend(moved), expected, "attend", where)
+        moved = case.take(torch.arange(n, device=subject.device), places)
+        where = f"{case}\nkeys and values in the order {_shown(places)}"
+        expect_close(subject.attend(moved), expected, "attend", where)
 
 
-def square_problems(subject: Subject) -> list[Problem]:
-    """The problems with as many queries as keys, with masks that are reordered together with the states."""
+def square_cases(subject: Subject) -> list[Case]:
+    """The cases with as many queries as keys, with masks that are reordered together with the states."""
     dense = subject.randn(2, subject.heads, 6, 6, salt=771) > 0
     real = subject.lengths_mask(6, 6, 4)
     masks = {
@@ -55,22 +55,20 @@ def square_problems(subject: Subject) -> list[Problem]:
         "random pairs (dense)": dense,
     }
     named = enumerate(masks.items())
-    return [
-        subject.problem(f"{name}, states", 6, 6, mask, prior, salt=n) for n, (name, mask) in named for prior in PRIORS
-    ]
+    return [subject.case(f"{name}, states", 6, 6, mask, prior, salt=n) for n, (name, mask) in named for prior in PRIORS]
 
 
-def long_problems(subject: Subject) -> list[Problem]:
-    """Problems of the lengths at which `attend` may take another path than `forward`."""
+def long_cases(subject: Subject) -> list[Case]:
+    """Cases of the lengths at which `attend` may take another path than `forward`."""
     lengths = sorted({max(pair) for pair in subject.lengths}) if subject.has_own_attend else []
-    return [subject.problem("no mask, states", n, n, salt=n) for n in lengths]
+    return [subject.case("no mask, states", n, n, salt=n) for n in lengths]
 
 
-def of_states(subject: Subject, problem: Problem, states: Tensor) -> Problem:
-    """The same problem with queries, keys and values that are projections of `states`."""
+def of_states(subject: Subject, case: Case, states: Tensor) -> Case:
+    """The same case with queries, keys and values that are projections of `states`."""
     q, k, v = (states @ subject.randn(WIDTH, WIDTH, salt=772 + i) / WIDTH**0.5 for i in range(3))
-    same = None if problem.states is None else states[:, 0]
-    return replace(problem, q=1.5 * q, k=k, v=v, states=same)
+    same = None if case.states is None else states[:, 0]
+    return replace(case, q=1.5 * q, k=k, v=v, states=same)
 
 
 def _shown(places: Tensor) -> str:

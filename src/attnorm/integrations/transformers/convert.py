@@ -31,7 +31,7 @@ Model = TypeVar("Model", bound=nn.Module)
 PART = f".{CONVERTED}."  # in the names of the parameters of normalizers
 
 
-class Record(dict[str, Any]):
+class Conversion(dict[str, Any]):
     """The normalizers that `convert` gave to models with a configuration. What was read from a file is a plain dict: a
     model that `transformers` alone has loaded has none of them."""
 
@@ -69,15 +69,17 @@ def convert(model: Model, attention: str | type[Normalizer] | Mapping[str, Any])
     refuse_request(type(model), CONVERTED)
     changed: Any = model
     earlier = getattr(changed.config, "attnorm", None)
-    earlier = earlier if isinstance(earlier, Record) else {}
-    here = [it for site, its in attention_modules(model).items() if site in earlier for it in its.values()]
-    if not all(hasattr(it, CONVERTED) for it in here):
+    earlier = earlier if isinstance(earlier, Conversion) else {}
+    converted = [
+        layer for site, layers in attention_modules(model).items() if site in earlier for layer in layers.values()
+    ]
+    if not all(hasattr(layer, CONVERTED) for layer in converted):
         copies, earlier = dict[int, Any](), {}  # another model of the same configuration object has been converted
         copy.deepcopy(changed.config, copies)
         for part in changed.modules():
             if hasattr(part, "config"):
                 part.config = copies.get(id(part.config), part.config)
-    recorded = Record(attach(model, with_paths(attention), earlier))
+    recorded = Conversion(attach(model, with_paths(attention), earlier))
     if refuse_cache not in model._forward_pre_hooks.values():
         model.register_forward_pre_hook(refuse_cache, with_kwargs=True)
         model.register_forward_pre_hook(warn_of_frozen)
@@ -114,12 +116,12 @@ def attach(
         given,
         {site: site == "decoder" or (site == "cross" and is_written) for site in {**sites, **fixed}},
         {site: len(modules) for site, modules in sites.items()},
-        heads={site: its[0].get("heads") for site, its in sizes.items()},
+        heads={site: of_layers[0].get("heads") for site, of_layers in sizes.items()},
     )
     if problems := [*_problems_of(given, tables, fixed)]:
         raise ConfigError(map(in_python, problems))
-    here = {key: it for key, it in tables.resolved.items() if key in sites or key == "options"}
-    everywhere = with_recorded(here, recorded)
+    new = {key: value for key, value in tables.resolved.items() if key in sites or key == "options"}
+    everywhere = with_recorded(new, recorded)
     parts: list[tuple[Any, str, Normalizer]] = [
         (module, site, tables[site].normalizer(**sizes[site][layer], layer=layer))
         for site, modules in sites.items()
@@ -131,25 +133,22 @@ def attach(
     return everywhere
 
 
-def with_recorded(here: Mapping[str, Any], recorded: Mapping[str, Any]) -> dict[str, Any]:
+def with_recorded(new: Mapping[str, Any], recorded: Mapping[str, Any]) -> dict[str, Any]:
     """The normalizers of the converted sites, and those of the other sites that are recorded, with their options.
 
     Raises ConfigError if the two need different options of the same normalizer.
     """
-    others = {site: value for site, value in recorded.items() if site in SITES and site not in here}
-    options: dict[str, Any] = {**here["options"]}
+    others = {site: value for site, value in recorded.items() if site in SITES and site not in new}
+    options: dict[str, Any] = {**new["options"]}
     for name in names_in({"prior": {}, **others}):
-        of_others, ours = recorded["options"].get(name, {}), here["options"].get(name, {})
-        if name in names_in({"prior": {}, **here}) and ours != of_others:
-            raise ConfigError(
-                [
-                    f"attention['options'][{name!r}]={ours}: {', '.join(others)} of the model already uses {name} with "
-                    f"the options {of_others}; all sites share the options of a normalizer"
-                ]
-            )
+        of_others, of_new = recorded["options"].get(name, {}), new["options"].get(name, {})
+        if name in names_in({"prior": {}, **new}) and of_new != of_others:
+            used = f"{', '.join(others)} of the model already uses {name} with the options {of_others}"
+            message = f"attention['options'][{name!r}]={of_new}: {used}; all sites share the options of a normalizer"
+            raise ConfigError([message])
         if of_others:
             options[name] = of_others
-    return {**others, **here, "options": options}
+    return {**others, **new, "options": options}
 
 
 def _problems_of(
@@ -178,7 +177,7 @@ def refuse_cache(model: Any, args: tuple, kwargs: Mapping[str, Any]) -> None:
     """Raises ValueError for a forward pass that continues from a cache: a prefix normalizer needs the past queries."""
     from transformers import Cache
 
-    caches = [it for it in (*args, *kwargs.values()) if isinstance(it, Cache)]
+    caches = [value for value in (*args, *kwargs.values()) if isinstance(value, Cache)]
     if not caches:
         return
     for part in model.modules():
@@ -186,7 +185,7 @@ def refuse_cache(model: Any, args: tuple, kwargs: Mapping[str, Any]) -> None:
             continue
         implementation = getattr(part, "config", model.config)._attn_implementation  # it may have changed since
         in_use = implementation in (CONVERTED, WITH_FLOAT_MASKS)
-        if in_use and any(it.get_seq_length() > 0 for it in caches):  # asked last: some lengths are on the device
+        if in_use and any(cache.get_seq_length() > 0 for cache in caches):  # asked last: some lengths are on the device
             raise ValueError(f"{type(model).__name__}: {cache_message(name_of(part.attnorm))}")
 
 
@@ -196,7 +195,7 @@ def in_python(problem: str) -> str:
     by_site = problem.replace("attention=softmax with attention.<site>=<normalizer>", "{'<site>': '<normalizer>'}")
     keys = re.sub(
         r"(?<![\w.])attention((?:\.\w+)+)",
-        lambda found: "attention" + "".join(f"[{key!r}]" for key in found[1][1:].split(".") if key != DEFAULT),
+        lambda match: "attention" + "".join(f"[{key!r}]" for key in match[1][1:].split(".") if key != DEFAULT),
         by_site,
     )
     return re.sub(r"\bnull\b", "None", keys)
@@ -206,8 +205,11 @@ def warn_of_frozen(model: nn.Module, args: tuple) -> None:
     """Warns if `peft` has frozen the parameters of normalizers, which it does not know."""
     if not model.training or "peft" not in sys.modules:
         return
-    own = [(name, parameter) for name, parameter in model.named_parameters() if PART in name]
-    frozen = [name for name, parameter in own if not parameter.requires_grad and ".original_module." not in name]
+    frozen = [
+        name
+        for name, parameter in model.named_parameters()
+        if PART in name and not parameter.requires_grad and ".original_module." not in name
+    ]
     if frozen:
         warnings.warn(
             f"peft has frozen {frozen[0]} and the like, so the normalizers are neither trained nor saved; add "

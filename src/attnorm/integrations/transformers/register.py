@@ -11,8 +11,7 @@ from attnorm.attention.names import NORMALIZERS
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.attention.surroundings import in_layer
 from attnorm.imports import find, nearest
-from attnorm.integrations.transformers.attention import attend
-from attnorm.integrations.transformers.masks import model_mask
+from attnorm.integrations.transformers.attention import layer_attention, model_mask
 from attnorm.integrations.transformers.sites import needs_float_masks, own_softmax_modules
 from attnorm.wording import counted
 
@@ -61,7 +60,7 @@ def function_of(name: str) -> Attention:
             normalizer.to(query.device)
         if normalizer.training != module.training:
             normalizer.train(module.training)
-        return attend(normalizer, module, query, *args, **kwargs)
+        return layer_attention(normalizer, module, query, *args, **kwargs)
 
     return attention
 
@@ -75,7 +74,7 @@ def refusal(normalizer: Normalizer | type[Normalizer]) -> str | None:
 
 def attend_converted(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
     """The attention function of converted models. It uses the normalizer of the module, or softmax if it has none."""
-    return attend(getattr(module, "attnorm", SOFTMAX), module, *args, **kwargs)
+    return layer_attention(getattr(module, "attnorm", SOFTMAX), module, *args, **kwargs)
 
 
 SOFTMAX = Softmax()
@@ -139,8 +138,8 @@ def refuse_own_softmax(model: Any, implementation: str | None) -> None:
         if type(part)._can_set_attn_implementation()
     ]
     for modules in own_softmax_modules(model).values():
-        if own := {name: module for name, module in modules.items() if not name.startswith(tuple(others))}:
-            raise ValueError(f"attn_implementation={implementation}: {own_softmax_message(own)}")
+        if of_model := {name: module for name, module in modules.items() if not name.startswith(tuple(others))}:
+            raise ValueError(f"attn_implementation={implementation}: {own_softmax_message(of_model)}")
 
 
 def own_softmax_message(modules: Mapping[str, nn.Module]) -> str:
@@ -159,8 +158,8 @@ def refuse_request(cls: Any, implementation: str) -> None:
     name = implementation.removeprefix(NAMED)
     if implementation not in (CONVERTED, WITH_FLOAT_MASKS) and name not in NORMALIZERS:
         allowed = ", ".join(f"{NAMED}{other}" for other in NORMALIZERS)
-        own = "; for a normalizer of your own, use convert(model, <class>)" if "." in name or ":" in name else ""
-        message = f"allowed: {allowed}{own}.{nearest(name, NORMALIZERS)}"
+        advice = "; for a normalizer of your own, use convert(model, <class>)" if "." in name or ":" in name else ""
+        message = f"allowed: {allowed}{advice}.{nearest(name, NORMALIZERS)}"
         raise ValueError(f"attn_implementation={implementation}: {message}")
     if not cls._can_set_attn_implementation():
         raise ValueError(

@@ -32,25 +32,26 @@ def own_softmax_modules(model: nn.Module) -> dict[str, dict[str, nn.Module]]:
 def needs_float_masks(model: nn.Module) -> bool:
     """Whether some modules may add the mask to the scores, also in a larger model that it is a part of."""
     of_file = vars(sys.modules[type(model).__module__]).values()
-    return bool(own_softmax_modules(model)) or any(isinstance(it, type) and computes_softmax(it) for it in of_file)
+    return bool(own_softmax_modules(model)) or any(
+        isinstance(value, type) and computes_softmax(value) for value in of_file
+    )
 
 
 def by_site(model: nn.Module, belongs: Callable[[Any], bool]) -> dict[str, dict[str, nn.Module]]:
     """The modules whose class belongs, by site and by name, in order."""
     from transformers import PreTrainedModel
 
-    found: dict[str, dict[str, nn.Module]] = {}
+    modules: dict[str, dict[str, nn.Module]] = {}
     for name, module in model.named_modules():
         if not isinstance(module, (PreTrainedModel, Normalizer)) and belongs(type(module)):
-            found.setdefault(site_of(module, name), {})[name] = module
-    return {site: found[site] for site in SITES if site in found}
+            modules.setdefault(site_of(module, name), {})[name] = module
+    return {site: modules[site] for site in SITES if site in modules}
 
 
 def site_of(module: nn.Module, name: str = "") -> str:
     """The site of an attention module. name: its name in the model; without it, some are not known to be "cross"."""
-    own = getattr(module, "attnorm_site", None)  # set by `convert`, which knew the name
-    if own is not None:
-        return own
+    if (site := getattr(module, "attnorm_site", None)) is not None:  # set by `convert`, which knew the name
+        return site
     if getattr(module, "is_cross_attention", False) or CROSS.search(f"{name} {type(module).__name__}"):
         return "cross"
     cls: Any = type(module)
@@ -129,6 +130,6 @@ def computes_softmax(cls: Any) -> bool:
 def names_in_code(cls: Any) -> set[str]:
     """The names of globals and attributes that the methods of a module use."""
     bases = (base for base in cls.__mro__ if base not in nn.Module.__mro__)
-    methods = (it for base in bases for it in vars(base).values() if callable(it))
-    codes = (getattr(inspect.unwrap(it), "__code__", None) for it in methods)
+    methods = (member for base in bases for member in vars(base).values() if callable(member))
+    codes = (getattr(inspect.unwrap(method), "__code__", None) for method in methods)
     return {name for code in codes if code is not None for name in code.co_names}

@@ -13,7 +13,7 @@ class SignDescent(Optimizer):
     def step(self, closure=None):
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
-            for parameter in (it for it in group["params"] if it.grad is not None):
+            for parameter in (each for each in group["params"] if each.grad is not None):
                 average = self.state[parameter].setdefault("average", torch.zeros_like(parameter))
                 average.lerp_(parameter.grad, 1 - group["momentum"])
                 parameter.sub_(average.sign(), alpha=group["lr"])

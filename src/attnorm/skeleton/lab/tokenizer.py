@@ -29,7 +29,7 @@ class Characters(Tokenizer):
         return [] if options["alphabet"] else ["tokenizer.alphabet: must not be empty"]
 
     def _encode_words(self, words: list[str]) -> list[list[int]]:
-        return [[4 + place if (place := self.alphabet.find(c)) >= 0 else self.unk_id for c in word] for word in words]
+        return [[4 + index if (index := self.alphabet.find(c)) >= 0 else self.unk_id for c in word] for word in words]
 
     def decode(self, ids: Iterable[int]) -> str:
         return "".join(self.alphabet[number - 4] for number in ids if number >= 4)

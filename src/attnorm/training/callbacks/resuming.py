@@ -12,7 +12,7 @@ from attnorm.errors import ConfigError
 from attnorm.optim import Optimization
 from attnorm.run.checkpoint import RECORD, read_resumable
 from attnorm.run.integrity import check_fit
-from attnorm.run.resume import explained
+from attnorm.run.resume import with_advice
 from attnorm.tasks.ranks import Ranks
 from attnorm.training.module import TrainingModule
 
@@ -119,7 +119,7 @@ class RunRecord(pl.Callback):
                 "does not depend on the length of the run can be extended, such as scheduler=constant"
             )
         if problems:
-            raise ConfigError(explained(problems, checkpoint))
+            raise ConfigError(with_advice(problems, checkpoint))
         check_fit(module.model, content, checkpoint)
 
 
