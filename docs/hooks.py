@@ -1,5 +1,6 @@
 """Hooks of `mkdocs build` (make docs), which complete the site with files from outside docs/."""
 
+import csv
 import re
 from importlib.metadata import files as files_of_package
 from pathlib import Path
@@ -44,6 +45,22 @@ def with_options(markdown: str) -> str:
     return re.sub(r"^\[`(conf/attention/\w+\.yaml)`\]\(\.\./\1\)$", table, markdown, flags=re.M)
 
 
+def with_verdicts(markdown: str) -> str:
+    """Replaces links to files of verdicts by the verdicts on the primary metric, in the digits of `verdicts.py`."""
+
+    def verdicts(link: re.Match[str]) -> str:
+        rows = csv.DictReader((TOP / link[1]).read_text().splitlines())
+        words: dict[str, list[str]] = {}
+        for row in rows:
+            if row["primary"] == "true" and row["verdict"] not in ("baseline", "reference"):
+                digits = 3 if row["metric"].startswith("loss") else 2
+                difference, low, high = (f"{float(row[key]):+.{digits}f}" for key in ("difference", "low", "high"))
+                words.setdefault(row["verdict"], []).append(f"{row['arm']} {difference} ({low} to {high})")
+        return "; ".join(f"**{word}:** {', '.join(arms)}" for word, arms in words.items())
+
+    return re.sub(r"\[`(experiments/\w+/verdicts\w*\.csv)`\]\(\.\./\1\)", verdicts, markdown)
+
+
 def links_of_site(markdown: str, page: str) -> str:
     """Rewrites links that enter or leave docs/, because the site has the files of docs/ at its top.
 
@@ -51,7 +68,7 @@ def links_of_site(markdown: str, page: str) -> str:
     """
     if page.startswith(OUTSIDE):
         return re.sub(r"\]\(((?:\.\./)+)docs/", r"](\1", markdown)
-    return with_options(with_listings(markdown)).replace("](../", "](")
+    return with_verdicts(with_options(with_listings(markdown))).replace("](../", "](")
 
 
 def on_files(files: "Files", config: "MkDocsConfig") -> "Files":

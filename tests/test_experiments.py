@@ -852,18 +852,17 @@ def test_an_arm_that_does_not_beat_a_simple_method_gets_no_verdict(tmp_path, mon
 
 def test_the_decision_log_has_every_experiment_and_every_verdict():
     shown = load("verdicts").shown
-    log = (runs.ROOT / "docs/decisions.md").read_text().replace("\n  ", " ")
-    _, *parts = re.split(r"^## \[\w+\]\(\.\./experiments/(\w+)/README\.md\)\n", log, flags=re.M)
+    log = load("../docs/hooks").links_of_site((runs.ROOT / "docs/decisions.md").read_text(), "decisions.md")
+    _, *parts = re.split(r"^## \[\w+\]\(experiments/(\w+)/README\.md\)\n", log, flags=re.M)
     sections = dict(zip(parts[::2], parts[1::2], strict=True))
     assert {*sections} == {path.parent.name for path in FOLDER.glob("*/README.md")}
-    group = re.compile(r"^\d{4}-\d\d-\d\d(?: \*)?, (\d+|no) seeds?:\n\n((?:- .*\n)+)", re.M)
-    items = {folder: group.findall(text) for folder, text in sections.items()}
+    line = re.compile(r"^- \d{4}-\d\d-\d\d(?: \*| \([^)]*\))?, (\d+|no) seeds?: ((?:.+\n)+?)(?=- |\n|\Z)", re.M)
+    lines = {folder: line.findall(text) for folder, text in sections.items()}
     for folder, text in sections.items():
-        assert items[folder] and sum(of.count("- ") for _, of in items[folder]) == text.count("- "), folder
+        assert lines[folder] and len(lines[folder]) == len(re.findall("^- ", text, re.M)), folder
     for path in FOLDER.glob("*/verdicts*.csv"):
         for row in read_csv(path):
             if row.get("primary") == "true" and row["verdict"] not in ("baseline", "reference"):
-                _, _, _, difference, interval, seeds, word = shown(row)
-                expected = re.compile(rf"\*\*{word}(?::\*\*|\*\*:)[^*]*{re.escape(f'{difference} ({interval})')}")
-                of = [text for n, text in items[path.parent.name] if n == seeds]
-                assert any(expected.search(text) for text in of), (path, row)
+                _, arm, _, difference, interval, seeds, word = shown(row)
+                verdict = re.compile(rf"\*\*{word}:\*\* [^*]*{re.escape(f'{arm} {difference} ({interval})')}")
+                assert any(verdict.search(text) for n, text in lines[path.parent.name] if n == seeds), (path, row)
