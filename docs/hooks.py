@@ -35,14 +35,20 @@ def with_listings(markdown: str) -> str:
 
 
 def with_options(markdown: str) -> str:
-    """Replaces each line that is a link to a file of conf/attention/ by a table of its options and their comments."""
+    """Replaces each line that is a link to a file of conf/attention/, conf/data/ or conf/task/ by a table of its keys,
+    as far as they have comments."""
 
     def table(link: re.Match[str]) -> str:
-        options = re.findall(r"^    (\w+): +(.*?) +# (.*)$", (TOP / link[1]).read_text().replace("|", "\\|"), re.M)
-        rows = [f"| `{Path(link[1]).stem}.{key}` | `{default}` | {meaning} |" for key, default, meaning in options]
-        return "\n".join(["", "| option | default | meaning |", "|---|---|---|", *rows, ""])
+        rows, path = ["", "| option | default | meaning |", "|---|---|---|"], [""]
+        text = (TOP / link[1]).read_text().replace("|", "\\|")
+        for indent, key, default, meaning in re.findall(r"^( *)(\w+):(?: +(\S.*?))??(?: +# (.*))?$", text, re.M):
+            path[len(indent) // 2 :] = [key]
+            if default and meaning:
+                name = {"attention": ".".join(path[1:]), "data": f"data.{key}", "task": ".".join(path)}[link[2]]
+                rows.append(f"| `{name}` | `{default}` | {meaning.replace('<', '&lt;')} |")
+        return "\n".join([*rows, ""])
 
-    return re.sub(r"^\[`(conf/attention/\w+\.yaml)`\]\(\.\./\1\)$", table, markdown, flags=re.M)
+    return re.sub(r"^\[`(conf/(attention|data|task)/\w+\.yaml)`\]\(\.\./\1\)$", table, markdown, flags=re.M)
 
 
 def with_verdicts(markdown: str) -> str:
