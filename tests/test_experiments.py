@@ -847,9 +847,6 @@ def test_an_arm_that_does_not_beat_a_simple_method_gets_no_verdict(tmp_path, mon
     assert words(means["softmax"]) == {"softmax": "baseline", "hnas": "no verdict", "dnas": "no verdict"}
 
 
-# --------------------------------------------------------------------------------------------------------- decision log
-
-
 def test_the_decision_log_has_every_experiment_and_every_verdict():
     shown = load("verdicts").shown
     log = load("../docs/hooks").links_of_site((runs.ROOT / "docs/decisions.md").read_text(), "decisions.md")
