@@ -28,7 +28,9 @@ if not (os.path.exists("/dev/nvidiactl") or os.path.exists("/dev/kfd")):
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 WHOLE_RUNS = {"cli", "config", "faults", "losses", "run", "training"}  # folders in tests/
-STARTERS = {"tiny_run", "finished_run", "copied_run", "stopped", "command", "subprocess"}  # of tests/runs.py, or Python
+STARTERS = {  # of tests/runs.py, or Python
+    *("tiny_run", "uninterrupted", "finished_run", "copied_run", "stopped", "command", "subprocess")
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

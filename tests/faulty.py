@@ -14,7 +14,13 @@ from attnorm.run.checkpoint import read_checkpoint
 from attnorm.run.resume import newest_good
 from attnorm.training.callbacks.checkpointing import Checkpoints
 
-SETTINGS = ("attention=hnas", "trainer.max_epochs=4", "task.validations=6", "run.save_every_steps=3")
+SETTINGS = (
+    "attention=hnas",
+    "data.train_size=60",
+    "trainer.max_epochs=4",
+    "task.validations=6",
+    "run.save_every_steps=3",
+)
 fork = multiprocessing.get_context("fork")
 
 

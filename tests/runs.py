@@ -422,7 +422,7 @@ def tiny_run(folder: Path, *overrides: str, task: str = "gigaword") -> dict:
 def finished_run(task: str = "gigaword") -> Path:
     """A finished run, made once, with hnas if a site of the model can have it. It is to be read only; `copied_run` is
     for tests that write."""
-    return _finished(task)
+    return uninterrupted(f"attention={HYBRIDS.get(task, 'hnas')}", task=task)
 
 
 HYBRIDS = {  # where all sites are autoregressive
@@ -432,10 +432,15 @@ HYBRIDS = {  # where all sites are autoregressive
 }
 
 
+def uninterrupted(*overrides: str, task: str = "gigaword") -> Path:
+    """A run of these overrides, made once. It is to be read only."""
+    return _uninterrupted(task, *overrides)
+
+
 @functools.cache
-def _finished(task: str) -> Path:
-    folder = scratch("run") / task
-    tiny_run(folder, f"attention={HYBRIDS.get(task, 'hnas')}", task=task)
+def _uninterrupted(*key: str) -> Path:
+    folder = scratch("run") / f"{_uninterrupted.cache_info().currsize}" / key[0]
+    tiny_run(folder, *key[1:], task=key[0])
     return folder
 
 

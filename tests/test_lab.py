@@ -31,6 +31,17 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Such a folder after a training, of which `git` sees nothing. It is to be read only."""
+    before, folder = git_state(), tmp_path_factory.mktemp("trained")
+    shutil.copytree(LAB, folder / "lab", ignore=shutil.ignore_patterns("__pycache__"))
+    ended = attnorm(folder, *TRAIN)
+    assert ended.returncode == 0, ended.stderr
+    assert git_state() == before or not runs.ROOT.joinpath(".git").exists()
+    return folder
+
+
 def attnorm(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess:
     """`python -m attnorm <arguments>` in that folder."""
     return runs.command("-m", "attnorm", *arguments, cwd=folder, env=env)
@@ -80,11 +91,8 @@ def test_masked_pairs_have_no_part_in_the_gradient_of_the_normalizer(monkeypatch
 
 
 @pytest.mark.slow
-def test_every_part_can_come_from_outside(folder):
-    before = git_state()
-    trained = attnorm(folder, *TRAIN)
-    assert trained.returncode == 0, trained.stderr
-    run = run_of(folder)
+def test_every_part_can_come_from_outside(trained):
+    run = run_of(trained)
     summary = json.loads((run / "summary.json").read_text())
     assert summary["state"] == "finished" and summary["monitor"] == "val/solved" and summary["attention"] == "Tempered"
     examples = pd.read_parquet(run / "predictions/validation.parquet")  # what runs of the task are compared on
@@ -97,8 +105,6 @@ def test_every_part_can_come_from_outside(folder):
     temperatures = (run / "temperatures.csv").read_text().splitlines()  # the normalizer's learned scalar
     assert temperatures[0] == "step,layer,head,value" and len({line.split(",")[-1] for line in temperatures[1:]}) > 2
     assert (run / "figures" / "temperatures.png").is_file()
-    if runs.ROOT.joinpath(".git").exists():
-        assert git_state() == before
 
 
 @pytest.mark.slow
@@ -150,8 +156,8 @@ def test_a_folder_that_cannot_be_written_is_refused(monkeypatch, tmp_path, capsy
 
 
 @pytest.mark.slow
-def test_a_run_of_own_parts_is_scored_only_if_they_are_trusted(folder):
-    assert attnorm(folder, *TRAIN).returncode == 0
+def test_a_run_of_own_parts_is_scored_only_if_they_are_trusted(trained, tmp_path):
+    folder = Path(shutil.copytree(trained, tmp_path / "copy"))
     run = run_of(folder)
     summary = json.loads((run / "summary.json").read_text())
     refused = attnorm(folder, "eval", f"run={run}")
@@ -167,9 +173,7 @@ def test_a_run_of_own_parts_is_scored_only_if_they_are_trusted(folder):
 
 
 @pytest.mark.slow
-def test_a_run_of_own_parts_that_was_killed_resumes_bit_for_bit(folder):
-    whole = attnorm(folder, *TRAIN)
-    assert whole.returncode == 0, whole.stderr
+def test_a_run_of_own_parts_that_was_killed_resumes_bit_for_bit(trained, folder):
     killed = subprocess.Popen(
         [sys.executable, "-m", "attnorm", *TRAIN[:-1], "paths.log_dir=killed", "task.validations=8"],
         cwd=folder,
@@ -185,7 +189,7 @@ def test_a_run_of_own_parts_that_was_killed_resumes_bit_for_bit(folder):
     [checkpoint] = (folder / "killed").rglob("last.ckpt")
     resumed = attnorm(folder, *TRAIN, "task.validations=8", f"ckpt_path={checkpoint}", "paths.log_dir=resumed")
     assert resumed.returncode == 0, resumed.stderr
-    first, second = run_of(folder), run_of(folder, "resumed")
+    first, second = run_of(trained), run_of(folder, "resumed")
     assert runs.unequal(runs.parameters(first), runs.parameters(second)) == []
 
 

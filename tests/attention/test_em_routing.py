@@ -247,27 +247,6 @@ def test_every_variant_passes_the_property_suite(name, options):
     assert check_normalizer(lambda: build_normalizer(name, **options), heads=2, print_report=False).passed
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("em_routing", {"n_iters": 0}, "n_iters=0: allowed: whole numbers from 1"),
-        ("em_routing", {"beta": "normal"}, "beta='normal': allowed: norm, uniform, estimated, learned"),
-        ("em_routing", {"sigma": 1.0}, "sigma=1.0: allowed: fixed, estimated"),
-        ("em_routing", {"min_sigma": 0}, "min_sigma=0: allowed: numbers above 0"),
-        ("em_routing", {"min_sigma": 0.2}, "min_sigma=0.2: has no effect with sigma='fixed'"),
-        ("em_routing", {"n_iters": 1, "sigma": "estimated"}, "sigma='estimated': has no effect with n_iters=1"),
-        ("em_routing", {"n_iters": 1, "beta": "uniform"}, "beta='uniform': has no effect with n_iters=1"),
-        ("em_routing", {"queries": 4}, "queries=4: has no effect with beta='norm'"),
-        ("em_routing", {"beta": "learned", "heads": 2}, "beta='learned': needs queries=<number of queries>"),
-        ("dnas", {"beta": "norm"}, "beta='norm': allowed: None and 'learned'"),
-        ("dnas", {"queries": 4}, "queries=4: has no effect without beta='learned'"),
-    ],
-)
-def test_a_wrong_option_is_named_with_what_is_allowed(name, options, message):
-    with pytest.raises(ValueError, match=message):
-        build_normalizer(name, **options)
-
-
 def test_keys_and_scale_are_needed_from_the_second_iteration_on():
     scores, k = problem(4, 5)
     with pytest.raises(ValueError, match="pass keys="):

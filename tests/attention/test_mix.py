@@ -242,29 +242,3 @@ def test_members_are_told_the_sizes_of_the_model():
     assert check_attention(tables, {"encoder": False}) == []
     built = Site(tables, "encoder").normalizer(2, width=4)
     assert built.members["ot"].cost.weight.shape == (2, 4, 4)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"members": ["softmax"]}, "a list of at least two normalizers"),
-        ({"members": "softmax"}, "a list of at least two normalizers"),
-        ({"members": ["softmax", 3]}, "3 is neither a name nor"),
-        ({"members": ["softmax", {"n_iters": 3}]}, "is neither a name nor"),
-        ({"members": ["softmax", "dnass"]}, "Did you mean 'dnas'?"),
-        ({"members": ["softmax", {"name": "sinkhorn", "n_iter": 3}]}, "Did you mean 'n_iters'?"),
-        ({"members": ["softmax", {"name": "hnas", "heads": 3}], "heads": 2}, "heads=3: not an option here"),
-        ({"members": ["softmax", "dnas"], "start": [0.5, 0.6]}, "2 numbers from 0 to 1 with the sum 1"),
-        ({"members": ["softmax", "dnas"], "start": [0.5, 0.3, 0.2]}, "2 numbers from 0 to 1 with the sum 1"),
-        ({"members": ["softmax", "dnas"], "start": [0, 1]}, "use form='project'"),
-        ({"members": ["softmax", "dnas"], "form": "sigmoid"}, "form='sigmoid': allowed: softmax, project"),
-        ({"members": ["softmax", "dnas"], "per": "head"}, "needs heads="),
-        ({"members": ["softmax", "dnas"], "fixed": [0.2, 0.2]}, "fixed=[0.2, 0.2]: allowed: 2 numbers"),
-        ({"members": ["softmax", "dnas"], "fixed": [[0.2, 0.8]] * 3, "heads": 2}, "3 values for 2 heads"),
-    ],
-    ids=str,
-)
-def test_options_of_a_mix_that_are_wrong_are_refused(options, words):
-    with pytest.raises(ValueError) as error:
-        build_normalizer("mix", **options)
-    assert words in str(error.value)

@@ -377,19 +377,6 @@ def test_a_learned_alpha_has_the_weights_of_the_fixed_one_and_the_gradient_of_di
         assert abs((values[0] - values[1]) / 2e-5 - float(found[head])) < 1e-6 * max(1, abs(float(found[head])))
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"learn": "all"}, "learn='all': allowed: null, layer, head"),
-        ({"learn": "layer", "alpha": 2}, "alpha=2: with learn='layer', allowed: numbers between 1.01 and 2"),
-        ({"learn": "head"}, r"learn='head': needs heads=<number of heads>"),
-    ],
-)
-def test_a_wrong_option_of_entmax_is_named(options, words):
-    with pytest.raises(ValueError, match=words):
-        build_normalizer("entmax", **options)
-
-
 def test_float32_is_sufficient_for_every_alpha_that_is_learned():
     scores, cotangent = randn(1, 1, 64, 32, seed=1), randn(1, 1, 64, 32, seed=2)
     for a in (-12.0, -5.0, 0.0):
@@ -402,22 +389,6 @@ def test_float32_is_sufficient_for_every_alpha_that_is_learned():
         [found] = torch.autograd.grad(weights, module.a, cotangent.float())
         assert_close(weights.double(), wanted, rtol=0, atol=1e-5)
         assert_close(found.double(), expected, rtol=1e-2, atol=0)
-
-
-def test_a_wrong_delta_and_a_mix_of_both_kinds_of_states_are_refused():
-    with pytest.raises(ValueError, match=r"delta=-1: allowed: numbers from 0"):
-        build_normalizer("asentmax", heads=1, state_width=4, delta=-1)
-    with pytest.raises(ValueError, match=r"some need the states of the queries, and others those of the keys"):
-        build_normalizer("mix", members=["forgetting", "asentmax"], heads=1, state_width=4)
-
-
-def test_a_wrong_remainder_and_a_mix_with_one_are_refused():
-    with pytest.raises(ValueError, match=r"remainder='sink': allowed: residual, value"):
-        build_normalizer("stick_breaking", remainder="sink")
-    with pytest.raises(ValueError, match=r"remainder='value': needs heads=<number of heads> and width="):
-        build_normalizer("stick_breaking", remainder="value", heads=2)
-    with pytest.raises(ValueError, match=r"a mix gives what its members leave to no value of its own"):
-        build_normalizer("mix", members=["softmax", {"name": "stick_breaking", "remainder": "value"}], heads=2, width=4)
 
 
 def test_gates_over_thousands_of_positions_keep_the_precision_of_float32():

@@ -383,30 +383,6 @@ def test_a_cost_may_be_a_trained_module():
     assert gradient.abs().max() > 1e-3
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"gamma": 0}, "gamma=0: allowed: numbers above 0"),
-        ({"gamma": -1.0}, "gamma=-1.0"),
-        ({"gamma": float("nan")}, "gamma=nan"),
-        ({"gamma": float("inf")}, "gamma=inf"),
-        ({"gamma": True}, "gamma=True"),
-        ({"gamma": "small"}, "gamma='small'"),
-        ({"cost": "squared_distanc"}, "squared_distanc.*allowed: squared_distance.*Did you mean 'squared_distance'"),
-        ({"cost": "no.such.module:cost"}, "no.such.module"),
-        ({"cost": "math:no_such_function"}, "no_such_function"),
-        ({"cost": "math:pi"}, "cost='math:pi'"),
-        ({"cost": "torch.nn:Linear"}, "cost='torch.nn:Linear': needs in_features=<number> and out_features=<number>"),
-        ({"cost": "attnorm.attention:Mask"}, "cost='attnorm.attention:Mask': not a function"),
-        ({"cost": 3}, "cost 3"),
-        ({"costs": "squared_distance"}, "costs=.*no such option.*gamma, cost"),
-    ],
-)
-def test_a_wrong_option_is_named_with_what_is_allowed(options, message):
-    with pytest.raises(ValueError, match=message):
-        build_normalizer("ot", **options)
-
-
 def test_missing_keys_and_costs_of_a_wrong_size_are_said():
     scores = make_scores(MASKS["none"])
     with pytest.raises(ValueError, match=r"ot: the templates are the keys .* pass keys="):

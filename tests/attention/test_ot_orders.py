@@ -248,21 +248,6 @@ def test_rows_that_do_not_converge_are_reported():
         weights("exact", 10 * q, k, max_steps=1)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"order": 3}, "order=3: allowed: 1, 2 and 'exact'"),
-        ({"order": True}, "order=True"),
-        ({"tolerance": 0}, "tolerance=0"),
-        ({"max_steps": 0}, "max_steps=0"),
-        ({"cost": "learned"}, "cost='learned': needs heads=<number> and width=<number>"),
-    ],
-)
-def test_a_wrong_option_is_named_with_what_is_allowed(options, message):
-    with pytest.raises(ValueError, match=message):
-        build_normalizer("ot", **options)
-
-
 def test_alpha_is_needed_beyond_the_first_order():
     q, k = qk(4, 5)
     for scale, message in ((None, "ot: scale=None: alpha is the scale"), (0.0, "ot: scale=0.0: alpha is the scale")):

@@ -251,21 +251,6 @@ def test_observed_weights_make_the_output_of_a_layer(name):
 # --------------------------------------------------------------------------------------------------------- options
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "words"),
-    [
-        ("lotformer", {"pivots": 0}, "pivots=0: allowed: whole numbers from 1"),
-        ("lotformer", {"eps": 0}, "eps=0: allowed: numbers above 0"),
-        ("lotformer", {"half_steps": 2.5}, "half_steps=2.5: allowed: whole numbers from 1"),
-        ("espformer", {"tau": -1}, "tau=-1: allowed: numbers above 0"),
-        ("espformer", {"temperature": -1}, "temperature=-1: allowed: numbers from 0"),
-    ],
-)
-def test_a_wrong_option_is_named(name, options, words):
-    with pytest.raises(ValueError, match=words):
-        make(name, **options)
-
-
 @pytest.mark.parametrize("name", PLANS)
 def test_a_scorer_that_is_not_a_dot_product_and_an_autoregressive_site_are_refused(name):
     tables = {"encoder": name, "scorer": {"encoder": "additive"}}

@@ -315,29 +315,6 @@ def test_gradients_reach_every_parameter_of_a_prior(kind):
 # ------------------------------------------------------------------------------------------------------------- options
 
 
-@pytest.mark.parametrize(
-    "name, options, words",
-    [
-        ("content", {"width": 4, "heads": 2, "hidden": 0}, "hidden=0: allowed: whole numbers from 1"),
-        ("content", {"width": 4, "heads": 2, "hidden": 2.5}, "hidden=2.5: allowed: whole numbers from 1"),
-        ("content", {"width": 4, "heads": 2, "hidden": True}, "hidden=True: allowed: whole numbers from 1"),
-        ("content", {"width": 4, "heads": 2, "activation": "relu"}, "activation='relu': allowed: tanh, gelu"),
-        ("content", {"width": 4, "heads": 2, "hiden": 3}, "Did you mean 'hidden'?"),
-        ("learned", {"positions": 0, "heads": 2}, "positions=0: allowed: whole numbers from 1"),
-        ("learned", {"position": 9, "heads": 2}, "Did you mean 'positions'?"),
-        ("t5", {"heads": 2, "buckets": 3}, "buckets=3: allowed: whole numbers from 4"),
-        ("t5", {"heads": 2, "buckets": "x"}, "buckets='x': allowed: whole numbers from 4"),
-        ("t5", {"heads": 2, "buckets": 1, "bidirectional": False}, "buckets=1: allowed: whole numbers from 2"),
-        ("t5", {"heads": 2, "max_distance": 8}, "max_distance=8: allowed: whole numbers from 9"),
-        ("contents", {"heads": 2}, "Did you mean 'content'?"),
-    ],
-)
-def test_a_wrong_option_is_refused_with_what_is_allowed(name, options, words):
-    with pytest.raises(ValueError) as error:
-        build_prior(name, **options)
-    assert words in str(error.value) and name in str(error.value)
-
-
 @pytest.mark.parametrize("buckets, bidirectional, used", [(4, True, [0, 1, 3]), (2, False, [0, 1])])
 def test_the_smallest_t5_table_is_one_that_works(buckets, bidirectional, used):
     """Of the buckets for keys to the right the one at distance 0 stays empty."""

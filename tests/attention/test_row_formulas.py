@@ -362,28 +362,6 @@ def test_a_planted_fault_differs_from_the_reference(faulty, variant):
 
 
 @pytest.mark.parametrize(
-    "name, options, words",
-    [
-        ("sink", {"fixed": float("inf")}, "fixed=inf: allowed: finite numbers"),
-        ("sink", {"start": None}, "start=None: allowed: finite numbers"),
-        ("off_by_one", {"n": 0}, "n=0: allowed: numbers above 0"),
-        ("ssmax", {"plus_one": 1}, "plus_one=1: allowed: true, false"),
-        ("ssmax", {"bias": 0.5}, "bias=0.5: allowed: true, false"),
-        ("sigmoid", {"bias": "log n"}, "bias='log n': allowed: null (-log n), finite numbers"),
-        ("sigmoid", {"learn": "head"}, "learn='head': allowed: true, false"),
-        ("relu", {"power": 0}, "power=0: allowed: numbers above 0"),
-        ("softpick", {"eps": -1.0}, "eps=-1.0: allowed: numbers above 0"),
-        ("dnas_slack", {"per_query": "yes"}, "per_query='yes': allowed: true, false"),
-        ("dnas_slack_prefix", {"fixed": float("nan")}, "fixed=nan: allowed: finite numbers"),
-    ],
-)
-def test_a_wrong_option_is_refused_with_what_is_allowed(name, options, words):
-    with pytest.raises(ValueError) as error:
-        build_normalizer(name, **options)
-    assert words in str(error.value)
-
-
-@pytest.mark.parametrize(
     "name, options, recorded",
     [
         ("sink", {}, {"sink": 0.0}),

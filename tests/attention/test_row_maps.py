@@ -298,12 +298,6 @@ def test_entmax_leads_from_softmax_to_sparsemax():
     assert_close(build_normalizer("entmax", alpha=2.0)(scores), make("sparsemax")(scores), rtol=0, atol=0)
 
 
-def test_entmax_refuses_an_alpha_that_is_not_above_1():
-    for alpha in (1, 0.5, -2, math.nan, math.inf, True, "1.5", None):
-        with case(alpha), pytest.raises(ValueError, match=r"alpha=.*> 1"):
-            build_normalizer("entmax", alpha=alpha)
-
-
 # ------------------------------------------------------------------------------------------------------------ fusedmax
 
 
@@ -368,12 +362,6 @@ def test_fusedmax_gives_neighbours_the_same_weight():
     weights = build_normalizer("fusedmax", lam=0.1)(torch.tensor([[[[0.9, 1.0, 0.95, -2.0, 0.5]]]]))
     assert_close(weights[0, 0, 0, 0], weights[0, 0, 0, 2])
     assert weights[0, 0, 0, 0] > 0.25 and weights[0, 0, 0, 3] == 0
-
-
-def test_fusedmax_refuses_a_negative_lam():
-    for lam in (-0.1, math.nan, math.inf, True, "0.1", None):
-        with case(lam), pytest.raises(ValueError, match=r"lam=.*>= 0"):
-            build_normalizer("fusedmax", lam=lam)
 
 
 # ------------------------------------------------------------------------------------------------------------- bounds

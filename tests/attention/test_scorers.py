@@ -407,37 +407,6 @@ def test_no_tensor_of_queries_times_keys_times_width_is_made(monkeypatch, name):
     assert kept and max(tensor.numel() for tensor in kept) <= BATCH * HEADS * n * m
 
 
-# ------------------------------------------------------------------------------------------------------------- options
-
-
-@pytest.mark.parametrize(
-    "name, options, words",
-    [
-        ("aditive", {}, "Did you mean 'additive'?"),
-        ("bilinear", {"heads": 2, "widht": 4}, "Did you mean 'width'?"),
-        ("gaussian", {"sigma": 2.0}, "it takes none"),
-        ("dot", {"alpha": 0}, "alpha=0: allowed: numbers above 0"),
-        ("dot", {"tau": -1.0}, "tau=-1.0: allowed: numbers above 0"),
-        ("dot", {"alpha": 1.0, "tau": 4.0}, "tau=4.0: sets alpha"),
-        ("dot", {"learn": "layer"}, "learn='layer': allowed: null, head, query"),
-        ("dot", {"learn": "head"}, "needs heads="),
-        ("dot", {"learn": "query", "hidden": 0, "heads": 2, "width": 4}, "hidden=0: allowed: whole numbers from 1"),
-        ("dot", {"alpha": float("inf")}, "alpha=inf: allowed: numbers above 0"),
-        ("dot", {"hidden": 8}, "hidden=8: has no effect without learn='query'"),
-        ("dot", {"unit_keys": "yes"}, "unit_keys='yes': allowed: true, false"),
-        ("length_dot", {"form": "llama4"}, "form='llama4': allowed: floor, late_floor, max"),
-        ("length_dot", {"slope": 0}, "slope=0: allowed: numbers above 0"),
-        ("length_dot", {"length": 0.5}, "length=0.5: allowed: whole numbers from 1"),
-        ("torch.nn:Linear", {}, "must be a subclass of attnorm.attention.scorers.Scorer"),
-        ("math:sqrt", {}, "must be a subclass of attnorm.attention.scorers.Scorer"),
-    ],
-)
-def test_a_wrong_name_or_option_is_refused_with_what_is_allowed(name, options, words):
-    with pytest.raises(ValueError) as error:
-        build_scorer(name, **options)
-    assert words in str(error.value)
-
-
 # ----------------------------------------------------------------------------------------------------------- in a model
 
 

@@ -58,8 +58,9 @@ PLACES = {  # functions of the standard library that a save calls
 }
 
 
-@pytest.mark.parametrize("tmpdir", ["as it is", "on another file system"])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("place", "tmpdir"), [*((place, "as it is") for place in PLACES), ("before a rename", "on another file system")]
+)
 def test_kill_9_during_a_save(tmp_path, place, tmpdir):
     whole, _ = straight("gigaword")
     module, name = PLACES[place]
@@ -97,8 +98,10 @@ def test_kill_9_during_a_save(tmp_path, place, tmpdir):
     assert not list((folder / "checkpoints").glob("*.unfinished"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP])
-@pytest.mark.parametrize("task", ["gigaword", "mlm"])
+@pytest.mark.parametrize(
+    ("task", "number"),
+    [*(("gigaword", it) for it in (signal.SIGTERM, signal.SIGUSR1)), ("mlm", signal.SIGINT), ("mlm", signal.SIGHUP)],
+)
 def test_a_signal_at_random_moments_loses_no_update(tmp_path, task, number):
     whole, _ = straight(task)
     moments, folder, stops = random.Random(f"{task} {number}"), tmp_path / "run", 0

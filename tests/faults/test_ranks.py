@@ -1,6 +1,7 @@
 """A process that dies or hangs ends the whole job: exit code, stacks of every rank, no process left behind."""
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -103,9 +104,14 @@ class Job:
         return {path.stem: path.read_text() for path in sorted((self.run() / "stacks").iterdir())}
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-@pytest.mark.parametrize("rank", ["0", "1"])
-@pytest.mark.parametrize(("door", "strategy"), [("launcher", "ddp"), ("torchrun", "ddp"), ("launcher", "fsdp")])
+@pytest.mark.parametrize(
+    ("door", "strategy", "rank", "number"),
+    [
+        *(("launcher", "ddp", *case) for case in itertools.product("01", (signal.SIGKILL, signal.SIGSTOP))),
+        *(("torchrun", "ddp", "0", signal.SIGKILL), ("torchrun", "ddp", "1", signal.SIGSTOP)),
+        *(("launcher", "fsdp", "1", signal.SIGKILL), ("launcher", "fsdp", "0", signal.SIGSTOP)),
+    ],
+)
 def test_a_rank_that_dies_or_stops_ends_the_job(tmp_path, door, strategy, rank, number):
     typed = (f"trainer={strategy}", "trainer.devices=2", "trainer.accelerator=cpu")
     with Job(tmp_path, door, *typed).trained() as job:

@@ -1,7 +1,6 @@
 """Whole runs, tiny ones: what they leave behind, that they repeat, go on, stop and divide their batches exactly."""
 
 import errno
-import functools
 import json
 import math
 import os
@@ -42,14 +41,6 @@ EPOCHS = (
     "task.validations=4",
 )  # validates after 4, 8, 12, 14
 EXACT = ("attention=hnas", "model.dropout=0", "trainer.precision=64-true")  # so that only rounding can differ
-
-
-@functools.cache
-def uninterrupted(*overrides: str) -> Path:
-    """A run of these overrides, made once."""
-    folder = runs.scratch("straight") / f"{uninterrupted.cache_info().currsize}"
-    runs.tiny_run(folder, *overrides)
-    return folder
 
 
 def signal_when(monkeypatch, when, number=signal.SIGTERM):
@@ -459,26 +450,6 @@ def test_variants_start_equal_and_see_the_same_batches_in_the_same_order(monkeyp
 # going on
 
 
-@pytest.mark.parametrize(
-    "at", ["mid-epoch", *map(slow, ("validation", "epoch's end", "first of an epoch", "last validation"))]
-)
-def test_a_stopped_run_goes_on_bit_for_bit(monkeypatch, tmp_path, at):
-    assert updates_an_epoch(*EPOCHS) == 6
-    step = {
-        "mid-epoch": 3,
-        "validation": 4,
-        "epoch's end": 6,
-        "first of an epoch": 7,
-        "last validation": 12,
-    }[at]
-    stopped(monkeypatch, tmp_path / "first", lambda trainer, index: trainer.global_step == step, *EPOCHS)
-    assert runs.load(tmp_path / "first")["global_step"] in (step, step + 1)  # a validation that is due comes first
-    runs.tiny_run(tmp_path / "second", *EPOCHS, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt")
-    assert_same_training(uninterrupted(*EPOCHS), tmp_path / "second")
-    assert scores_of(uninterrupted(*EPOCHS)) == scores_of(tmp_path / "second")
-    assert history(tmp_path / "second") == history(uninterrupted(*EPOCHS))
-
-
 @pytest.mark.parametrize("interval", [slow(3), slow(6)], ids=["mid-epoch", "epoch's end"])
 def test_a_crashed_run_goes_on_from_its_last_validation(monkeypatch, tmp_path, interval):
     """Two updates after a validation it crashes; these are made again, and are in the curves once."""
@@ -495,28 +466,9 @@ def test_a_crashed_run_goes_on_from_its_last_validation(monkeypatch, tmp_path, i
     assert max(runs.logged(tmp_path / "first", "train/loss")) == interval + 2
     second = tmp_path / "second"
     runs.tiny_run(second, *overrides, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt")
-    assert_same_training(uninterrupted(*overrides), second)
-    assert history(second) == history(uninterrupted(*overrides))
+    assert_same_training(runs.uninterrupted(*overrides), second)
+    assert history(second) == history(runs.uninterrupted(*overrides))
     assert summary_of(second)["state"] == "finished"
-
-
-@pytest.mark.parametrize(
-    "interval",
-    [slow(4), slow(3), slow(10)],
-    ids=["ended on a validation", "ended between validations", "ended before any"],
-)
-def test_a_finished_run_can_be_made_longer(tmp_path, interval):
-    overrides = (
-        *EPOCHS[:2],
-        "scheduler.decay=constant",
-        "scheduler.warmup=0",
-        f"trainer.val_check_interval={interval}",
-    )
-    runs.tiny_run(tmp_path / "first", *overrides, "trainer.max_steps=4")
-    longer = (*overrides, "trainer.max_steps=8")
-    runs.tiny_run(tmp_path / "second", *longer, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt")
-    ends = runs.parameters(tmp_path / "second"), runs.parameters(uninterrupted(*longer))
-    assert runs.unequal(*ends) == []
 
 
 @pytest.mark.slow
@@ -525,8 +477,8 @@ def test_a_run_stopped_between_the_pieces_of_an_update_goes_on_bit_for_bit(monke
     in_mid_update = lambda trainer, index: trainer.global_step == 3 and index % 4 == 1  # noqa: E731
     stopped(monkeypatch, tmp_path / "first", in_mid_update, *overrides)
     runs.tiny_run(tmp_path / "second", *overrides, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt")
-    assert_same_training(uninterrupted(*overrides), tmp_path / "second")
-    assert history(tmp_path / "second")[1] == history(uninterrupted(*overrides))[1]
+    assert_same_training(runs.uninterrupted(*overrides), tmp_path / "second")
+    assert history(tmp_path / "second")[1] == history(runs.uninterrupted(*overrides))[1]
 
 
 @pytest.mark.slow
@@ -540,7 +492,7 @@ def test_other_accumulation_steps_in_mid_epoch_are_refused_or_change_nothing(mon
     except ValueError as error:
         assert "trainer.accumulate_grad_batches" in str(error)
     else:
-        expected = runs.parameters(uninterrupted(*overrides))
+        expected = runs.parameters(runs.uninterrupted(*overrides))
         assert_close(runs.parameters(tmp_path / "second"), expected, rtol=1e-7, atol=1e-9)
 
 

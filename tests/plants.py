@@ -1,0 +1,152 @@
+"""Plants faults of one line in a copy of the program, and records which tests see them.
+
+    python tests/plants.py tests/plants.csv [package ...]
+
+Tests that are folded must see afterwards what they saw before. If there is no such table, the script draws faults at
+random (with a fixed seed, by package in proportion to its lines) and writes which test sees each. If there is one, it
+plants the same faults again, prints those that are no longer seen, and then ends with 1; a fault whose line is gone is
+left out. Packages restrict it to their faults.
+
+The program is that of the last commit. A fault is shown to the fast tests that are about its file, nearest first: those
+named like it, those that import it, and those of its folder. They stop at the first failure, and after SECONDS of CPU
+time. Some faults cannot be seen: a number that only has to be large may as well be larger.
+"""
+
+import ast
+import collections
+import copy
+import csv
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOURCE = Path("src/attnorm")
+SEED, COUNT, SECONDS = 41, 60, 60
+COLUMNS = ("file", "line", "before", "after", "seen_by")
+PAIRS = (
+    *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.In, ast.NotIn), (ast.Is, ast.IsNot)),
+    *((ast.And, ast.Or), (ast.Add, ast.Sub), (ast.Mult, ast.Div)),
+)
+OPPOSITES = {first: second for pair in PAIRS for first, second in (pair, pair[::-1])}
+OPTIONS = ("-x", "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider", "--durations=0", "--durations-min=999")
+
+
+def wrong(node: ast.AST) -> str | None:
+    """The text of another node that is wrong in the place of this one; None if there is no such fault."""
+    other = copy.copy(node)
+    match other:
+        case ast.Compare(ops=[operator]) if type(operator) in OPPOSITES:
+            other.ops = [OPPOSITES[type(operator)]()]
+        case ast.BinOp(op=operator) | ast.BoolOp(op=operator) if type(operator) in OPPOSITES:
+            other.op = OPPOSITES[type(operator)]()
+        case ast.Constant(value=int(value)) if not isinstance(value, bool):
+            other.value = value + 1
+        case ast.UnaryOp(op=ast.Not()):
+            other = other.operand
+        case ast.Expr(value=ast.Call()):
+            return "pass"
+        case _:
+            return None
+    return f"({ast.unparse(other)})"
+
+
+def nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes below a node, without annotations, and without formatted texts, whose positions are not exact."""
+    for name, value in ast.iter_fields(node):
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST) and name not in ("annotation", "returns"):
+                yield child
+                if not isinstance(child, ast.JoinedStr):
+                    yield from nodes(child)
+
+
+def faults(path: Path) -> list[dict]:
+    """One fault, chosen at random, for each line of a file that can have one."""
+    lines, choices = path.read_text().splitlines(), collections.defaultdict(list)
+    for node in nodes(ast.parse(path.read_text())):
+        if getattr(node, "lineno", 0) == getattr(node, "end_lineno", 1) and (text := wrong(node)):
+            before = lines[node.lineno - 1].encode()
+            after = (before[: node.col_offset] + text.encode() + before[node.end_col_offset :]).decode()
+            fault = (str(path.relative_to(ROOT / SOURCE)), node.lineno, before.decode(), after)
+            choices[node.lineno].append(dict(zip(COLUMNS, (*fault, ""), strict=True)))
+    return [random.choice(choices[line]) for line in sorted(choices)]
+
+
+def drawn() -> list[dict]:
+    """COUNT faults, of each package in proportion to the lines that can have one."""
+    random.seed(SEED)
+    packages = collections.defaultdict(list)
+    for path in sorted((ROOT / SOURCE).rglob("*.py")):
+        packages[path.relative_to(ROOT / SOURCE).parts[0]] += faults(path)
+    total, lines, plants = sum(map(len, packages.values())), 0, list[dict]()
+    for package in packages.values():
+        lines += len(package)
+        plants += random.sample(package, round(COUNT * lines / total) - len(plants))
+    return plants
+
+
+def tests_about(file: str, tests: Path) -> list[str]:
+    """The test files that are about a file of SOURCE, nearest first."""
+    parent, _, name = f"attnorm/{file.removesuffix('.py')}".removesuffix("/__init__").replace("/", ".").rpartition(".")
+    imports = re.compile(rf"\b{parent}\.{name}\b|^from {parent} import [^\n]*\b{name}\b", re.M)
+    ranked = []
+    for path in tests.rglob("test_*.py"):
+        is_near = path.relative_to(tests).parts[0] == file.partition("/")[0]
+        ranks = (name.lstrip("_") in path.stem, bool(imports.search(path.read_text())), is_near)
+        if any(ranks):
+            ranked.append((ranks.index(True), not is_near, str(path)))
+    return [path for *_, path in sorted(ranked)]
+
+
+def seen_by(plant: dict, clone: Path) -> str | None:
+    """The first test that fails in a copy of the program with a fault: "" if none does, None if its line is gone."""
+    path = clone / SOURCE / plant["file"]
+    text = path.read_text() if path.is_file() else ""
+    lines = text.splitlines()
+    numbers = [number for number, line in enumerate(lines) if line == plant["before"]]
+    if not numbers:
+        return None
+    lines[min(numbers, key=lambda number: abs(number + 1 - int(plant["line"])))] = plant["after"]
+    path.write_text("\n".join([*lines, ""]))
+    limited = ("bash", "-c", f'ulimit -t {SECONDS}; exec "$@"', "bash", sys.executable, "-B", "-m", "pytest", *OPTIONS)
+    ended = subprocess.run(
+        [*limited, *tests_about(plant["file"], clone / "tests")],
+        cwd=clone,
+        env={**os.environ, "PYTHONPATH": str(clone / "src"), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    path.write_text(text)
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", ended.stdout, re.M)
+    return failed[1] if failed else "" if ended.returncode <= 0 else "its import"
+
+
+def main(table: str, *packages: str) -> int:
+    recorded = list(csv.DictReader(Path(table).read_text().splitlines())) if Path(table).is_file() else []
+    with tempfile.TemporaryDirectory() as folder:
+        clone, lost, rows = Path(folder) / "attnorm", 0, list[dict]()
+        subprocess.run(["git", "clone", "--quiet", "--shared", ROOT, clone], check=True)
+        for plant in recorded or drawn():
+            if packages and not plant["file"].startswith(packages):
+                continue
+            test = seen_by(plant, clone)
+            is_lost = test == "" != plant["seen_by"]
+            lost += is_lost
+            rows.append({**plant, "seen_by": test or ""})
+            print("LOST" if is_lost else "", *plant.values(), "->", "gone" if test is None else test, flush=True)
+            if not recorded:
+                with open(table, "w", newline="") as file:
+                    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+                    writer.writeheader()
+                    writer.writerows(rows)
+    return int(lost > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
