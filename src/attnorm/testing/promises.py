@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from attnorm.analysis.scores import ExampleTable, corpus_metrics_of, read_table
-from attnorm.attention.testing.report import Failure, Skip, expect_close
+from attnorm.attention.testing.report import Failure, Skip, expect
 from attnorm.cli.evaluate import evaluate
 from attnorm.errors import ConfigError
 from attnorm.run.checkpoint import BEST, LAST, read_checkpoint
@@ -63,9 +63,7 @@ def a_run_finishes(runs: TaskRuns) -> None:
     for name in filter(None, (monitor, summary["primary"], "loss")):
         if name not in metrics:
             raise Failure(f"summary.json: expected the metric {name}, got {', '.join(metrics)}")
-    expect_close(
-        torch.tensor(list(metrics.values())).isfinite(), torch.ones(len(metrics)), "finite", f"{list(metrics)}"
-    )
+    expect(torch.tensor(list(metrics.values())).isfinite(), torch.ones(len(metrics)), "finite", f"{list(metrics)}")
 
 
 def a_run_leaves_exactly_its_files(runs: TaskRuns) -> None:
@@ -89,15 +87,15 @@ def the_loss_is_that_of_the_rows_one_by_one(runs: TaskRuns) -> None:
     )
     table, metrics = predictions_of(runs.exact_run), Run(runs.exact_run).scores
     expected = torch.tensor([sum(losses) / sum(sizes)])
-    expect_close(torch.tensor([metrics["loss"]]).double(), expected, "loss", "summary.json", **FLOAT32)
+    expect(torch.tensor([metrics["loss"]]).double(), expected, "loss", "summary.json", **FLOAT32)
     if table is None:
         return
     recorded = torch.tensor(table["loss_sum"], dtype=torch.float64)
     of_tokens = recorded.sum() / sum(table["n_tokens"])
-    expect_close(of_tokens[None], expected, "sum of loss_sum / sum of n_tokens", "predictions", **FLOAT32)
+    expect(of_tokens[None], expected, "sum of loss_sum / sum of n_tokens", "predictions", **FLOAT32)
     if len(recorded) == len(losses):
         alone = torch.tensor(losses, dtype=torch.float64) * (sum(table["n_tokens"]) / sum(sizes))
-        expect_close(recorded, alone, "loss_sum of row ", "predictions", **FLOAT32)
+        expect(recorded, alone, "loss_sum of row ", "predictions", **FLOAT32)
 
 
 def the_table_of_examples_gives_the_metrics(runs: TaskRuns) -> None:
@@ -113,7 +111,7 @@ def the_table_of_examples_gives_the_metrics(runs: TaskRuns) -> None:
             torch.tensor([value]) for value in (table.overall(name, list(rows.index)), reported[name])
         )
         allowed = 1e-6 if name in LOWER_IS_BETTER else 0.0051  # official scores are in percent with two decimals
-        expect_close(from_rows, expected, f"{name} of the table", "summary.json has another", atol=allowed)
+        expect(from_rows, expected, f"{name} of the table", "summary.json has another", atol=allowed)
 
 
 def the_best_checkpoint_is_that_of_the_monitored_metric(runs: TaskRuns) -> None:
@@ -183,7 +181,7 @@ def two_processes_share_an_update(runs: TaskRuns) -> None:
     compare_divided(runs.exact_run, together)
     scores = [Run(run).scores for run in (runs.exact_run, together)]
     for name, value in scores[0].items():
-        expect_close(torch.tensor([scores[1][name]]), torch.tensor([value]), name, "summary.json", rtol=1e-6, atol=1e-6)
+        expect(torch.tensor([scores[1][name]]), torch.tensor([value]), name, "summary.json", rtol=1e-6, atol=1e-6)
 
 
 def the_company_of_an_example_does_not_change_its_loss(runs: TaskRuns) -> None:
@@ -195,9 +193,9 @@ def the_company_of_an_example_does_not_change_its_loss(runs: TaskRuns) -> None:
         [loss_in_training(runs.best.module, runs.best.batch([row])) for row in rows],
     )
     where = f"rows {rows} of the validation split, with {lengths[rows].tolist()} tokens"
-    expect_close(torch.tensor([float(size)]), torch.tensor([float(sum(count for _, count in alone))]), "size", where)
+    expect(torch.tensor([float(size)]), torch.tensor([float(sum(count for _, count in alone))]), "size", where)
     expected = torch.tensor([sum(loss for loss, _ in alone)], dtype=torch.float64)
-    expect_close(torch.tensor([together], dtype=torch.float64), expected, "loss", where, **FLOAT32)
+    expect(torch.tensor([together], dtype=torch.float64), expected, "loss", where, **FLOAT32)
 
 
 def every_parameter_is_trained(runs: TaskRuns) -> None:
@@ -262,7 +260,7 @@ def compare_divided(whole: Path, divided: Path) -> None:
         for name, gradient in first.items():
             other = second[name]
             if gradient is not None and other is not None:
-                expect_close(other, gradient, f"gradient of {name}", f"update {update}", **ROUNDING)
+                expect(other, gradient, f"gradient of {name}", f"update {update}", **ROUNDING)
             elif gradient is not other:
                 raise Failure(f"update {update}: gradient of {name}: only one of both runs has it")
     if not any(differing(first, second) for first, second in updates):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnorm.attention.masking import Mask
 from attnorm.attention.testing.cases import PRIORS, Case, Subject
-from attnorm.attention.testing.report import Failure, Skip, expect_close, shown_number
+from attnorm.attention.testing.report import Failure, Skip, expect, shown_number
 
 STEP = 1e-5  # of the finite differences
 KINK = 1e-3  # one-sided differences further apart than this: the point lies on a kink
@@ -23,7 +23,7 @@ def attend_equals_forward_times_values(subject: Subject) -> None:
     features = subject.features(case, subject.module())
     with_features: dict[str, Any] = {} if features is None else {"features": features}
     default = subject.module().attend(case.q, case.k, case.v, **with_features)
-    expect_close(default, subject.attend(case), "attend", f"{case}\nwithout a scale: the default is D ** -0.5")
+    expect(default, subject.attend(case), "attend", f"{case}\nwithout a scale: the default is D ** -0.5")
     if not subject.has_own_attend:
         return  # it calls forward at any length
     for n, m in subject.lengths:
@@ -51,11 +51,11 @@ def same_as_forward(subject: Subject, case: Case, tolerance: float) -> None:
     case = case.leaves()
     expected, actual = subject.weights(case).to(case.v.dtype) @ case.v, subject.attend(case)
     where = f"{case}\nattend against forward, scale {case.scale:.3g}"
-    expect_close(actual, expected, "attend", where, atol=tolerance)
+    expect(actual, expected, "attend", where, atol=tolerance)
     expected_gradients, actual_gradients = subject.gradients(expected, case), subject.gradients(actual, case)
     for of, gradient in actual_gradients.items():
         atol = tolerance * max(1.0, float(expected_gradients[of].abs().max()))
-        expect_close(gradient, expected_gradients[of], f"gradient of attend by {of}", where, atol=atol)
+        expect(gradient, expected_gradients[of], f"gradient of attend by {of}", where, atol=atol)
 
 
 def gradients_equal_finite_differences(subject: Subject) -> None:
@@ -131,9 +131,9 @@ def the_same_call_gives_the_same_bits(subject: Subject) -> None:
             other = copy.deepcopy(module).train(subject.normalizer.differentiable and not module.training)
             for name, call in (("weights", subject.weights), ("attend", subject.attend)):
                 first = call(case)
-                expect_close(call(case), first, name, f"{case}\nthe same call twice", atol=0, rtol=0)
+                expect(call(case), first, name, f"{case}\nthe same call twice", atol=0, rtol=0)
                 modes = f"{case}\nin eval against in train mode"
-                expect_close(call(case, other), first, name, modes, atol=0, rtol=0)
+                expect(call(case, other), first, name, modes, atol=0, rtol=0)
 
 
 def inputs_are_left_alone(subject: Subject) -> None:
@@ -145,7 +145,7 @@ def inputs_are_left_alone(subject: Subject) -> None:
         for name, call in (("forward", subject.weights), ("attend", subject.attend)):
             call(case)
             for of, x in given.items():
-                expect_close(x, before[of], of, f"{case}\n{name} wrote into its input", atol=0, rtol=0)
+                expect(x, before[of], of, f"{case}\n{name} wrote into its input", atol=0, rtol=0)
 
 
 PROPERTIES = [

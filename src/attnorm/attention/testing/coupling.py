@@ -7,7 +7,7 @@ from torch import Tensor
 
 from attnorm.attention.masking import Mask
 from attnorm.attention.testing.cases import PRIORS, Subject
-from attnorm.attention.testing.report import Failure, Skip, at_least, expect_close
+from attnorm.attention.testing.report import Failure, Skip, at_least, expect
 
 COUPLINGS = ("none", "past", "all")
 CHANGE = 1e-7  # a difference above this is a dependence; below it, the last digits of an iterative solver
@@ -28,7 +28,7 @@ def keys_may_be_reordered(subject: Subject) -> None:
         everything = torch.arange(n, device=subject.device)
         actual = subject.weights(case.take(everything, columns))
         where = f"{case}\nkeys in the order {columns.tolist()}"
-        expect_close(actual, subject.weights(case)[..., columns], "weights", where)
+        expect(actual, subject.weights(case)[..., columns], "weights", where)
 
 
 def queries_may_be_reordered(subject: Subject) -> None:
@@ -41,7 +41,7 @@ def queries_may_be_reordered(subject: Subject) -> None:
         everything = torch.arange(m, device=subject.device)
         actual = subject.weights(case.take(rows, everything))
         where = f"{case}\nqueries in the order {rows.tolist()}"
-        expect_close(actual, subject.weights(case)[..., rows, :], "weights", where)
+        expect(actual, subject.weights(case)[..., rows, :], "weights", where)
 
 
 def couples_queries_as_declared(subject: Subject) -> None:
@@ -100,12 +100,12 @@ def no_leak_in_causal_use(subject: Subject) -> None:
                 if states is not None:
                     states = torch.where(later, 3 * subject.randn(*states.shape, salt=753), states)
                 actual = subject.attend(replace(case, q=q, k=k, v=v, states=states))
-                expect_close(actual[:, :, :first], expected[:, :, :first], "attend", where, atol=CHANGE)
+                expect(actual[:, :, :first], expected[:, :, :first], "attend", where, atol=CHANGE)
                 by_autograd = subject.gradients(expected[:, :, :first], case) if first == 3 else {}
                 for of in by_autograd.keys() & {"q", "k", "v", "states"}:
                     gradient = by_autograd[of].where(later, 0)
                     what = f"gradient of the positions before {first} by {of}"
-                    expect_close(gradient, torch.zeros_like(gradient), what, case, atol=CHANGE)
+                    expect(gradient, torch.zeros_like(gradient), what, case, atol=CHANGE)
 
 
 def step_equals_full_pass(subject: Subject) -> None:
@@ -124,7 +124,7 @@ def step_equals_full_pass(subject: Subject) -> None:
             seen = case.take(torch.tensor([row]), torch.arange(row + 1 if grows else case.shape[-1]))
             given = subject.declared(seen, module)
             w, state = module.step(case.scores[now], case.allowed[now], state, log_prior=log_prior, **given)
-            expect_close(w, expected[now], "weights of one step", f"{case}\nstep for query {row}")
+            expect(w, expected[now], "weights of one step", f"{case}\nstep for query {row}")
 
 
 def a_key_shift_changes_nothing(subject: Subject) -> None:
@@ -134,7 +134,7 @@ def a_key_shift_changes_nothing(subject: Subject) -> None:
     for case in subject.cases(PRIORS):
         shift = 3 * subject.randn(*case.shape[:2], 1, case.shape[-1], salt=760)
         actual = subject.weights(replace(case, given=case.scores + shift))
-        expect_close(actual, subject.weights(case), "weights", f"{case}\nscores shifted by a number per key")
+        expect(actual, subject.weights(case), "weights", f"{case}\nscores shifted by a number per key")
 
 
 def every_key_keeps_its_least_mass(subject: Subject) -> None:

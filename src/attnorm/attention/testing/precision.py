@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from attnorm.attention.masking import Mask
 from attnorm.attention.testing.cases import Case, Subject
-from attnorm.attention.testing.report import Failure, Skip, expect_close, expect_row_sums, finite
+from attnorm.attention.testing.report import Failure, Skip, expect, expect_row_sums, finite
 
 ROUNDOFF = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}  # of one rounding, relative
 SMALLEST = {torch.bfloat16: 0.0, torch.float16: 2.0**-24}  # float16 rounds tiny weights to its subnormals
@@ -85,17 +85,15 @@ def weights_are_computed_in_float32_or_wider(subject: Subject) -> None:
             where = f"{single}\n{scaled}, float32 against float64"
             with NoSixteenBits(single):
                 subject.weights(single)
-            expect_close(w, subject.weights(single.at(torch.float64)), "weights", where, atol=3e-5, rtol=1e-4)
+            expect(w, subject.weights(single.at(torch.float64)), "weights", where, atol=3e-5, rtol=1e-4)
             with torch.autocast(case.q.device.type, torch.bfloat16):
                 cast = subject.weights(single)
-            expect_close(cast, w, "weights", f"{single}\n{scaled}, under bfloat16 autocast", atol=1e-5, rtol=1e-4)
+            expect(cast, w, "weights", f"{single}\n{scaled}, under bfloat16 autocast", atol=1e-5, rtol=1e-4)
             for dtype, roundoff in ROUNDOFF.items():
                 narrow = single.at(dtype)
                 where = f"{narrow}\n{scaled}, against float32 on the same rounded inputs"
                 expected, smallest = subject.weights(narrow.at(torch.float32)), SMALLEST[dtype]
-                expect_close(
-                    subject.weights(narrow), expected, "weights", where, atol=2 * smallest + 1e-9, rtol=2 * roundoff
-                )
+                expect(subject.weights(narrow), expected, "weights", where, atol=2 * smallest + 1e-9, rtol=2 * roundoff)
 
 
 def sixteen_bit_attend_is_as_accurate_as_softmax(subject: Subject) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from attnorm.attention.testing.cases import PRIORS, Subject
-from attnorm.attention.testing.report import Failure, Skip, bounds_of, expect_close, expect_row_sums, finite
+from attnorm.attention.testing.report import Failure, Skip, bounds_of, expect, expect_row_sums, finite
 
 
 def a_key_prior_changes_the_weights(subject: Subject) -> None:
@@ -38,8 +38,8 @@ def a_row_constant_prior_changes_nothing(subject: Subject) -> None:
         for prior in [shift, same] if subject.normalizer.prior_scale_invariant else [same]:
             preferring = replace(case, log_prior=prior)
             what = f"{case}\nlog_prior of shape {tuple(prior.shape)}, the same for all keys"
-            expect_close(subject.weights(preferring), subject.weights(case), "weights", what)
-            expect_close(subject.attend(preferring), subject.attend(case), "attend", what)
+            expect(subject.weights(preferring), subject.weights(case), "weights", what)
+            expect(subject.attend(preferring), subject.attend(case), "attend", what)
 
 
 def the_prior_multiplies_the_weights(subject: Subject) -> None:
@@ -52,7 +52,7 @@ def the_prior_multiplies_the_weights(subject: Subject) -> None:
         sums = product.sum(-1, keepdim=True)
         w = subject.weights(case)
         expected = w.sum(-1, keepdim=True) * product / torch.where(sums == 0, 1.0, sums)
-        expect_close(w, expected, "weights", case)
+        expect(w, expected, "weights", case)
 
 
 def no_prior_no_weight(subject: Subject) -> None:
@@ -67,7 +67,7 @@ def no_prior_no_weight(subject: Subject) -> None:
         case = replace(case, given=case.scores).leaves()
         w, open_pairs = subject.weights(case), case.allowed & ~holes
         finite(w, "weights", case)
-        expect_close(w * ~open_pairs, torch.zeros_like(w), "weights without prior or masked", case, atol=0)
+        expect(w * ~open_pairs, torch.zeros_like(w), "weights without prior or masked", case, atol=0)
         expect_row_sums(w, subject.normalizer.total, open_pairs.any(-1), case)
         out = subject.attend(replace(case, given=None))
         finite(out, "attend", case)
@@ -81,7 +81,7 @@ def keys_are_used_only_if_declared(subject: Subject) -> None:
         raise Skip("declared needs_keys")
     for case in subject.cases(("no", "key")):
         given = subject.weights(case, keys=case.k, scale=0.1)
-        expect_close(given, subject.weights(case), "weights", f"{case}\nkeys and scale given to forward")
+        expect(given, subject.weights(case), "weights", f"{case}\nkeys and scale given to forward")
 
 
 def features_are_those_of_single_positions(subject: Subject) -> None:
@@ -101,9 +101,7 @@ def features_are_those_of_single_positions(subject: Subject) -> None:
             )
         for position in range(length):
             one = module.features_of(case.states[:, position : position + 1])
-            expect_close(
-                one, whole[:, :, position : position + 1], "features", f"{case}\nof the state {position} alone"
-            )
+            expect(one, whole[:, :, position : position + 1], "features", f"{case}\nof the state {position} alone")
         other = replace(case, states=2 * case.states.roll(1, 1) + 1)
         used = used or not torch.allclose(subject.weights(other), subject.weights(case), atol=1e-6)
     if not used:

@@ -85,9 +85,7 @@ def shown_number(x: Tensor | float) -> str:
     return f"{x.item() if isinstance(x, Tensor) else x:.6g}"
 
 
-def expect_close(
-    actual: Tensor, expected: Tensor, what: str, where: object, atol: float = 1e-8, rtol: float = 1e-6
-) -> None:
+def expect(actual: Tensor, expected: Tensor, what: str, where: object, atol: float = 1e-8, rtol: float = 1e-6) -> None:
     """Raises Failure naming the worst entry where |actual - expected| > atol + rtol |expected|, or is not a number."""
     if actual.shape != expected.shape:
         raise Failure(f"{where}\n{what}: expected the shape {tuple(expected.shape)}, got {tuple(actual.shape)}")
@@ -104,18 +102,18 @@ def expect_close(
     )
 
 
-def expect_all_close(
+def expect_all(
     actual: dict[str, Tensor], expected: dict[str, Tensor], what: str, where: object, **tolerances: float
 ) -> None:
-    """`expect_close` for tensors by name, such as gradients."""
+    """`expect` for tensors by name, such as gradients."""
     for name, tensor in actual.items():
-        expect_close(tensor, expected[name], f"{what} {name}", where, **tolerances)
+        expect(tensor, expected[name], f"{what} {name}", where, **tolerances)
 
 
 def at_least(actual: Tensor, smallest: Tensor | float, what: str, where: object, slack: float = 1e-8) -> None:
     """Raises Failure naming the worst entry below `smallest`."""
     smallest = torch.as_tensor(smallest, dtype=actual.dtype, device=actual.device)
-    expect_close(actual, torch.maximum(actual, smallest), what, where, atol=slack, rtol=0)
+    expect(actual, torch.maximum(actual, smallest), what, where, atol=slack, rtol=0)
 
 
 def expect_row_sums(weights: Tensor, total: Total, live: Tensor, where: object, atol: float = 1e-8) -> None:
@@ -127,7 +125,7 @@ def expect_row_sums(weights: Tensor, total: Total, live: Tensor, where: object, 
     sums = weights.sum(-1)
     live = live.expand_as(sums)
     nearest = sums.detach().nan_to_num(nan=0.0).clamp(low, high).where(live, 0.0)
-    expect_close(sums, nearest, "row sum" if low == high else f"row sum, declared total = {total}", where, atol=atol)
+    expect(sums, nearest, "row sum" if low == high else f"row sum, declared total = {total}", where, atol=atol)
 
 
 def bounds_of(total: Total) -> tuple[float, float]:

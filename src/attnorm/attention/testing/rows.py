@@ -11,8 +11,8 @@ from attnorm.attention.testing.report import (
     Failure,
     Skip,
     bounds_of,
-    expect_all_close,
-    expect_close,
+    expect,
+    expect_all,
     expect_row_sums,
     finite,
 )
@@ -69,7 +69,7 @@ def weights_are_not_negative(subject: Subject) -> None:
         raise Skip(f"declared total = {subject.normalizer.total}")
     for case in subject.cases(PRIORS):
         w = subject.weights(case)
-        expect_close(w, w.clamp(min=0), "weights", case, atol=0)
+        expect(w, w.clamp(min=0), "weights", case, atol=0)
 
 
 def masked_entries_are_zero(subject: Subject) -> None:
@@ -79,7 +79,7 @@ def masked_entries_are_zero(subject: Subject) -> None:
         for name, scores in (("", case.scores), (" (scores lowered by 1e6)", case.scores - 1e6)):
             w = subject.weights(replace(case, given=scores))
             masked = ~case.allowed & ~(w.isnan() & ~case.allowed.any(-1, keepdim=True))
-            expect_close(w.where(masked, 0), torch.zeros_like(w), f"masked weights{name}", case, atol=0)
+            expect(w.where(masked, 0), torch.zeros_like(w), f"masked weights{name}", case, atol=0)
 
 
 def mask_equals_shorter_input(subject: Subject) -> None:
@@ -93,8 +93,8 @@ def mask_equals_shorter_input(subject: Subject) -> None:
             shorter, one = case.take(rows, columns, slice(b, b + 1)), slice(b, b + 1)
             where = f"{case}\nexample {b} against the same without its {(~rows).sum()} queries that see no key and "
             where += f"{(~columns).sum()} keys that no query sees"
-            expect_close(w[one][:, :, rows][..., columns], subject.weights(shorter), "weights", where)
-            expect_close(out[one][:, :, rows], subject.attend(shorter), "attend", where)
+            expect(w[one][:, :, rows][..., columns], subject.weights(shorter), "weights", where)
+            expect(out[one][:, :, rows], subject.attend(shorter), "attend", where)
 
 
 def padding_never_matters(subject: Subject) -> None:
@@ -145,9 +145,9 @@ def same_when_filled(subject: Subject, call: Callable, name: str, plain: Case, f
     plain, filled = plain.leaves(), filled.leaves()
     where = f"{plain}\npadded queries, keys and values and the scores of masked pairs filled with numbers around 1e6"
     expected, actual = call(plain), call(filled)
-    expect_close(actual, expected, name, where)
+    expect(actual, expected, name, where)
     expected_gradients, actual_gradients = subject.gradients(expected, plain), subject.gradients(actual, filled)
-    expect_all_close(actual_gradients, expected_gradients, f"gradient of {name} by", where, atol=1e-7)
+    expect_all(actual_gradients, expected_gradients, f"gradient of {name} by", where, atol=1e-7)
 
 
 def dead_rows_give_zero(subject: Subject) -> None:
@@ -159,8 +159,8 @@ def dead_rows_give_zero(subject: Subject) -> None:
                 continue
             case = replace(case, given=case.scores).leaves()
             w, out = subject.weights(case), subject.attend(case)
-            expect_close(w.where(dead, 0), torch.zeros_like(w), "weights of a dead row", case, atol=0)
-            expect_close(out.where(dead, 0), torch.zeros_like(out), "attend of a dead row", case, atol=0)
+            expect(w.where(dead, 0), torch.zeros_like(w), "weights of a dead row", case, atol=0)
+            expect(out.where(dead, 0), torch.zeros_like(out), "attend of a dead row", case, atol=0)
             for name, result, leaf in (("the weights", w, "scores"), ("attend", out, "q")):
                 finite(result, name, case)
                 gradients = subject.gradients(result, case)
@@ -169,7 +169,7 @@ def dead_rows_give_zero(subject: Subject) -> None:
                 if gradients:
                     gradient = gradients[leaf].where(dead, 0)
                     what = f"gradient of {name} by {leaf} of a dead row"
-                    expect_close(gradient, torch.zeros_like(gradient), what, case, atol=0)
+                    expect(gradient, torch.zeros_like(gradient), what, case, atol=0)
 
 
 def examples_and_heads_are_independent(subject: Subject) -> None:
@@ -187,7 +187,7 @@ def examples_and_heads_are_independent(subject: Subject) -> None:
                 shown = shown or not torch.allclose(actual[-1], expected[-1], atol=1e-7)
                 actual[-1] = expected[-1]
             of = "the last head" if head == -1 else f"head {head}"
-            expect_close(actual, expected, "weights", f"{case}\nqueries and keys of {of} of the last example changed")
+            expect(actual, expected, "weights", f"{case}\nqueries and keys of {of} of the last example changed")
     if coupled and not shown and subject.heads > 1:
         raise Failure("changing single heads showed no coupling: declare couples_heads = False")
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from attnorm.attention.masking import Mask
 from attnorm.attention.testing.cases import PRIORS, WIDTH, Case, Subject
 from attnorm.attention.testing.coupling import order
-from attnorm.attention.testing.report import Skip, expect_close
+from attnorm.attention.testing.report import Skip, expect
 
 
 def self_attention_is_permutation_equivariant(subject: Subject) -> None:
@@ -27,7 +27,7 @@ def self_attention_is_permutation_equivariant(subject: Subject) -> None:
         places = order(subject, states.shape[2]).to(subject.device)
         moved = of_states(subject, case.take(places, places), states[:, :, places])
         where = f"{case}\nstates in the order {_shown(places)}"
-        expect_close(subject.attend(moved), expected[:, :, places], "attend", where)
+        expect(subject.attend(moved), expected[:, :, places], "attend", where)
 
 
 def learned_queries_are_permutation_invariant(subject: Subject) -> None:
@@ -40,7 +40,7 @@ def learned_queries_are_permutation_invariant(subject: Subject) -> None:
         places = order(subject, m).to(subject.device)
         moved = case.take(torch.arange(n, device=subject.device), places)
         where = f"{case}\nkeys and values in the order {_shown(places)}"
-        expect_close(subject.attend(moved), expected, "attend", where)
+        expect(subject.attend(moved), expected, "attend", where)
 
 
 def square_cases(subject: Subject) -> list[Case]:
