@@ -85,6 +85,14 @@ def forked(action: Callable[[], object], seconds: float = 60) -> int:
     return process.exitcode
 
 
+def is_running(pid: int | str) -> bool:
+    """Whether a process has not ended; False for a zombie, which may stay where nobody collects orphans."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def _quietly(action: Callable[[], object]) -> None:
     try:
         with contextlib.redirect_stdout(io.StringIO()):

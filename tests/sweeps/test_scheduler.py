@@ -6,6 +6,7 @@ import random
 import signal
 import time
 
+import processes
 import pytest
 from marks import slow
 from sweeping import assert_each_once, attempts, begin, end, events, kill, report, steps, sweep, wait_for
@@ -155,7 +156,7 @@ def test_a_second_ctrl_c_ends_jobs_that_do_not_listen(tmp_path, way):
     os.kill(running.pid, signal.SIGINT)
     end(running, 130)
     pids = [job[0]["pid"] for job in attempts(tmp_path / "s")]
-    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+    assert not any(processes.is_running(pid) for pid in pids)
 
 
 @in_both_ways

@@ -84,9 +84,9 @@ def test_a_hanging_data_worker_is_ended_with_its_run(monkeypatch, tmp_path):
     assert processes.forked(lambda: runs.tiny_run(tmp_path / "run", *LONG, LIMIT, "data.num_workers=1")) == 1
     assert "while training" in (tmp_path / "run/stacks/rank_0.txt").read_text()
     end = time.monotonic() + 5
-    while Path(f"/proc/{number.read_text()}").exists() and time.monotonic() < end:
+    while processes.is_running(number.read_text()) and time.monotonic() < end:
         time.sleep(0.05)
-    assert not Path(f"/proc/{number.read_text()}").exists()
+    assert not processes.is_running(number.read_text())
 
 
 @pytest.mark.slow
