@@ -156,9 +156,10 @@ def main() -> None:
     parser.add_argument("--contestant", choices=SETTINGS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.contestant == "attnorm":
-        from attnorm.cli.main import let_threads_sleep
+        from attnorm.cli.main import keep_freed_memory, let_threads_sleep
 
         let_threads_sleep()
+        keep_freed_memory()
     if args.contestant:
         return work(args.contestant, args.jobs[0])
     print(f"{os.cpu_count()} cores, load before: {os.getloadavg()[0]:.1f}")

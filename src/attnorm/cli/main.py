@@ -1,5 +1,7 @@
 """The command `attnorm <verb> ...`, which is also `python -m attnorm <verb> ...`."""
 
+import contextlib
+import ctypes
 import gc
 import os
 import signal
@@ -14,6 +16,9 @@ from attnorm.imports import laboratory_is_missing, nearest
 
 COLLECT_EVERY = 10_000  # new objects; Python's 700 makes importing torch and Lightning take a sixth longer
 SPINS = {False: "1000", True: "0"}  # turns of the loop in which a thread of OpenMP waits, on a busy machine or not
+
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": -3, "MALLOC_TRIM_THRESHOLD_": -1}  # variables of glibc, and options of mallopt
+KEPT = 2**30  # bytes; larger blocks are returned to the system
 
 
 def main() -> int:
@@ -84,7 +89,9 @@ def dispatch(verb: str, arguments: list[str]) -> int:
             advice = "is not UTF-8; enter the folder with that name and give the path from there"
             print(f"error: {shown}: {advice}", file=sys.stderr)
             return 2
-    let_threads_sleep()
+    if "torch" not in sys.modules:  # this process is that of the command, and not of a notebook
+        let_threads_sleep()
+        keep_freed_memory()
     try:
         return start(verb, arguments)
     except ModuleNotFoundError as error:
@@ -120,9 +127,23 @@ def let_threads_sleep() -> None:
     libraries of GNU (GOMP_SPINCOUNT) and of LLVM and Intel (KMP_BLOCKTIME, in ms) read this as torch is imported. What
     the user has set wins. `python benchmarks/busy_machine.py` measures it.
     """
-    if "torch" not in sys.modules and threads_spin():
+    if threads_spin():
         busy = is_busy()
         os.environ |= {"GOMP_SPINCOUNT": SPINS[busy], "KMP_BLOCKTIME": str(int(not busy))}
+
+
+def keep_freed_memory() -> None:
+    """Lets the C library keep freed memory for the next tensors, in this process and in those that it starts.
+
+    By default, glibc returns large blocks to the system, which clears each page again for the next one: a quarter of
+    the time of training a small model with hnas (`python benchmarks/step_speed.py`). What the user has set wins.
+    """
+    if not MALLOC.keys() & os.environ.keys():
+        os.environ |= dict.fromkeys(MALLOC, str(KEPT))
+        with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library
+            library = ctypes.CDLL(None)
+            for option in MALLOC.values():
+                library.mallopt(option, KEPT)
 
 
 def start(verb: str, arguments: list[str]) -> int:
