@@ -52,7 +52,7 @@ SLOW = [pytest.param(options, id=name, marks=pytest.mark.slow) for name, options
 
 @pytest.mark.parametrize("options", SLOW)  # the default members are checked with the other normalizers
 def test_a_mix_keeps_the_promises_of_its_members(options):
-    lengths = [(33, 65), (250, 200)]
+    lengths = [(33, 65), (290, 240)]
     assert check_normalizer(lambda: build_normalizer("mix", **options), lengths=lengths, print_report=False).passed
 
 
@@ -106,7 +106,7 @@ def test_a_mix_of_softmax_and_dnas_is_hnas_in_value_and_gradient(per):
 
 
 def test_attend_uses_the_fast_paths_of_the_members_where_they_pay(monkeypatch):
-    n_queries, n_keys, module = 250, 200, make(THREE, torch.float32)
+    n_queries, n_keys, module = 290, 240, make(THREE, torch.float32)
     q, k, v = leaves(*reference.make_qkv(n_queries, n_keys, width=8, dtype=torch.float32, batch=1, heads=1))
     mask = Mask(queries=torch.arange(n_queries)[None] < 230, keys=torch.arange(n_keys)[None] < 170)
     assert memory_linear(q, k, Given(mask))

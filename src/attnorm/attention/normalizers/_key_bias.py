@@ -10,7 +10,7 @@ from attnorm.attention.linear.logsumexp import attention
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers.base import FastNormalizer, Given
 
-DENSE_UP_TO = {"cpu": 192 * 192, "cuda": 512 * 512}  # N x M; on other devices, only the dense form is used
+DENSE_UP_TO = {"cpu": 256 * 256, "cuda": 512 * 512}  # N x M; on other devices, only the dense form is used
 FORMS = ("dense", "linear")
 _chosen_form: str | None = None  # set by `attention_form`
 

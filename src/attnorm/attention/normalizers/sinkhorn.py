@@ -32,10 +32,17 @@ class Sinkhorn(KeyBiased):
 
     def weights(self, s: Tensor, given: Given) -> Tensor:
         for _ in range(self.n_iters - 1):
-            s = s.log_softmax(-2)
-            f = add_log_prior(s, given.log_prior).logsumexp(-1, keepdim=True)
-            s = s - f.masked_fill(f < LOWEST / 2, 0.0)  # a query that may see no key stays out of the column steps
+            s = self.row_step(s.log_softmax(-2), given)
         return add_log_prior(s.log_softmax(-2), given.log_prior).softmax(-1)  # the softmax is the last row step
+
+    @staticmethod
+    def row_step(s: Tensor, given: Given) -> Tensor:
+        """s_ij - f_i. A query that may see no key stays out of the column steps."""
+        s_and_prior = add_log_prior(s, given.log_prior)
+        if given.row_prior is None:  # the fused form, whose result is masked again
+            return add_log_prior(s_and_prior.log_softmax(-1), given.log_prior)
+        f = s_and_prior.logsumexp(-1, keepdim=True)
+        return s - f.masked_fill(f < LOWEST / 2, 0.0)
 
     def key_bias(self, q: Tensor, k: Tensor, given: Given, queries: Tensor | None) -> Tensor:
         without_f, log_prior, scale = queries, given.log_prior, given.scale
