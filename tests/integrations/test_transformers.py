@@ -921,6 +921,25 @@ def test_a_compiled_model_computes_the_same(name):
     torch.testing.assert_close(found, expected, **tolerance(torch.float32, depth=LAYERS, size=WIDTH))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["softmax", "hnas"])
+def test_a_model_that_collects_nothing_is_one_compiled_graph(name):
+    """PatchTST has no `capture_outputs`, whose variable of a context torch cannot trace."""
+    sizes = {
+        "num_input_channels": 2,
+        "context_length": 32,
+        "patch_length": 8,
+        "patch_stride": 8,
+        "num_hidden_layers": 1,
+    }
+    config = transformers.PatchTSTConfig(d_model=16, num_attention_heads=2, ffn_dim=16, **sizes)
+    model, values = convert(transformers.PatchTSTModel(config).eval(), name), torch.randn(3, 32, 2)
+    torch.compiler.reset()
+    found = torch.compile(model, fullgraph=True, backend="eager")(past_values=values).last_hidden_state
+    expected = model(past_values=values).last_hidden_state
+    torch.testing.assert_close(found, expected, **tolerance(torch.float32, depth=1, size=16))
+
+
 def test_long_texts_take_the_fast_path(monkeypatch):
     """No (N, M) weights: the compact mask reaches the normalizer."""
     monkeypatch.setattr("attnorm.attention.normalizers._key_bias.DENSE_UP_TO", {"cpu": 0})

@@ -136,7 +136,10 @@ def is_recorded() -> bool:
     """Whether the forward pass returns attentions although the flag does not reach the attention function."""
     from transformers.utils import output_capturing
 
-    collected = output_capturing._active_collector.get()
+    collector = output_capturing._active_collector
+    if torch.compiler.is_compiling() and not collector.compiling:  # nothing in the graph collects
+        return False  # what `get` would ask then divides the graph
+    collected = collector.get()
     return bool(collected) and any("attentions" in key for key in collected)
 
 
