@@ -1,5 +1,6 @@
 """attnorm.nn.functional.attention: with softmax PyTorch's function, and with others the weights of the normalizer."""
 
+import copy
 import math
 from functools import partial
 
@@ -13,7 +14,7 @@ from torch.testing import assert_close
 from attnorm.attention import Mask, build_normalizer
 from attnorm.attention.normalizers import _key_bias
 from attnorm.attention.normalizers.dnas import DNAS
-from attnorm.nn import MultiheadAttention
+from attnorm.nn import MultiheadAttention, convert, replace_sdpa
 from attnorm.nn.functional import attention
 
 pytestmark = pytest.mark.numerical
@@ -250,3 +251,27 @@ def test_nothing_to_attend_to_gives_zeros_and_nothing_asked_gives_nothing(name, 
         for mask in (None, torch.ones(queries, keys, dtype=torch.bool)):
             found = attention(q, k, v, mask, normalizer=name)
             assert found.shape == (*lead, queries, 4) and not found.any()
+
+
+def test_code_that_calls_sdpa_gets_a_normalizer_inside_a_with():
+    """A transformer of torch in evaluation, which calls it, gives what `functional.attention` gives."""
+    q, k, v = (randn(2, 3, 5, 4, seed=seed) for seed in range(3))
+    plain = F.scaled_dot_product_attention
+    with replace_sdpa("dnas"):
+        inside = F.scaled_dot_product_attention(q, k, v, dropout_p=0.0)
+        with pytest.raises(ValueError, match="would leak the future"):
+            F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        with pytest.raises(ValueError, match="one row for 5 queries, and dnas couples queries"):
+            F.scaled_dot_product_attention(q, k, v, attn_mask=torch.ones(2, 1, 1, 5, dtype=torch.bool))
+    assert F.scaled_dot_product_attention is plain
+    assert torch.equal(inside, attention(q, k, v, normalizer="dnas"))
+    assert not torch.allclose(inside, plain(q, k, v))
+
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 8, dropout=0.0, batch_first=True).double()
+    states = randn(2, 5, 8, seed=4).requires_grad_()
+    expected = convert(copy.deepcopy(layer), "hnas")(states)
+    with replace_sdpa(build_normalizer("hnas").double()):
+        torch.testing.assert_close(layer(states), expected)
+    for wrong in ("hnas", "dnsa"):
+        with pytest.raises(ValueError, match=wrong), replace_sdpa(wrong):
+            pass

@@ -6,5 +6,6 @@
 from attnorm.nn import functional
 from attnorm.nn.convert import convert
 from attnorm.nn.multihead import MultiheadAttention
+from attnorm.nn.sdpa import replace_sdpa
 
-__all__ = ["MultiheadAttention", "convert", "functional"]
+__all__ = ["MultiheadAttention", "convert", "functional", "replace_sdpa"]

@@ -107,8 +107,9 @@ class HNAS(FastNormalizer):
         return Interpolation.apply(doubly, softmax, self.hybrid_weight()[:, None, None].to(s.dtype))
 
     def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor | None:
-        """Mixes the outputs of both parts if neither of them needs the (N, M) weights."""
-        if not memory_linear(q, k, given):
+        """Mixes the outputs of both parts if neither of them needs the (N, M) weights. A clamped hybrid weight always
+        mixes outputs, so that a share of 0 gives those of softmax to the bit."""
+        if self.form != "clamp" and not memory_linear(q, k, given):
             return None
         mask, log_prior, scale = given.mask, given.log_prior, given.scale
         parts = (part.attend(q, k, v, mask, log_prior=log_prior, scale=scale) for part in (self.dnas, self.softmax))

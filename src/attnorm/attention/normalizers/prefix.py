@@ -66,7 +66,10 @@ class HNASPrefix(HNAS):
     couples_queries = "past"
     query_equivariant = False
     doubly_normalized = DNASPrefix
-    attend = Normalizer.attend  # dense, because the column step needs the (N, M) scores
+
+    def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor | None:
+        # the column step needs the (N, M) scores at all lengths
+        return super().fast_attend(q, k, v, given) if self.form == "clamp" else None
 
     def step(
         self,

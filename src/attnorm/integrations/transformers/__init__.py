@@ -6,7 +6,8 @@ Importing this package makes `transformers` warn when it loads a converted model
 from attnorm.integrations.transformers.convert import convert
 from attnorm.integrations.transformers.loading import from_pretrained, watch_loading
 from attnorm.integrations.transformers.register import register
+from attnorm.integrations.transformers.shares import freeze_except, harden, set_share, share_schedule
 
-__all__ = ["convert", "from_pretrained", "register"]
+__all__ = ["convert", "freeze_except", "from_pretrained", "harden", "register", "set_share", "share_schedule"]
 
 watch_loading()

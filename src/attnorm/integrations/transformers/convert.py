@@ -36,7 +36,9 @@ class Conversion(dict[str, Any]):
     model that `transformers` alone has loaded has none of them."""
 
 
-def convert(model: Model, attention: str | type[Normalizer] | Mapping[str, Any]) -> Model:
+def convert(
+    model: Model, attention: str | type[Normalizer] | Mapping[str, Any], *, share: float | None = None
+) -> Model:
     """Replaces the normalizers of a loaded `transformers` model, in place, and returns the model.
 
     attention: a normalizer, which is a name, a path "package.module.Class" or a class; or one for each site, such as
@@ -46,8 +48,10 @@ def convert(model: Model, attention: str | type[Normalizer] | Mapping[str, Any])
                {"encoder": "hnas", "options": {"hnas": {"start": 0.3}}}. As everywhere in attnorm, a normalizer for all
                sites that couples all queries is used in the encoder only.
 
-    "hnas" starts halfway between softmax and dnas, which changes the output of a trained model at once. To start it as
-    softmax, add the options {"hnas": {"form": "clamp", "start": 0}}.
+    share:     the first hybrid weight of "hnas" and "hnas_prefix", from 0 to 1; short for the options {"form": "clamp",
+               "start": share}. By default, they start halfway between softmax and dnas, which changes the output of a
+               trained model at once. With share=0, the output is that of softmax to the bit, and the hybrid weights
+               have their true gradient. After each update, they are to be clamped: see `share_schedule`.
 
     Each module gets a submodule `attnorm`, in float32 and on the device of the module, whose parameters are trained and
     saved with the others. Convert before the optimizer is built. The configuration of the model records `attention`,
@@ -79,7 +83,8 @@ def convert(model: Model, attention: str | type[Normalizer] | Mapping[str, Any])
         for part in changed.modules():
             if hasattr(part, "config"):
                 part.config = copies.get(id(part.config), part.config)
-    recorded = Conversion(attach(model, with_paths(attention), earlier))
+    table = with_paths(attention)
+    recorded = Conversion(attach(model, table if share is None else with_share(table, share), earlier))
     if refuse_cache not in model._forward_pre_hooks.values():
         model.register_forward_pre_hook(refuse_cache, with_kwargs=True)
         model.register_forward_pre_hook(warn_of_frozen)
@@ -95,6 +100,17 @@ def with_paths(attention: Any) -> Any:
     if isinstance(attention, Mapping):
         return {key: with_paths(value) for key, value in attention.items()}
     return [*map(with_paths, attention)] if isinstance(attention, list) else attention
+
+
+def with_share(attention: Any, share: float) -> dict[str, Any]:
+    """The table with the options of hybrid normalizers that start at this share."""
+    table: dict[str, Any] = {DEFAULT: attention} if isinstance(attention, str) else {DEFAULT: "softmax", **attention}
+    hybrids = {"hnas", "hnas_prefix"} & names_in({"prior": {}, **table})
+    if not hybrids:
+        raise ConfigError([f"share={share}: no site has hnas or hnas_prefix, which have a share"])
+    options = table.get("options", {})
+    clamped = {name: {"form": "clamp", "start": share, **options.get(name, {})} for name in hybrids}
+    return {**table, "options": {**options, **clamped}}
 
 
 def attach(
