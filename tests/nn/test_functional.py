@@ -256,13 +256,16 @@ def test_nothing_to_attend_to_gives_zeros_and_nothing_asked_gives_nothing(name, 
 def test_code_that_calls_sdpa_gets_a_normalizer_inside_a_with():
     """A transformer of torch in evaluation, which calls it, gives what `functional.attention` gives."""
     q, k, v = (randn(2, 3, 5, 4, seed=seed) for seed in range(3))
-    plain = F.scaled_dot_product_attention
+    plain, padding = F.scaled_dot_product_attention, ~PADDING[:, None, None]
     with replace_sdpa("dnas"):
         inside = F.scaled_dot_product_attention(q, k, v, dropout_p=0.0)
         with pytest.raises(ValueError, match="would leak the future"):
             F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        with pytest.raises(ValueError, match="one row for 5 queries, and dnas couples queries"):
-            F.scaled_dot_product_attention(q, k, v, attn_mask=torch.ones(2, 1, 1, 5, dtype=torch.bool))
+        for mask in (padding, padding.expand(2, 3, 5, 5), torch.where(padding, 0.0, -torch.inf).double()):
+            with pytest.raises(ValueError, match="hides the same keys from all queries, and dnas couples queries"):
+                F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        assert torch.equal(F.scaled_dot_product_attention(q, k, v, padding | True), inside)
+        F.scaled_dot_product_attention(q, k, v, padding & padding.mT)
     assert F.scaled_dot_product_attention is plain
     assert torch.equal(inside, attention(q, k, v, normalizer="dnas"))
     assert not torch.allclose(inside, plain(q, k, v))

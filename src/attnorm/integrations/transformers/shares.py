@@ -19,8 +19,10 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def hybrids(model: nn.Module) -> dict[str, HNAS]:
-    """The normalizers of a model with a hybrid weight, by the path of their module."""
-    return {path: part for path, part in model.named_modules() if isinstance(part, HNAS)}
+    """The normalizers of a model with a hybrid weight, by the path of their module. Those of which the library `peft`
+    trains a copy are left out."""
+    named = model.named_modules()
+    return {path: part for path, part in named if isinstance(part, HNAS) and "original_module" not in path}
 
 
 def freeze_except(model: nn.Module, *names: str) -> list[str]:
