@@ -31,12 +31,14 @@ from attnorm.analysis.verdict import p_text
 from attnorm.cli import main
 from attnorm.cli import train as front
 from attnorm.cli.attention import read_attention
+from attnorm.cli.check import CheckKeys
 from attnorm.cli.compare import CompareSettings
 from attnorm.cli.doctor import read_keys as read_doctor
 from attnorm.cli.evaluate import EvalKeys, files_of
 from attnorm.cli.generate import GenerateKeys
 from attnorm.cli.probe import read_probe
 from attnorm.cli.report import read_report
+from attnorm.cli.verbs import VERBS
 from attnorm.data.sources.gigaword import FILES
 from attnorm.errors import ConfigError
 from attnorm.experiments.papers.figures import read_figures
@@ -230,6 +232,7 @@ READERS = {
     "doctor": read_doctor,
     "report": read_report,
     "figures": read_figures,
+    "check": lambda typed: read(VERBS["check"].with_key(typed), CheckKeys, "attnorm check"),
     "compare": functools.partial(read, keys=CompareSettings, owner="attnorm compare"),
 }
 

@@ -22,9 +22,9 @@ from attnorm.data.sampler import TokenBatches
 from attnorm.tasks.task import task_of
 
 RECORDED = {
-    "lines of src": 53_271,
-    "files of src": 455,
-    "functions of src": 3767,
+    "lines of src": 53_320,
+    "files of src": 456,
+    "functions of src": 3768,
     "public names that several modules define": 56,
     "lines of tests per line of src": 1.07,
     "functions that an override passes": 161,

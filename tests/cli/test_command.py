@@ -6,6 +6,7 @@ import platform
 import re
 import subprocess
 import sys
+from functools import partial
 from importlib.metadata import version
 
 import pytest
@@ -14,9 +15,11 @@ import yaml
 
 from attnorm import imports
 from attnorm.analysis.run import load_run
+from attnorm.attention.testing import check
 from attnorm.choices import CONF
 from attnorm.cli import main
 from attnorm.cli.attention import AttentionKeys
+from attnorm.cli.check import CheckKeys
 from attnorm.cli.compare import CompareSettings
 from attnorm.cli.doctor import DoctorKeys
 from attnorm.cli.evaluate import EvalKeys
@@ -97,6 +100,7 @@ def test_a_bare_path_is_the_run_or_the_place_that_a_verb_reads(monkeypatch, tmp_
     [
         *(("eval", EvalKeys), ("generate", GenerateKeys), ("attention", AttentionKeys), ("compare", CompareSettings)),
         *(("figures", FigureKeys), ("report", ReportSettings), ("sweep", SweepSettings), ("doctor", DoctorKeys)),
+        ("check", CheckKeys),
     ],
 )
 def test_the_help_of_a_verb_shows_its_keys_and_their_defaults(verb, keys):
@@ -180,6 +184,7 @@ COMMANDS = {
     "train": "seed=x",
     "sweep": "seed=x",
     "figures": "nothing",
+    "check": "nothing",
     "doctor": "seconds=x",
 }
 DOORS = {
@@ -290,6 +295,32 @@ def test_freed_memory_is_kept_for_the_next_tensors():
     assert kept < 20 * 32 <= chosen
 
 
+@pytest.mark.parametrize(
+    ("typed", "code", "said"),
+    [
+        (("beside.Right", "options.power=2"), 0, "0 failed"),
+        (("normalizer=beside.Wrong",), 1, "0 ok, 1 failed"),
+        (("beside.Right", "options.q=2"), 2, "normalizer 'beside.Right': q=2: no such option; allowed: power."),
+        (("beside.Missing",), 2, "beside.Missing"),
+        (("dnsa",), 2, "Did you mean 'dnas'?"),
+    ],
+)
+def test_a_normalizer_is_checked_from_the_shell(monkeypatch, tmp_path, capsys, typed, code, said):
+    monkeypatch.setattr(imports, "own_folders", [])
+    monkeypatch.setattr(check, "check_normalizer", partial(check.check_normalizer, properties="dead_rows_give_zero"))
+    (tmp_path / "beside.py").write_text(
+        "from attnorm.attention.normalizers.softmax import Softmax\n"
+        "class Right(Softmax):\n"
+        "    def __init__(self, power=1.0):\n        super().__init__()\n"
+        "class Wrong(Softmax):\n    finite_scores = False\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "beside", raising=False)
+    assert main.run("check", list(typed)) == code
+    printed = capsys.readouterr()
+    assert said in printed.out + printed.err
+
+
 def test_a_working_directory_that_has_been_removed_is_said(monkeypatch, tmp_path, capsys):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
@@ -325,6 +356,7 @@ def is_own_part_found() -> bool:
     [
         ("train", (), "", True),
         ("sweep", (), "", True),
+        ("check", (), "", True),
         *((verb, (), "", False) for verb in ("eval", "generate", "attention", "compare", "report", "figures")),
         *((verb, ("trust_code=true",), "", True) for verb in ("eval", "generate", "attention")),
         *((verb, (), "own_part", True) for verb in ("eval", "compare")),

@@ -25,6 +25,7 @@ class Verb:
     keys:     a dataclass of the keys, as in `spec.command`. The action takes an instance of it. Its docstring and its
               defaults are the help. Without it, the help is conf/<name>.yaml.
     bare:     the key that a path without a key is the value of, such as "run".
+    is_name:  whether any word without a key is its value, and not only a path.
     is_list:  whether several such paths are a list, and not one text with commas.
     own_help: whether the action prints the help.
     is_whole: whether it does that, and turns errors and signals into exit codes.
@@ -35,6 +36,7 @@ class Verb:
     action: str | Callable[[Any], int | None]
     keys: type | None = None
     bare: str = ""
+    is_name: bool = False
     is_list: bool = False
     own_help: bool = False
     is_whole: bool = False
@@ -67,7 +69,9 @@ class Verb:
 
     def with_key(self, arguments: list[str]) -> list[str]:
         """The arguments with a key for bare paths: "run=logs/a" for "logs/a", whose name may contain an equals sign."""
-        bare = [it for it in arguments if os.path.exists(it) or (os.sep in it and "=" not in it)]
+        bare = [
+            word for word in arguments if os.path.exists(word) or ("=" not in word and (self.is_name or os.sep in word))
+        ]
         if not self.bare or not bare:
             return arguments
         from attnorm.spec.compose import quoted
@@ -91,6 +95,12 @@ VERBS = {
         is_list=True,
     ),
     "probe": Verb("say in minutes where a normalizer wins and loses, on small tasks", "attnorm.cli.probe:run_probe"),
+    "check": Verb(
+        "say whether a normalizer is what attention needs and what its class declares",
+        "attnorm.cli.check:run_check",
+        bare="normalizer",
+        is_name=True,
+    ),
     "generate": Verb(
         "write a text for each input, such as headlines for articles, with the model of a run folder",
         "attnorm.cli.generate:generate",

@@ -20,7 +20,7 @@ IMPORTED = ("task", "model", "data", "tokenizer")  # for an evaluation: never op
 TRAINING_PARTS = ("torch.optim.", "pytorch_lightning.callbacks.", "pytorch_lightning.loggers.")  # may be named as well
 WRITING = ("callbacks", "logger")  # groups whose parts may be told where to write
 PLACES = re.compile("dir|folder|location|path|root|uri|url")  # in the names of such options
-VERBS_OF_OWN_SETTINGS = ("train", "sweep", "probe")  # commands whose settings are those of the user
+VERBS_OF_OWN_SETTINGS = ("train", "sweep", "probe", "check")  # commands whose settings are those of the user
 
 
 def check_names(config: dict, trust_code: bool = False, training: bool = False, typed: Collection[str] = ()) -> None:
