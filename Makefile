@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DOCS := .venv-docs
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: setup train test test-fast test-numerics test-slow test-kernels test-gpu figures lint format docs release clean
+.PHONY: setup train test test-fast test-numerics test-slow test-all test-kernels test-gpu figures lint format docs release clean
 
 # What the commands of the README need. Other extras of pyproject.toml: pip install -c constraints.txt -e ".[optuna]"
 USED := train,vqa,translation,captioning,images,report,transformers
@@ -36,28 +36,32 @@ $(VENV)/.triton: $(VENV)/.tested
 train: setup
 	$(BIN)/python train.py attention=hnas task=gigaword
 
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
+
 test: $(VENV)/.tested $(VENV)/.encoder
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
+	$(PYTEST)
 
 # The unit tests of the folders that are about mathematics and data: nothing is trained and no other process is started.
 # Tests with the marker `training` are left out (tests/conftest.py sets it), those with the marker `long`, and the property
 # suite: the formulas of all normalizers are still checked against independent references.
 UNITS := $(addprefix tests/,analysis/statistics attention data models tasks test_parts.py test_schema.py test_tolerance.py)
 test-fast: $(VENV)/.tested
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal \
-		-m "not training and not long and not slow and not gpu" --ignore tests/attention/test_testing.py $(UNITS)
+	$(PYTEST) -m "not training and not long and not slow and not gpu" --ignore tests/attention/test_testing.py $(UNITS)
 
 # The tests that compare floating-point results, once per CPU capability that this processor can imitate.
 test-numerics: $(VENV)/.tested
 	OMP_NUM_THREADS=1 $(BIN)/python tests/numerics.py -n auto --maxprocesses 8
 
 test-slow: $(VENV)/.tested
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal -m "slow and not gpu"
+	$(PYTEST) -m "slow and not gpu"
+
+# `make test` and `make test-slow` at once, so that the tests are collected once, and runs serve tests of both.
+test-all: $(VENV)/.tested $(VENV)/.encoder
+	$(PYTEST) -m "not gpu"
 
 # The kernels in Triton: computed by its interpreter, and compiled for GPUs that need not be there.
 test-kernels: $(VENV)/.triton
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal -m "not gpu" \
-		tests/attention/linear/test_triton.py
+	$(PYTEST) -m "not gpu" tests/attention/linear/test_triton.py
 
 test-gpu: $(VENV)/.tested
 	$(BIN)/python -m pytest -m gpu -rs

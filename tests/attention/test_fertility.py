@@ -48,8 +48,13 @@ def random_scores(*shape, seed=0):
 
 
 @pytest.mark.slow
-@every_map
-@pytest.mark.parametrize("options", [{}, {"fertility": 2.5}, {"sink": True}, {"fertility": "predicted", "sink": True}])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        *(("softmax", options) for options in ({"fertility": 2.5}, {"fertility": "predicted", "sink": True})),
+        *(("sparsemax", options) for options in ({"sink": True}, {"fertility": "predicted"})),
+    ],
+)
 def test_it_passes_the_check(kind, options):
     def factory(heads, width):
         normalizer = MAPS[kind](heads, width, **options)

@@ -310,12 +310,11 @@ def test_an_omega_of_ones_own_keeps_the_promises_of_a_normalizer():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["softmax", "sparsemax", "entmax", "fusedmax"])
-def test_all_promises(name):
+def test_an_omega_by_its_prox_keeps_all_promises():
     class Own(RegularizedMax):
-        key_equivariant = name != "fusedmax"
+        key_equivariant = False
 
-    assert check_normalizer(lambda: Own(**CLOSED[name][0]), print_report=False).passed
+    assert check_normalizer(lambda: Own(**FUSED), lengths=[(9, 6)], print_report=False).passed
 
 
 # ---------------------------------------------------------------------------------------------------------- the values

@@ -92,11 +92,15 @@ def test_which_kernels_pass_their_self_check(device, capsys):
     assert all(len(names) >= 2 and "blockwise" in names for names in passed.values())
 
 
-@pytest.mark.parametrize("length", [70, 513])
-@pytest.mark.parametrize("width", [24, 64, 128])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name, masked", MEMORY_LINEAR)
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("device", "width", "length"),
+    [
+        *(pytest.param("cpu", *sizes, marks=pytest.mark.slow) for sizes in ((24, 70), (128, 513))),  # of one kernel
+        *(pytest.param("cuda", *sizes, marks=pytest.mark.gpu) for sizes in product((24, 64, 128), (70, 513))),
+    ],
+)
 def test_memory_linear_normalizers_agree_with_the_dense_form(device, name, dtype, width, masked, length):
     """Value and gradients of q, k, v and the prior (which is the bias), against float64."""
     real = real_positions(length, device)
@@ -279,7 +283,8 @@ def test_a_compiled_run_on_the_gpu_has_the_same_losses(device, task, tmp_path):
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_speed_of_attention_can_be_measured(device):
     """benchmarks/attention_speed.py with small sizes; its output is printed for the record."""
-    sizes = ["--linear-lengths", "64", "512", "--causal-lengths", "512", "--memory-length", "1024", "--rounds", "3"]
+    long = "512" if device == "cuda" else "96"
+    sizes = ["--linear-lengths", "64", long, "--causal-lengths", long, "--memory-length", long, "--rounds", "3"]
     sizes += ["--parts", "linear", "causal", "memory"]
     command = [sys.executable, str(ROOT / "benchmarks" / "attention_speed.py"), "--device", device, *sizes]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)

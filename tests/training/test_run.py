@@ -518,20 +518,14 @@ def test_the_best_model_survives_a_resume_into_another_folder(monkeypatch, tmp_p
 @pytest.mark.slow
 def test_the_ddp_command_gives_the_result_of_one_process(tmp_path):
     """As it is typed: Lightning starts the second process by the same command."""
-    typed = (*runs.tiny_overrides(), *EXACT)
-    doors = (("one", ()), ("two", ("trainer=ddp", "trainer.devices=2")))
-    found = {}
-    for name, devices in doors:
-        ended = runs.command(
-            str(runs.ROOT / "train.py"), *devices, *typed, f"paths.log_dir={tmp_path}/{name}", cwd=tmp_path
-        )
-        assert ended.returncode == 0, ended.stderr
-        [summary] = (tmp_path / name).rglob("summary.json")
-        found[name] = summary.parent
-    assert_close(*(runs.parameters(run) for run in found.values()), rtol=1e-7, atol=1e-9)
-    assert list(runs.logged(found["two"], "val/loss")) == [2, 4]
-    assert (summary_of(found["two"])["state"], summary_of(found["two"])["steps"]) == ("finished", 4)
-    assert (found["two"] / "hybrid_weights.csv").read_text() == (found["one"] / "hybrid_weights.csv").read_text()
+    typed = ("trainer=ddp", "trainer.devices=2", *runs.tiny_overrides(), *EXACT, f"hydra.run.dir={tmp_path}/two")
+    ended = runs.command(str(runs.ROOT / "train.py"), *typed, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    one, two = runs.uninterrupted(*EXACT), tmp_path / "two"
+    assert_close(runs.parameters(one), runs.parameters(two), rtol=1e-7, atol=1e-9)
+    assert list(runs.logged(two, "val/loss")) == [2, 4]
+    assert (summary_of(two)["state"], summary_of(two)["steps"]) == ("finished", 4)
+    assert (two / "hybrid_weights.csv").read_text() == (one / "hybrid_weights.csv").read_text()
 
 
 # stopping

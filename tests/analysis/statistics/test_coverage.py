@@ -31,9 +31,9 @@ def benchmark(name):
     return module
 
 
-def check(coverage, cells, draws, allowed=0.0):
-    """Fails with a line per cell whose shares are worse than allowed."""
-    wrong = []
+def check(coverage, cells, draws, errors=0.0):
+    """Fails with a line per cell whose shares are worse than allowed, by more than so many standard errors."""
+    wrong, allowed = [], errors * math.sqrt(0.05 * 0.95 / draws)
     for cell in cells:
         found = coverage.cover(cell, draws)
         if min(found.seeds, found.both) < COVERAGE - allowed or (not cell.gap and found.called > EQUAL + allowed):
@@ -44,16 +44,18 @@ def check(coverage, cells, draws, allowed=0.0):
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["normal", "exact match", "rouge"])
 def test_intervals_cover_the_true_difference(coverage, kind):
-    draws = 1000
     spreads = ((0, 0, 1), (0, 1, 0), (1, 0, 0), (1, 1, 1))
     cells = [cell for cell in coverage.grid((kind,)) if cell.seeds == 3 and cell.spread in spreads]
-    check(coverage, cells, draws, allowed=4 * math.sqrt(0.05 * 0.95 / draws))
+    check(coverage, cells, 1000, errors=4)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["normal", "exact match", "rouge"])
 def test_intervals_cover_the_true_difference_in_every_cell(coverage, kind):
-    check(coverage, coverage.grid((kind,)), 20_000)
+    """With more seeds, tables are larger. Few draws still show a wrong quantile: with 10 seeds, an interval with the
+    normal one covers 91.8 %."""
+    for cell in coverage.grid((kind,)):
+        check(coverage, [cell], *((20_000, 0) if cell.seeds == 3 else (4000, 2)))
 
 
 @pytest.mark.parametrize(("kind", "clusters"), [("equal", 30), ("log-normal", 30), ("Zipf", 100)])

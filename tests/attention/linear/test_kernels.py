@@ -8,7 +8,6 @@ from itertools import product
 import pytest
 import reference
 import torch
-from marks import slow
 from reference import case, randn
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -413,8 +412,14 @@ def operator_inputs(dtype, with_bias, bias_needs_grad, n_queries, n_keys, contig
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float32, slow(torch.float64), slow(torch.bfloat16)], ids=str)
-@pytest.mark.parametrize("bias", ["no bias", slow("bias"), "bias with gradient"])
+@pytest.mark.parametrize(
+    ("dtype", "bias"),
+    [
+        *((torch.float32, bias) for bias in ("no bias", "bias", "bias with gradient")),
+        *((dtype, "bias with gradient") for dtype in (torch.float64, torch.bfloat16)),
+    ],
+    ids=str,
+)
 def test_torch_finds_no_fault_with_the_operators(dtype, bias):
     shapes = [(5, 7, False, True)]
     if dtype == torch.float32:
