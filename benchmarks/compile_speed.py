@@ -35,7 +35,7 @@ def main() -> None:
     import torch
 
     from attnorm.data.sampler import TokenBatches
-    from attnorm.tasks.seq2seq.features import PairCollator
+    from attnorm.tasks.pairs import PairCollator
     from attnorm.training.compiled import CompiledModel, counts
 
     torch.set_num_threads(args.threads)

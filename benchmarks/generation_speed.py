@@ -14,7 +14,7 @@ BEAMS = (1, 4)
 
 
 def batches(cfg: timing.ResolvedConfig, table, beams: int) -> list:
-    """Padded articles, int (B, N), in batches as `attnorm.tasks.seq2seq.generate.write_texts` makes them."""
+    """Padded articles, int (B, N), in batches as `attnorm.tasks.pairs.write_texts` makes them."""
     import numpy as np
 
     from attnorm.data.featurizer import pad

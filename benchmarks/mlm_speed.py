@@ -110,8 +110,8 @@ def equal_peer(ours, batch: dict) -> Callable:
 def read(cfg: timing.ResolvedConfig, packed: bool, args: argparse.Namespace) -> tuple:
     """The documents in rows, and what turns parts of them into batches."""
     from attnorm.data.preprocess import prepare
-    from attnorm.tasks.mlm.masking import MaskedLMCollator
-    from attnorm.tasks.mlm.packing import PackedFeaturizer
+    from attnorm.tasks.masking import MaskedLMCollator
+    from attnorm.tasks.mlm import PackedFeaturizer
 
     split = prepare(
         cfg.source.build(),

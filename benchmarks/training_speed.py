@@ -32,7 +32,7 @@ FIXED_SOURCE, FIXED_TARGET = 128, 64  # the model's limits, to which fixed paddi
 
 def ours_logits(model, batch: dict) -> tuple:
     """Scores and labels of the real target tokens, as attnorm's training step computes them."""
-    from attnorm.tasks.seq2seq.generate import target_logits
+    from attnorm.tasks.pairs import target_logits
 
     return target_logits(model, batch)
 
@@ -139,7 +139,7 @@ def measure_training(args: argparse.Namespace) -> None:
     import torch
 
     from attnorm.data.sampler import TokenBatches
-    from attnorm.tasks.seq2seq.features import PairCollator
+    from attnorm.tasks.pairs import PairCollator
 
     rows, reached = [], {}
     for size in args.model:
@@ -179,7 +179,7 @@ def measure_bucketing(args: argparse.Namespace) -> None:
     from attnorm.data.preprocess import prepare
     from attnorm.data.sampler import MicroBatch, TokenBatches
     from attnorm.data.sources.gigaword import Gigaword
-    from attnorm.tasks.seq2seq.features import PairCollator, PairFeaturizer
+    from attnorm.tasks.pairs import PairCollator, PairFeaturizer
 
     cfg = timing.configure("model=tiny", "tokenizer.vocab_size=4000")
     with tempfile.TemporaryDirectory() as cache_dir:

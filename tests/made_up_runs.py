@@ -33,7 +33,7 @@ CONFIG: dict[str, Any] = {
     "optimizer": {"_target_": "torch.optim.AdamW", "lr": 0.001, "hybrid_lr_factor": 10.0},
     "scheduler": {"_target_": "attnorm.optim.warmup_decay", "warmup": 0.1},
     "trainer": {"accelerator": "cpu", "precision": "32-true", "max_steps": None},
-    "task": {"_target_": "attnorm.tasks.headlines.task.HeadlineTask", "name": "gigaword", "max_steps": 3000},
+    "task": {"_target_": "attnorm.tasks.headlines.HeadlineTask", "name": "gigaword", "max_steps": 3000},
     "decoding": {"beam_size": 4, "max_length": 30},
     "paths": {"log_dir": "logs", "cache_dir": ".cache"},
     "logger": {},

@@ -36,6 +36,16 @@ from attnorm.training.train import train
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
 SENTENCEPIECE = "attnorm.data.tokenizers.sentencepiece.SentencePiece"  # the path of its class
+SHORT = (  # of every tiny run
+    "task.max_steps=4",
+    "task.validations=2",
+    "callbacks.progress.samples=2",
+    "callbacks.learned_scalars.every_n_steps=1",
+    "callbacks.attention_stats.every_n_steps=2",
+    "trainer.accelerator=cpu",
+    "trainer.log_every_n_steps=1",
+    "optimizer.lr=1.0e-2",
+)
 SIZES = (
     "model.d_model=16",
     "model.n_heads=2",
@@ -53,17 +63,10 @@ TINY = (
     *DATA,
     "tokenizer.model_type=bpe",
     "tokenizer.vocab_size=300",
-    "task.max_steps=4",
-    "task.validations=2",
     "task.rouge_pairs=6",
     "decoding.beam_size=2",
     "decoding.max_length=6",
-    "callbacks.progress.samples=2",
-    "callbacks.learned_scalars.every_n_steps=1",
-    "callbacks.attention_stats.every_n_steps=2",
-    "trainer.accelerator=cpu",
-    "trainer.log_every_n_steps=1",
-    "optimizer.lr=1.0e-2",
+    *SHORT,
 )
 ENCODER = (  # of the tasks that train a BERT-shaped encoder
     "model.d_model=16",
@@ -73,14 +76,7 @@ ENCODER = (  # of the tasks that train a BERT-shaped encoder
     "model.max_source=64",
     "tokenizer.vocab_size=300",
     "data.batch_tokens=1000",
-    "task.max_steps=4",
-    "task.validations=2",
-    "callbacks.progress.samples=2",
-    "callbacks.learned_scalars.every_n_steps=1",
-    "callbacks.attention_stats.every_n_steps=2",
-    "trainer.accelerator=cpu",
-    "trainer.log_every_n_steps=1",
-    "optimizer.lr=1.0e-2",
+    *SHORT,
 )
 VISUAL = (  # of the task that asks questions about images
     "task=vqa",
@@ -95,14 +91,7 @@ VISUAL = (  # of the task that asks questions about images
     "tokenizer.vocab_size=120",
     "data.batch_tokens=300",
     "task.min_count=2",
-    "task.max_steps=4",
-    "task.validations=2",
-    "callbacks.progress.samples=2",
-    "callbacks.learned_scalars.every_n_steps=1",
-    "callbacks.attention_stats.every_n_steps=2",
-    "trainer.accelerator=cpu",
-    "trainer.log_every_n_steps=1",
-    "optimizer.lr=1.0e-2",
+    *SHORT,
 )
 IMAGES = (  # of the task that classifies images
     "task=image_classification",
@@ -113,14 +102,7 @@ IMAGES = (  # of the task that classifies images
     "data.max_train=96",
     "data.max_valid=40",
     "data.batch_tokens=256",
-    "task.max_steps=4",
-    "task.validations=2",
-    "callbacks.progress.samples=2",
-    "callbacks.learned_scalars.every_n_steps=1",
-    "callbacks.attention_stats.every_n_steps=2",
-    "trainer.accelerator=cpu",
-    "trainer.log_every_n_steps=1",
-    "optimizer.lr=1.0e-2",
+    *SHORT,
 )
 TEXTS = (  # of the task that classifies documents
     "task=document_classification",
@@ -136,14 +118,7 @@ TEXTS = (  # of the task that classifies documents
     "data.test=[1]",
     "data.gap=5",
     "data.batch_tokens=300",
-    "task.max_steps=4",
-    "task.validations=2",
-    "callbacks.progress.samples=2",
-    "callbacks.learned_scalars.every_n_steps=1",
-    "callbacks.attention_stats.every_n_steps=2",
-    "trainer.accelerator=cpu",
-    "trainer.log_every_n_steps=1",
-    "optimizer.lr=1.0e-2",
+    *SHORT,
 )
 TRANSLATION = ("task=translation", *DATA, *(it for it in TINY[len(SIZES) + len(DATA) :] if "rouge" not in it))
 CAPTIONING = (  # of the task that writes captions of images
@@ -155,16 +130,9 @@ CAPTIONING = (  # of the task that writes captions of images
     "data.side=32",
     "data.batch_tokens=600",
     "task.scored_images=6",
-    "task.max_steps=4",
-    "task.validations=2",
     "decoding.beam_size=2",
     "decoding.max_length=6",
-    "callbacks.progress.samples=2",
-    "callbacks.learned_scalars.every_n_steps=1",
-    "callbacks.attention_stats.every_n_steps=2",
-    "trainer.accelerator=cpu",
-    "trainer.log_every_n_steps=1",
-    "optimizer.lr=1.0e-2",
+    *SHORT,
 )
 LANGUAGE = (  # of the task that models texts: the windows of its documents have 128 tokens
     "task=causal_lm",
@@ -179,14 +147,7 @@ LANGUAGE = (  # of the task that models texts: the windows of its documents have
     "data.test_size=3",
     "data.words=600",
     "data.batch_tokens=600",
-    "task.max_steps=4",
-    "task.validations=2",
-    "callbacks.progress.samples=2",
-    "callbacks.learned_scalars.every_n_steps=1",
-    "callbacks.attention_stats.every_n_steps=2",
-    "trainer.accelerator=cpu",
-    "trainer.log_every_n_steps=1",
-    "optimizer.lr=1.0e-2",
+    *SHORT,
 )
 SCENES = ("data.train_size=48", "data.valid_size=24", "data.test_size=12")
 SQUAD = ("task.max_query=16", "task.stride=16", "task.max_answer=4")
@@ -495,7 +456,8 @@ def different_ends(first: Path, second: Path) -> list[str]:
     ends, bests = ([load(run, name) for run in (first, second)] for name in ("last", "best"))
     names = [f"best {name}" for name in unequal(*(best["state_dict"] for best in bests))]
     names += unequal(*(end["state_dict"] for end in ends))
-    states = [end["optimizer_states"][0]["state"] for end in ends]
+    groups, states = ([end["optimizer_states"][0][part] for end in ends] for part in ("param_groups", "state"))
+    names += ["param_groups"] * (groups[0] != groups[1])
     moments = [{f"{key} {number}": v for number, s in state.items() for key, v in s.items()} for state in states]
     steps = [[content["global_step"] for content in pair] for pair in (ends, bests)]
     return names + unequal(*moments) + [f"steps {pair}" for pair in steps if pair[0] != pair[1]]

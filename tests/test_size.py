@@ -29,7 +29,7 @@ RECORDED = {
     "lines of tests per line of src": 1.07,
     "functions that an override passes": 161,
     "files that an override passes": 25,
-    "functions that a batch passes": 61,
+    "functions that a batch passes": 40,
 }
 SLACK = 0.01  # the share by which a measure may be below its number
 OVERRIDE = ("task=gigaword", "attention.encoder=dnas")

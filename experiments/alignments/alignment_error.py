@@ -25,8 +25,8 @@ from attnorm.data.sources.base import SHORT
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem
 from attnorm.models.generation import SpecialTokens
+from attnorm.tasks.pairs import special_tokens
 from attnorm.tasks.results import CorpusMetric
-from attnorm.tasks.seq2seq.generate import special_tokens
 
 if TYPE_CHECKING:
     from attnorm.analysis.run import LoadedRun

@@ -1,8 +1,9 @@
-"""Modules under the names that they had before: what users wrote with an import of them keeps working."""
+"""Modules and states in checkpoints under the names that they had before: what users wrote with them keeps working."""
 
 import sys
+from collections.abc import Sequence
 from importlib import import_module
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 MOVED = {
@@ -24,20 +25,64 @@ MOVED = {
     "attnorm.run.opened_folder": "attnorm.run.folder",
     "attnorm.run.scalars": "attnorm.run.tables",
     "attnorm.run.state": "attnorm.run.folder",
+    "attnorm.tasks.causal_lm.scores": "attnorm.tasks.causal_lm.module",
+    "attnorm.tasks.classification.task": "attnorm.tasks.classification",
+    "attnorm.tasks.collator": "attnorm.tasks.module",
+    "attnorm.tasks.documents.task": "attnorm.tasks.documents",
+    "attnorm.tasks.headlines.rouge": "attnorm.tasks.rouge",
+    "attnorm.tasks.headlines.task": "attnorm.tasks.headlines",
+    "attnorm.tasks.images.task": "attnorm.tasks.images",
+    "attnorm.tasks.mlm.task": "attnorm.tasks.mlm",
+    "attnorm.tasks.seq2seq.base": "attnorm.tasks.seq2seq",
+    "attnorm.tasks.translation.scores": "attnorm.tasks.bleu",
+    "attnorm.tasks.translation.task": "attnorm.tasks.translation",
+    "attnorm.training.callbacks.attention_measures": "attnorm.training.callbacks.attention_stats",
+    "attnorm.training.callbacks.update_cost": "attnorm.training.callbacks.throughput",
     "attnorm.training.csv_table": "attnorm.run.tables",
 }
 OUTSIDE = {  # modules whose names stay: runs record them, and old and new runs with them are equal
     "attnorm.data.sources.bible_alignments": "attnorm.experiments.alignments.bible_alignments",
 }
+RECORDED = (  # classes in the modules above that runs have recorded; keys of runs still have these names
+    "attnorm.tasks.classification.task.ClassificationTask",
+    "attnorm.tasks.documents.task.DocumentTask",
+    "attnorm.tasks.headlines.task.HeadlineTask",
+    "attnorm.tasks.images.task.ImageTask",
+    "attnorm.tasks.mlm.task.MaskedLMTask",
+    "attnorm.tasks.translation.task.TranslationTask",
+    "attnorm.training.callbacks.attention_measures.AttentionMeasures",
+    "attnorm.training.callbacks.update_cost.UpdateCost",
+)
+CALLBACKS = {  # keys of the states of callbacks in checkpoints
+    "PlateauSteps": "ResumeState",
+    "ProgressFile": "RunFiles",
+}
 ELSEWHERE = MOVED | OUTSIDE
-OF_A_MODULE = ("__name__", "__spec__", "__loader__", "__package__")
+PARENTS = {name.rpartition(".")[0] for name in ELSEWHERE}
+OF_A_MODULE = ("__name__", "__spec__", "__loader__", "__package__", "__path__")
+
+
+def present_name(path: str) -> str:
+    """The present path of a class that is named by the module of an earlier version."""
+    module, dot, name = path.rpartition(".")
+    return f"{MOVED.get(module, module)}{dot}{name}"
+
+
+FIRST_NAMES = {present_name(path): path for path in RECORDED}  # of classes by their present paths
 
 
 class MovedModules:
     """Finds the modules above, and gives them the contents that they have now."""
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        return ModuleSpec(name, self, is_package=name == "attnorm.config") if name in ELSEWHERE else None  # type: ignore[arg-type]
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name in ELSEWHERE:
+            return ModuleSpec(name, self, is_package=name in PARENTS)  # type: ignore[arg-type]
+        spec = PathFinder.find_spec(name, path) if name in PARENTS else None
+        if spec is not None and spec.submodule_search_locations is None:
+            spec.submodule_search_locations = []  # a module that was a package: it may be asked for its modules
+        return spec
 
     def create_module(self, spec: ModuleSpec) -> None:
         return None

@@ -27,7 +27,7 @@ from attnorm.data.sources.newswire import Newswire
 from attnorm.data.tokenizers.sentencepiece import SentencePiece
 from attnorm.errors import DataError
 from attnorm.spec.recorded import SHARED
-from attnorm.tasks.seq2seq import base as seq2seq
+from attnorm.tasks import seq2seq as seq2seq
 from attnorm.training import console
 
 HEAVY = {  # libraries that take long to import

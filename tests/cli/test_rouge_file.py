@@ -10,7 +10,7 @@ import runs
 from builders import build_source
 
 from attnorm.data.cleaning import clean
-from attnorm.tasks.headlines.rouge import METRICS, lead
+from attnorm.tasks.rouge import METRICS, lead
 from attnorm.training import console
 
 TEXTS = ["the cat sat", "", "two dogs were running"]

@@ -643,7 +643,7 @@ def test_a_schedule_over_all_updates_cannot_step_more_rarely(key, value):
         ("model._target_=torch.nn.Linear", "must be a model with an `interface`"),
         ("model._target_=torch.optim.SGD", "must be a subclass of torch.nn.modules.module.Module"),
         ("data._target_=attnorm.data.sources.base.Source", "must be a subclass of"),
-        ("task._target_=attnorm.tasks.headlines.task.Nothing", "attnorm.tasks.headlines.task has no Nothing"),
+        ("task._target_=attnorm.tasks.headlines.Nothing", "attnorm.tasks.headlines has no Nothing"),
         ("optimizer._target_=nowhere.Nothing", "cannot import nowhere: No module named 'nowhere'"),
         ("scheduler._target_=3", "must be a class or a function"),
         ("tokenizer._target_=word", "a dotted path has the form package.module.Class"),
@@ -909,3 +909,108 @@ def test_a_scheduler_that_watches_a_metric_lowers_the_rate_when_it_does_not_impr
     typed = (*TORCHS, *plateau, *still, "task.validations=4", "+scheduler.frequency=2", "task.max_steps=8")
     assert runs.tiny_run(tmp_path, *typed)["state"] == "finished"
     assert runs.load(tmp_path)["optimizer_states"][0]["param_groups"][0]["lr"] == pytest.approx(1e-30 / 2**3)
+
+
+MCAN, NO_EFFECT = "model=mcan_small", "has no effect with these settings; it is for"
+UNMASKED = "needs masked_positions, which the model of this task does not provide; use task=mlm"
+REFUSED = {  # of each task, what is typed and the problem that is said
+    "classify": {
+        "data.labels=[no]": "data.labels=['no']: must have at least two names",
+        "data.labels=[no,no]": "data.labels: repeated names: no",
+        "data.validation=null": "data.validation=null",
+        "data.train=nowhere.csv": "data.train=nowhere.csv: ",
+        "data.batch_tokens=50": "data.batch_tokens=50: must be at least 64, the tokens of the longest",
+    },
+    "squad": {
+        "attention.prior={encoder:[unmasked]}": UNMASKED,
+        "task.max_query=61": "task.max_query=61: with [CLS] and two [SEP], it leaves no token of model.max_source=64",
+        "task.stride=46": "task.stride=46: must be at most 45 (model.max_source=64 - task.max_query=16 - 3)",
+        "task.n_best=0": "task.n_best=0: allowed: whole numbers from 1",
+        "task.null_threshold=null": "task.null_threshold=null: allowed: numbers",
+        "task.null_threshold=2": "task.null_threshold=2: has no effect without task.no_answer=true",
+        "tokenizer=sentencepiece": f"tokenizer._target_={runs.SENTENCEPIECE}: does not return the character offsets",
+        "data.validation=null": "data.validation=null",
+        "data.train=nowhere.json": "data.train=nowhere.json: ",
+        "data.batch_tokens=50": "data.batch_tokens=50: must be at least 64, the tokens of the longest",
+    },
+    "mlm": {
+        "tokenizer=sentencepiece": f"tokenizer._target_={runs.SENTENCEPIECE}: has no mask token",
+        "task.mask_prob=0": "task.mask_prob=0: allowed: numbers above 0",
+        "task.keep_prob=0.6 task.random_prob=0.6": "task.keep_prob=0.6, random_prob=0.6: more than 1 together",
+        "task.span_weights=[0,0]": "task.span_weights=[0.0, 0.0]: at least one must be above 0",
+        "model.max_source=2000": "data.batch_tokens=1000: must be at least 2000, the tokens of the longest",
+        "attention.encoder=[dnas,softmax]": "attention.encoder: 2 normalizers for 1 layer",
+    },
+    "document_classification": {
+        "data.batch_tokens=10": "data.batch_tokens=10: must be at least 64, the tokens of a document",
+        "model.d_model=18 model.n_heads=4": "model.d_model=18: not a multiple of model.n_heads",
+        "model.d_model=17 model.n_heads=1": "model.d_model=17: must be even, half for each direction of a GRU",
+        "data.validation=[9]": "data.validation=[9]: allowed: numbers from 0 to 7",
+        "data.words=0": "data.words=0: allowed: whole numbers from 1",
+        "data.folder=nowhere": "data.folder=nowhere: no such folder",
+        "attention.sentences=dnas": "attention.sentences: the model has no such site; it has word, sentence",
+    },
+    "causal_lm": {
+        "data.batch_tokens=10": "data.batch_tokens=10: must be at least 16, the tokens of the longest",
+        "attention=dnas": "leak the future at the autoregressive sites",
+        "decoding.top_p=0": "decoding.top_p=0: allowed: numbers above 0",
+    },
+    "image_classification": {
+        "model.patch=3": "model.patch=3: must divide the size of the images, 8 x 8 pixels",
+        "data.batch_tokens=10": "data.batch_tokens=10: must be at least 16, the patches of an image",
+        "model.query_grid=[2]": "model.query_grid=[2]: allowed",
+        "model.positions=sinusoidal": "model.positions=sinusoidal: allowed: learned, none",
+        "data.validation=0": "data.validation=0: the validation split is asked for",
+    },
+    "captioning": {
+        **{f"attention.cross={name}": f"attention.cross={name}" for name in ("dnas", "hnas", "sinkhorn")},
+        "decoding.max_length=40": "decoding.max_length=40: must be below model.max_target=32",
+        "decoding.min_length=9": "decoding.min_length=9: must be at most decoding.max_length=6",
+        "data._target_=attnorm.data.sources.scenes.Scenes": "data=caption_files",
+    },
+    "vqa": {
+        "model.fusion=all": "model.fusion=all: allowed: none, single, concat, attention",
+        "model.question=lstm": "model.question=lstm: allowed: gru, transformer",
+        "model.fusion_heads=3": "model.fusion_heads=3: must divide d_model=16",
+        "data.batch_tokens=15": "data.batch_tokens=15: must be at least 16, the tokens of the longest",
+        "task.min_count=0": "task.min_count=0: allowed: ",
+        "data._target_=attnorm.data.sources.newswire.Newswire": "data",
+        "model._target_=attnorm.models.encoder.Encoder": "but this task trains models with 'vqa'; use model=mcan_small",
+        "task._target_=attnorm.tasks.squad.task.SquadTask": "but this task needs questions; use data=squad",
+        **{
+            f"{typed} attention.fusion=dnas": "attention.fusion: the model has no such site; it has "
+            for typed in (
+                *(f"model.fusion={name}" for name in ("single", "concat", "none")),
+                f"{MCAN} model.fusion=none",
+            )
+        },
+        "model.layers=3": f"model.layers=3: {NO_EFFECT} model.question=transformer or model=mcan_small",
+        "model.norm_first=true": f"model.norm_first=true: {NO_EFFECT} model.question=transformer or model=mcan_small",
+        "model.fusion=concat model.fusion_heads=2": f"model.fusion_heads=2: {NO_EFFECT} model.fusion=attention",
+        "model.fusion=none model.geometry=false": f"{NO_EFFECT} model.fusion=single, concat or attention",
+    },
+    "vqa_v2": {"model.fusion=concat": "model.fusion=concat: ignored: the data fix it at none"},
+    "translation": {
+        "decoding.fertility=1 attention.cross=entmax": "entmax has no form with fertility",
+        "decoding.fertility=0": "decoding.fertility",
+        "decoding.max_length=64": "decoding.max_length",
+        "task.detokenize=english": "task.detokenize=english: allowed: auto or the two-letter code of a language",
+        "data=newswire": "data",
+    },
+    "translation_lstm": {
+        "attention.cross=dnas": "couples queries and would leak the future",
+        "attention=hnas": "hnas_prefix",
+        "model.d_model=15": "model.d_model=15: must be even",
+    },
+    "gigaword": {"attention.prior={encoder:[unmasked]}": UNMASKED},
+}
+
+
+@pytest.mark.parametrize(
+    ("task", "typed", "problem"), [(task, *case) for task, cases in REFUSED.items() for case in cases.items()]
+)
+def test_what_a_task_cannot_be_trained_with_is_said(task, typed, problem):
+    with pytest.raises(ConfigError) as caught:
+        runs.tiny(*typed.split(), task=task)
+    assert any(problem in text for text in caught.value.problems)
+    assert len(caught.value.problems) == 1 or "_target_" in typed

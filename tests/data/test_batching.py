@@ -9,7 +9,7 @@ import torch
 from attnorm.data.featurizer import pad
 from attnorm.data.loader import ResumableLoader
 from attnorm.data.sampler import MicroBatch, TokenBatches, cut_by_tokens
-from attnorm.tasks.seq2seq.features import PairCollator
+from attnorm.tasks.pairs import PairCollator
 
 PAD, BOS, EOS = 0, 1, 2
 BUDGET = 400
@@ -268,6 +268,8 @@ def test_divisors_are_the_labels_of_all_parts():
 
 def test_pad_fills_behind_each_row_to_the_longest():
     assert pad([[7], [], [8, 9]], 5).tolist() == [[7, 5], [5, 5], [8, 9]]
+    assert pad([[7], [], [8, 9]], 5, 1, 2).tolist() == [[1, 7, 2, 5], [1, 2, 5, 5], [1, 8, 9, 2]]
+    assert pad([[7], []], 5, end=2).tolist() == [[7, 2], [2, 5]] and pad([[7], []], 5, 1).tolist() == [[1, 7], [1, 5]]
 
 
 # ------------------------------------------------------------------------------------------------------------- resuming

@@ -13,8 +13,8 @@ from attnorm.data.sources.newswire import NewswireText
 from attnorm.data.sources.text_files import TextFiles
 from attnorm.data.tokenizers.wordpiece import WordPiece
 from attnorm.data.tokenizers.wordpiece_trainer import pipeline
-from attnorm.tasks.mlm.masking import MaskedLMCollator, Masking
-from attnorm.tasks.mlm.packing import PackedFeaturizer
+from attnorm.tasks.masking import MaskedLMCollator, Masking
+from attnorm.tasks.mlm import PackedFeaturizer
 
 SENTENCES = [f"the {a} of {b} met {c} ." for a in ("oil", "men") for b in "xyz" for c in ("us", "them")]
 

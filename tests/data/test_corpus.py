@@ -24,7 +24,7 @@ from attnorm.data.cache import cached
 from attnorm.data.cleaning import clean
 from attnorm.data.sources.base import PAIRS, Source
 from attnorm.data.tokenizers.sentencepiece import SentencePiece
-from attnorm.tasks.seq2seq.features import PairFeaturizer
+from attnorm.tasks.pairs import PairFeaturizer
 
 REUTERS = Path(__file__).parents[3] / "shared/data/headlines/reuters"
 WORDS = ["The", "U.S.", "grew", "3.5", "%", "in", "1986", ",", "officials", "said", "Tuesday", "."]
@@ -376,7 +376,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
         "import datasets, sys\n"
         "from pathlib import Path\n"
         "from attnorm.data import arrow as tables\n"
-        "from attnorm.tasks.seq2seq.features import PairFeaturizer\n"
+        "from attnorm.tasks.pairs import PairFeaturizer\n"
         "from attnorm.data.sources.base import PAIRS\n"
         "from attnorm.data.tokenizers.sentencepiece import SentencePiece\n"
         "def anonymous():\n"

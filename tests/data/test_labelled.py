@@ -18,7 +18,7 @@ from attnorm.data.sources.labelled_files import LabelledFiles
 from attnorm.data.sources.squad import Squad
 from attnorm.imports import locate
 from attnorm.schema import parameters
-from attnorm.tasks.classification.task import ClassificationCollator, ClassificationFeaturizer, keep
+from attnorm.tasks.classification import ClassificationCollator, ClassificationFeaturizer, keep
 
 ROOT = Path(__file__).parents[2]
 REAL = ROOT.parent / "shared/data/mnli/valid.jsonl"

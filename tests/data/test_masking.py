@@ -9,8 +9,8 @@ import torch
 from attnorm.data.sampler import MicroBatch
 from attnorm.errors import key_of
 from attnorm.parts import Problems
-from attnorm.tasks.mlm.masking import MaskedLMCollator, Masking, masked_count
-from attnorm.tasks.mlm.task import MaskedLMTaskConfig
+from attnorm.tasks.masking import MaskedLMCollator, Masking, masked_count
+from attnorm.tasks.mlm import MaskedLMTaskConfig
 
 PAD, UNK, CLS, SEP, MASK = range(5)
 SIZE = 1000

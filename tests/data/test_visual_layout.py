@@ -13,7 +13,7 @@ from attnorm.data.image_features import MappedFeatures, VisualSource, write_feat
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import VISUAL
 from attnorm.tasks.vqa.answers import AnswerList, accuracy
-from attnorm.tasks.vqa.features import VqaCollator, VqaFeaturizer
+from attnorm.tasks.vqa.module import VqaCollator, VqaFeaturizer
 
 PAD, EOS = 0, 3
 ANSWERS = AnswerList(["yes", "no", "2", "two", "red"])

@@ -197,16 +197,16 @@ def test_a_token_changes_no_earlier_score_and_none_of_another_text(normalizer, p
 
 
 def test_the_mask_is_made_once_for_all_layers(monkeypatch):
-    calls, build = [], masking.Mask._build
-    monkeypatch.setattr(masking.Mask, "_build", lambda *args: calls.append(args) or build(*args))
+    made, dense = [], masking.Mask.dense
+    monkeypatch.setattr(masking.Mask, "dense", lambda *args: made.append(dense(*args)) or made[-1])
     ids, segments, _ = packed()
     for positions in POSITIONS:
-        calls.clear()
+        made.clear()
         build_gpt("softmax", positions, decoder_layers=3)(ids, segments)
-        assert len(calls) == 1
-    calls.clear()
+        assert made and all(mask is made[0] for mask in made)
+    made.clear()
     build_gpt(decoder_layers=3)(texts())  # torch's own causal attention needs none
-    assert not calls
+    assert not made
 
 
 # ----------------------------------------------------------------------------------------------------------- positions

@@ -13,7 +13,7 @@ import torch
 
 from attnorm.errors import CheckpointError, ConfigError
 from attnorm.run.checkpoint import read_checkpoint, replace_by_copy, sweep_unfinished
-from attnorm.training.checkpoint_io import AtomicCheckpointIO
+from attnorm.training.callbacks.checkpointing import AtomicCheckpointIO
 
 OLD, NEW = ({"state_dict": {"w": fill(1000)}, "global_step": 1} for fill in (torch.zeros, torch.ones))
 

@@ -52,8 +52,7 @@ def test_a_run_resumed_after_any_update_equals_one_that_never_stopped(monkeypatc
     first = runs.stopped(monkeypatch, tmp_path / "first", step, *overrides)
     assert runs.load(first)["global_step"] == step
     runs.tiny_run(tmp_path / "second", *overrides, last(first))
-    assert runs.different_ends(runs.uninterrupted(*overrides), tmp_path / "second") == []
-    assert rows(tmp_path / "second") == rows(runs.uninterrupted(*overrides))
+    assert runs.same_run(runs.uninterrupted(*overrides), tmp_path / "second")
 
 
 @pytest.mark.slow
@@ -62,6 +61,7 @@ def test_a_run_resumed_after_any_update_equals_one_that_never_stopped(monkeypatc
     [
         ("trainer.max_steps=3", "trainer.max_steps=8", ("trainer.limit_train_batches=3",)),
         ("trainer.max_steps=4", "trainer.max_steps=8", ("trainer.val_check_interval=10",)),  # before any validation
+        ("trainer.max_steps=4", "trainer.max_steps=8", ("trainer.val_check_interval=3",)),  # between validations
         ("trainer.max_epochs=1", "trainer.max_epochs=3", ("trainer.limit_train_batches=4",)),
         ("trainer.max_epochs=1", "trainer.max_epochs=2", ()),
     ],
@@ -90,8 +90,7 @@ def test_a_run_that_crashed_while_it_was_scored_is_only_scored_again(monkeypatch
     second = tmp_path / "second"
     summary = runs.tiny_run(second, *overrides, last(tmp_path / "first"))
     assert (summary["state"], summary["steps"]) == ("finished", 14)
-    assert runs.different_ends(runs.uninterrupted(*overrides), second) == []
-    assert rows(second) == rows(runs.uninterrupted(*overrides))
+    assert runs.same_run(runs.uninterrupted(*overrides), second)
 
 
 @pytest.mark.slow
@@ -100,8 +99,7 @@ def test_a_signal_during_the_last_validation_does_not_lose_it(monkeypatch, tmp_p
     first = runs.stopped(monkeypatch, tmp_path / "first", 14, *overrides)
     assert runs.load(first)["global_step"] == 14
     runs.tiny_run(tmp_path / "second", *overrides, last(first))
-    assert runs.different_ends(runs.uninterrupted(*overrides), tmp_path / "second") == []
-    assert rows(tmp_path / "second") == rows(runs.uninterrupted(*overrides))
+    assert runs.same_run(runs.uninterrupted(*overrides), tmp_path / "second")
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ from attnorm.spec.read import resolve
 from attnorm.sweeps.state import holders
 from attnorm.tasks.task import Task
 from attnorm.testing.records import without
-from attnorm.training import slurm
+from attnorm.training import processes
 from attnorm.training.callbacks import checkpointing
 from attnorm.training.callbacks.checkpointing import Checkpoints
 from attnorm.training.callbacks.graceful_stop import GracefulStop
@@ -705,18 +705,18 @@ def test_a_job_of_slurm_is_requeued_after_it_has_been_saved(monkeypatch, tmp_pat
     requeuing, cases = (signal.SIGUSR1, signal.SIGUSR2), itertools.product(SIGNALS, (True, False))
     for number, resumes in cases:
         calls.unlink(missing_ok=True)
-        with pytest.raises(BaseException, match="stopped by"), slurm.requeued(resumes), GracefulStop(Run(tmp_path)):
+        with pytest.raises(BaseException, match="stopped by"), processes.requeued(resumes), GracefulStop(Run(tmp_path)):
             os.kill(os.getpid(), number)
             time.sleep(1)
         assert calls.exists() == (resumes and number in requeuing)
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "5")
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
-    slurm.requeue()
+    processes.requeue()
     assert calls.read_text().startswith("requeue 5_2")
 
 
 def test_a_job_that_cannot_be_requeued_is_a_warning(monkeypatch, tmp_path, caplog):
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     monkeypatch.setenv("PATH", str(tmp_path))
-    slurm.requeue()
+    processes.requeue()
     assert "could not requeue the SLURM job 17" in caplog.text

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from attnorm.data.synthetic.scenes.captions import captions
-from attnorm.tasks.captioning.cider import CiderD
-from attnorm.tasks.captioning.metric import CaptionMetric, UnsmoothedBleu
+from attnorm.tasks.captioning.metric import CaptionMetric, CiderD, UnsmoothedBleu
 
 WORDS = ["a", "the", "red", "blue", "cat", "dog", "sits", "on", "mat", "near", "tree", "house"]
 

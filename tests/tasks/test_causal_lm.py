@@ -11,10 +11,10 @@ import torch
 from torch.testing import assert_close
 
 from attnorm.data.sampler import MicroBatch
-from attnorm.tasks.causal_lm.bigram import FILE, Bigrams, flat
 from attnorm.tasks.causal_lm.features import WINDOW, DocumentWindows, PackedDocuments
-from attnorm.tasks.causal_lm.scores import BANDS
-from attnorm.tasks.input_hashes import hash_of
+from attnorm.tasks.causal_lm.module import BANDS
+from attnorm.tasks.causal_lm.task import FILE, Bigrams, flat
+from attnorm.tasks.results import hash_of
 from attnorm.tasks.task import task_of
 
 pytestmark = pytest.mark.numerical

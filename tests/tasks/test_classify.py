@@ -9,7 +9,7 @@ from tolerance import rounding
 from torch import nn
 
 from attnorm.data.sampler import MicroBatch
-from attnorm.tasks.classification.task import ClassificationCollator, ClassificationModule
+from attnorm.tasks.classification import ClassificationCollator, ClassificationModule
 from attnorm.tasks.task import task_of
 
 pytestmark = pytest.mark.numerical

@@ -6,7 +6,7 @@ from datasets import Dataset
 
 from attnorm.data.sampler import MicroBatch
 from attnorm.skeleton.lab.tokenizer import Characters
-from attnorm.tasks.documents.task import DocumentCollator, DocumentFeaturizer
+from attnorm.tasks.documents import DocumentCollator, DocumentFeaturizer
 
 TEXTS = {"text": ["ab c. d!", "a", ". b? . c d e f"], "label": ["x", "y", "x"], "id": ["0", "1", "2"]}
 

@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 from attnorm.attention.multihead import observe
 from attnorm.models.generation import Decoding, generate
-from attnorm.tasks.translation.fertility import coverage, cross_layers, limited, source_mass, summary
+from attnorm.tasks.translation import coverage, cross_layers, limited, source_mass, summary
 
 pytestmark = pytest.mark.numerical
 

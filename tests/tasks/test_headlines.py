@@ -19,11 +19,10 @@ from torch.testing import assert_close
 from attnorm.data.sampler import TokenBatches
 from attnorm.models.generation import Decoding, generate
 from attnorm.run.key import run_key
-from attnorm.tasks.headlines.rouge import Rouge, lead, words_for
-from attnorm.tasks.headlines.task import HeadlineModule
-from attnorm.tasks.seq2seq.base import smoothed_cross_entropy
-from attnorm.tasks.seq2seq.features import PairCollator
-from attnorm.tasks.seq2seq.generate import special_tokens, target_logits, write_texts
+from attnorm.tasks.headlines import HeadlineModule
+from attnorm.tasks.pairs import PairCollator, special_tokens, target_logits, write_texts
+from attnorm.tasks.rouge import Rouge, lead, words_for
+from attnorm.tasks.seq2seq import smoothed_cross_entropy
 from attnorm.training.module import NonFiniteLoss, TrainingModule, spread_non_finite
 from attnorm.training.train import train
 

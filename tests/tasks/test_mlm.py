@@ -10,8 +10,7 @@ from tolerance import rounding
 from torch.testing import assert_close
 
 from attnorm.data.sampler import MicroBatch
-from attnorm.errors import ConfigError
-from attnorm.tasks.mlm.task import SHOWN_TOKENS
+from attnorm.tasks.mlm import SHOWN_TOKENS
 from attnorm.tasks.task import task_of
 
 pytestmark = pytest.mark.numerical
@@ -187,11 +186,3 @@ def test_an_attention_that_couples_queries_sees_masked_words_as_queries():
     recipe, task, split = made("attention=dnas", "attention.prior={encoder: [unmasked]}")
     with torch.no_grad():
         assert moved(task, batch_of(recipe, split, [0]))[1] > 1e-6
-
-
-@pytest.mark.parametrize("task", ["squad", "gigaword"])
-def test_a_prior_that_needs_what_the_model_does_not_provide_is_refused(task):
-    with pytest.raises(ConfigError) as error:
-        runs.tiny("attention.prior={encoder: [unmasked]}", task=task)
-    message = "attention.prior.encoder=unmasked: needs masked_positions, which the model of this task does not provide"
-    assert f"{message}; use task=mlm" in str(error.value).splitlines()

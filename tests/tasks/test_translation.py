@@ -1,7 +1,6 @@
 """Translation: BLEU and chrF are those of sacrebleu, whole runs of both models, fertility, coverage and alignments."""
 
 import json
-import re
 import sys
 
 import numpy as np
@@ -18,12 +17,11 @@ from attnorm.analysis.scores import corpus_metrics_of, example_table
 from attnorm.analysis.statistics.corpus import pseudo_values
 from attnorm.errors import ConfigError, RunError, UserError
 from attnorm.run.run import Run
-from attnorm.tasks.bleu import Bleu
+from attnorm.tasks import bleu as scores
+from attnorm.tasks.bleu import CORPUS_METRICS, Bleu, ChrF, Scorer, bleu_tokenizer, corpus_scores, sentence_chrf
 from attnorm.tasks.results import CORPUS_METRICS as KEY
 from attnorm.tasks.results import Predictions
 from attnorm.tasks.task import task_of
-from attnorm.tasks.translation import scores
-from attnorm.tasks.translation.scores import CORPUS_METRICS, ChrF, Scorer, bleu_tokenizer, corpus_scores, sentence_chrf
 
 REFERENCES = ["the cat sat on the mat .", "there is a dog in the garden today .", "hello", "two old men talk", "no"]
 TRANSLATIONS = ["the cat sat on a mat .", "a dog is in the garden .", "hello", "", "two young men talk about no one"]
@@ -166,7 +164,7 @@ def test_metrics_that_a_table_names_are_imported_from_trusted_packages_only(tmp_
     assert corpus_metrics_of(run) == CORPUS_METRICS
     write("somebody.metrics:Bleu")
     assert corpus_metrics_of(run) == {} and "ATTNORM_TRUST" in caplog.text
-    write("attnorm.tasks.translation.scores:Scorer")
+    write("attnorm.tasks.bleu:Scorer")
     with pytest.raises(RunError, match="BLEU cannot be computed"):
         corpus_metrics_of(run)
 
@@ -234,25 +232,3 @@ def test_the_coverage_of_a_source_word_counts_every_token_of_the_target(task):
     drawn = draw_alignments(run, [text])["alignment_0"]
     labels = [label.get_text().splitlines()[-1] for label in drawn.axes[0].get_xticklabels()]
     assert labels == [f"{mass:.1f}" for mass in found.coverage.tolist()]
-
-
-@pytest.mark.parametrize(
-    "typed, message",
-    [
-        (["model=lstm_seq2seq", "attention.cross=dnas"], "couples queries and would leak the future"),
-        (["model=lstm_seq2seq", "attention=hnas"], "hnas_prefix"),
-        (["decoding.fertility=1", "attention.cross=entmax"], "entmax has no form with fertility"),
-        (["decoding.fertility=0"], "decoding.fertility"),
-        (["model=lstm_seq2seq", "model.d_model=15"], "model.d_model=15: must be even"),
-        (["decoding.max_length=64"], "decoding.max_length"),
-        (
-            ["task.detokenize=english"],
-            "task.detokenize=english: allowed: auto or the two-letter code of a language",
-        ),
-        (["data=newswire"], "data"),
-    ],
-)
-def test_wrong_settings_are_refused(typed, message):
-    typed = ["task=translation", *typed]
-    problems = [str(it) for it in runs.problems(runs.plain(*typed), overrides=typed)]
-    assert len(problems) == 1 and re.search(message, problems[0]), problems

@@ -11,8 +11,7 @@ from tolerance import rounding
 from torch import nn
 
 from attnorm.data.sampler import MicroBatch
-from attnorm.tasks.vqa.features import VqaCollator
-from attnorm.tasks.vqa.module import SHOWN, VqaModule, views_of
+from attnorm.tasks.vqa.module import SHOWN, VqaCollator, VqaModule, views_of
 
 pytestmark = pytest.mark.numerical
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from marks import slow
 
 from attnorm.errors import ConfigError
-from attnorm.tasks.classification.task import ClassificationModule, ClassificationTask
+from attnorm.tasks.classification import ClassificationModule, ClassificationTask
 from attnorm.tasks.module import Loss
 from attnorm.testing import PROPERTIES, check_task
 from attnorm.testing.foreign import Model

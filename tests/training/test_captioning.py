@@ -20,8 +20,8 @@ from attnorm.data.synthetic.scenes.captions import captions
 from attnorm.data.synthetic.scenes.drawing import draw
 from attnorm.errors import ConfigError, DataError, UserError
 from attnorm.run.run import Run
-from attnorm.tasks.captioning.generate import NamedImages
 from attnorm.tasks.captioning.metric import CaptionMetric
+from attnorm.tasks.captioning.task import NamedImages
 from attnorm.tasks.task import task_of
 
 SIDE, CELLS = 32, 16  # 32 x 32 pixels, halved three times
@@ -185,22 +185,6 @@ def test_tokens_form_words():
     assert joined(["▁a", "▁re", "d", "▁ring", "</s>"]) == (["a", "red", "ring", "</s>"], [[0], [1, 2], [3], [4]])
     assert joined(["a", "re", "##d", "[SEP]"]) == (["a", "red", "[SEP]"], [[0], [1, 2], [3]])
     assert isinstance(Looks(torch.zeros(1), ["a", "</s>"], torch.zeros(2, 1, 1)).caption, str)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("normalizer", ["dnas", "hnas", "sinkhorn"])
-def test_a_normalizer_that_couples_all_words_is_refused(normalizer):
-    with pytest.raises(ConfigError, match=f"attention.cross={normalizer}"):
-        runs.tiny(f"attention.cross={normalizer}", task=TASK)
-
-
-def test_keys_that_contradict_each_other_are_named():
-    with pytest.raises(ConfigError, match=r"decoding.max_length=40: must be below model.max_target=32"):
-        runs.tiny("decoding.max_length=40", task=TASK)
-    with pytest.raises(ConfigError, match=r"decoding.min_length=9: must be at most decoding.max_length=6"):
-        runs.tiny("decoding.min_length=9", task=TASK)
-    with pytest.raises(ConfigError, match=r"data=scenes_captions, data=caption_files|data=caption_files"):
-        runs.tiny("data._target_=attnorm.data.sources.scenes.Scenes", task=TASK)
 
 
 @pytest.mark.parametrize("content", ["[1]", "{}", '{"side": -1}', '{"size": 3}', "no"])

@@ -8,10 +8,9 @@ from collections import Counter
 import pytest
 import runs
 
-from attnorm.cli import train as front
 from attnorm.data.sampler import MicroBatch
 from attnorm.errors import UserError
-from attnorm.tasks.classification.task import ClassificationModule
+from attnorm.tasks.classification import ClassificationModule
 from attnorm.tasks.task import task_of
 from attnorm.training.train import train
 
@@ -105,26 +104,6 @@ def test_pairs_of_texts_with_the_labels_of_inference(tmp_path):
     split = recipe.splits()["validation"]
     types = recipe.collator(split)[MicroBatch([0], 1)]["types"][0].tolist()
     assert types == [0] * types.index(1) + [1] * types.count(1) and types.count(0) == types.count(1) + 1
-
-
-@pytest.mark.parametrize(
-    ("overrides", "problem"),
-    [
-        (("data.labels=[no]",), "data.labels=['no']: must have at least two names"),
-        (("data.labels=[no,no]",), "data.labels: repeated names: no"),
-        (("data.validation=null",), "data.validation=null"),
-        (("data.train=nowhere.csv",), "data.train=nowhere.csv: "),
-        (
-            ("data.batch_tokens=50",),
-            "data.batch_tokens=50: must be at least 64, the tokens of the longest",
-        ),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_what_cannot_be_is_said(overrides, problem):
-    with pytest.raises(front.ConfigError) as caught:
-        runs.tiny(*overrides, task="classify")
-    assert [text[: len(problem)] for text in caught.value.problems] == [problem]
 
 
 def test_a_label_that_is_not_known_is_said_with_its_line(tmp_path):

@@ -20,14 +20,14 @@ from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.cli import errors
 from attnorm.data.loader import ResumableLoader
 from attnorm.errors import ConfigError, RunError, UserError
-from attnorm.tasks.headlines.task import HeadlineModule
-from attnorm.tasks.seq2seq import generate as headlines
+from attnorm.tasks import pairs as headlines
+from attnorm.tasks.headlines import HeadlineModule
 from attnorm.training import diagnosis
 from attnorm.training.callbacks.nonfinite import NonFiniteUpdates
 from attnorm.training.callbacks.notices import LEAST, LossSpike, advice, is_spike
-from attnorm.training.callbacks.out_of_memory import NotEnoughMemory
 from attnorm.training.diagnosis import replay
 from attnorm.training.module import NonFiniteLoss, TrainingModule
+from attnorm.training.out_of_memory import NotEnoughMemory
 
 LONG = ("attention=hnas", "data.train_size=60", "task.max_steps=14", "task.validations=2")
 NAN, INF = float("nan"), float("inf")

@@ -85,21 +85,3 @@ def test_attention_is_named_by_words_and_sentences(learned):
 def test_each_site_takes_a_normalizer_of_its_own():
     cfg = checked("attention=softmax", "attention.word=hnas", "attention.sentence=dnas").settings
     assert (cfg["attention"]["word"], cfg["attention"]["sentence"]) == ("hnas", "dnas")
-
-
-@pytest.mark.parametrize(
-    ("typed", "problem"),
-    [
-        ("data.batch_tokens=10", "data.batch_tokens=10: must be at least 64, the tokens of a document"),
-        ("model.d_model=18 model.n_heads=4", "model.d_model=18: not a multiple of model.n_heads"),
-        ("model.d_model=17 model.n_heads=1", "model.d_model=17: must be even, half for each direction of a GRU"),
-        ("data.validation=[9]", "data.validation=[9]: allowed: numbers from 0 to 7"),
-        ("data.words=0", "data.words=0: allowed: whole numbers from 1"),
-        ("data.folder=nowhere", "data.folder=nowhere: no such folder"),
-        ("attention.sentences=dnas", "attention.sentences: the model has no such site; it has word, sentence"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(typed, problem):
-    overrides = (*runs.tiny_overrides(TASK), *typed.split())
-    found = runs.problems(runs.plain(*overrides), overrides=overrides)
-    assert any(problem in it for it in found), found

@@ -20,7 +20,7 @@ from attnorm.cli import errors
 from attnorm.errors import SIGNALS
 from attnorm.run.run import Run
 from attnorm.tasks.task import Task
-from attnorm.training.callbacks import resuming
+from attnorm.training.callbacks import checkpointing
 from attnorm.training.callbacks import throughput as callbacks
 from attnorm.training.callbacks.graceful_stop import EarlyStopping, GracefulStop, TimeLimit
 
@@ -50,7 +50,7 @@ def code_of(folder, *overrides: str) -> int:
 
 MOMENTS = {
     "before the data are read": (Task, "splits"),
-    "when the trainer starts": (resuming.RandomStreams, "on_fit_start"),
+    "when the trainer starts": (checkpointing.ResumeState, "on_fit_start"),
     "before the first update": (callbacks.Throughput, "on_train_batch_start"),
     "while it is scored": (Task, "evaluate"),
 }

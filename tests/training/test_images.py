@@ -8,7 +8,7 @@ import pytest
 import runs
 
 from attnorm.data.tokenizers.none import NoText
-from attnorm.tasks.images.task import ImageFeaturizer, ImageTask
+from attnorm.tasks.images import ImageFeaturizer, ImageTask
 from attnorm.tasks.task import task_of
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
@@ -94,18 +94,3 @@ def test_the_attention_of_an_image_is_named_by_its_patches(learned):
 def test_a_single_query_warns_in_the_log_of_the_run(tmp_path):
     runs.tiny_run(tmp_path / "run", "attention=dnas", "model.queries=1", "task.max_steps=1", task=TASK)
     assert "DNAS with a single query gives uniform weights" in (tmp_path / "run/run.log").read_text()
-
-
-@pytest.mark.parametrize(
-    ("typed", "problem"),
-    [
-        ("model.patch=3", "model.patch=3: must divide the size of the images, 8 x 8 pixels"),
-        ("data.batch_tokens=10", "data.batch_tokens=10: must be at least 16, the patches of an image"),
-        ("model.query_grid=[2]", "model.query_grid=[2]: allowed"),
-        ("model.positions=sinusoidal", "model.positions=sinusoidal: allowed: learned, none"),
-        ("data.validation=0", "data.validation=0: the validation split is asked for"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(typed, problem):
-    cfg = runs.plain(*runs.IMAGES, typed)
-    assert any(problem in it for it in runs.problems(cfg)), runs.problems(cfg)

@@ -9,8 +9,7 @@ import torch
 
 from attnorm import load_run
 from attnorm.data.sampler import MicroBatch
-from attnorm.errors import ConfigError
-from attnorm.tasks.mlm.task import MaskedLMModule
+from attnorm.tasks.mlm import MaskedLMModule
 from attnorm.tasks.task import task_of
 from attnorm.training.module import TrainingModule
 from attnorm.training.train import train
@@ -220,37 +219,3 @@ def test_whole_words_can_be_hidden(monkeypatch, tmp_path):
         for place, inside in enumerate(continues):
             if inside and place > 1:  # a cut document may begin within a word
                 assert (place in hidden) == (place - 1 in hidden), row
-
-
-# refusing
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (
-            ("tokenizer=sentencepiece",),
-            f"tokenizer._target_={runs.SENTENCEPIECE}: has no mask token",
-        ),
-        (("task.mask_prob=0",), "task.mask_prob=0: allowed: numbers above 0"),
-        (
-            ("task.keep_prob=0.6", "task.random_prob=0.6"),
-            "task.keep_prob=0.6, random_prob=0.6: more than 1 together",
-        ),
-        (
-            ("task.span_weights=[0,0]",),
-            "task.span_weights=[0.0, 0.0]: at least one must be above 0",
-        ),
-        (
-            ("model.max_source=2000",),
-            "data.batch_tokens=1000: must be at least 2000, the tokens of the longest possible row",
-        ),
-        (("attention.encoder=[dnas,softmax]",), "attention.encoder: 2 normalizers for 1 layer"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_what_cannot_be_is_said(overrides, words):
-    with pytest.raises(ConfigError) as caught:
-        runs.tiny(*overrides, task="mlm")
-    [problem] = caught.value.problems
-    assert problem.startswith(words)

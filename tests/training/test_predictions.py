@@ -17,9 +17,8 @@ from attnorm.run.integrity import SEAL_LENGTH, recorded_digest, sha256_of_start
 from attnorm.run.tables import read_csv
 from attnorm.run.writing import RunWriter
 from attnorm.tasks import results
-from attnorm.tasks.headlines.rouge import Rouge
-from attnorm.tasks.input_hashes import hash_of_image
-from attnorm.tasks.results import Predictions, Results
+from attnorm.tasks.results import Predictions, Results, hash_of_image
+from attnorm.tasks.rouge import Rouge
 from attnorm.tasks.squad import metric as squad_metric
 from attnorm.tasks.task import selection_half, task_of
 from attnorm.tasks.vqa.answers import accuracy

@@ -20,14 +20,13 @@ from tolerance import rounding
 from torch.testing import assert_close
 
 from attnorm import source_code
-from attnorm.cli import errors
 from attnorm.cli.evaluate import evaluate
 from attnorm.data.sampler import TokenBatches
 from attnorm.errors import ConfigError, Interrupted
 from attnorm.run.tables import read_csv
 from attnorm.tasks import leaks
-from attnorm.tasks.classification.task import ClassificationTask
-from attnorm.tasks.seq2seq import base as gigaword
+from attnorm.tasks import seq2seq as gigaword
+from attnorm.tasks.classification import ClassificationTask
 from attnorm.tasks.task import task_of
 from attnorm.training.callbacks import throughput as callbacks
 from attnorm.training.environment import git_state
@@ -43,56 +42,27 @@ EPOCHS = (
 EXACT = ("attention=hnas", "model.dropout=0", "trainer.precision=64-true")  # so that only rounding can differ
 
 
-def signal_when(monkeypatch, when, number=signal.SIGTERM):
-    """Sends a signal to this process after the first batch for which `when(trainer, batch index)` holds."""
-    sent = []
+def stopped(monkeypatch, folder, when, *overrides):
+    """A run that a SIGTERM stopped after the first batch for which `when(trainer, batch index)` holds."""
 
     def look(self, trainer, task, outputs, batch, index):
-        if not sent and when(trainer, index):
-            sent.append(index)
-            os.kill(os.getpid(), number)
+        if when(trainer, index):
+            os.kill(os.getpid(), signal.SIGTERM)
 
-    runs.before(monkeypatch, callbacks.Throughput, "on_train_batch_end", look)
-
-
-def stopped(monkeypatch, folder, when, *overrides):
-    """A run that a SIGTERM stopped; `when` as in `signal_when`."""
-    with monkeypatch.context() as patch:
-        signal_when(patch, when)
-        with pytest.raises(Interrupted):
-            runs.tiny_run(folder, *overrides)
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        runs.before(patch, callbacks.Throughput, "on_train_batch_end", look)
+        runs.tiny_run(folder, *overrides)
     return folder
-
-
-def summary_of(run):
-    return json.loads((run / "summary.json").read_text())
 
 
 def scores_of(run):
     """The final scores, without the times."""
-    scores = summary_of(run)["validation"]
+    scores = runs.summary_of(run)["validation"]
     return {name: value for name, value in scores.items() if "second" not in name}
 
 
 def loss_of(run):
     return scores_of(run)["metrics"]["loss"]
-
-
-def history(run):
-    """metrics.csv as a sorted list of what each row holds, and the text of hybrid_weights.csv."""
-    return runs.metric_rows(run), (run / "hybrid_weights.csv").read_text()
-
-
-def assert_same_training(first, second):
-    """Bit-equal parameters and optimizer states at the end, and the same best model."""
-    ends = runs.load(first), runs.load(second)
-    assert ends[0]["global_step"] == ends[1]["global_step"]
-    assert runs.unequal(ends[0]["state_dict"], ends[1]["state_dict"]) == []
-    (first_state,), (second_state,) = (end["optimizer_states"] for end in ends)
-    assert first_state["param_groups"] == second_state["param_groups"]
-    assert_close(first_state["state"], second_state["state"], rtol=0, atol=0)
-    assert runs.load(first, "best")["global_step"] == runs.load(second, "best")["global_step"]
-    assert runs.unequal(runs.parameters(first, "best"), runs.parameters(second, "best")) == []
 
 
 def updates_an_epoch(*overrides):
@@ -105,7 +75,7 @@ def updates_an_epoch(*overrides):
 
 
 def test_a_summary_holds_the_promised_fields():
-    summary = summary_of(runs.finished_run())
+    summary = runs.summary_of(runs.finished_run())
     assert summary["state"] == "finished"
     assert "why" not in summary
     assert (summary["task"], summary["attention"], summary["seed"]) == ("gigaword", "hnas", 1)
@@ -339,7 +309,7 @@ def test_training_stops_when_validations_stop_improving(tmp_path):
 @pytest.mark.slow
 def test_eval_with_other_settings_records_them_and_overwrites_nothing(monkeypatch, tmp_path):
     run = runs.copied_run(tmp_path)
-    before = summary_of(run)
+    before = runs.summary_of(run)
     assert runs.call(monkeypatch, "eval", f"run={run}", "split=test") == 0
     assert runs.call(monkeypatch, "eval", f"run={run}", "split=test", "decoding.beam_size=1", "task.stemmer=false") == 0
     first, second = (json.loads((run / f"{name}.json").read_text()) for name in ("eval_test", "eval_test_2"))
@@ -349,7 +319,7 @@ def test_eval_with_other_settings_records_them_and_overwrites_nothing(monkeypatc
     assert "with Porter" in first["note"] and "without" in second["note"]
     assert first["metrics"]["loss"] == second["metrics"]["loss"]
     assert (run / "eval_test_2.txt").exists()
-    assert summary_of(run) == before
+    assert runs.summary_of(run) == before
 
 
 @pytest.mark.slow
@@ -386,7 +356,7 @@ def test_eval_takes_the_checkpoint_that_is_asked_for(monkeypatch, tmp_path, chec
 def test_the_same_seed_gives_bit_equal_parameters_and_another_seed_others(tmp_path):
     runs.tiny_run(tmp_path / "again", "attention=hnas")
     runs.tiny_run(tmp_path / "other", "attention=hnas", "seed=2")
-    assert_same_training(runs.finished_run(), tmp_path / "again")
+    assert runs.different_ends(runs.finished_run(), tmp_path / "again") == []
     assert scores_of(runs.finished_run()) == scores_of(tmp_path / "again")
     names = runs.unequal(runs.parameters(runs.finished_run()), runs.parameters(tmp_path / "other"))
     assert "model.tokens.weight" in names
@@ -466,9 +436,8 @@ def test_a_crashed_run_goes_on_from_its_last_validation(monkeypatch, tmp_path, i
     assert max(runs.logged(tmp_path / "first", "train/loss")) == interval + 2
     second = tmp_path / "second"
     runs.tiny_run(second, *overrides, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt")
-    assert_same_training(runs.uninterrupted(*overrides), second)
-    assert history(second) == history(runs.uninterrupted(*overrides))
-    assert summary_of(second)["state"] == "finished"
+    assert runs.same_run(runs.uninterrupted(*overrides), second)
+    assert runs.summary_of(second)["state"] == "finished"
 
 
 @pytest.mark.slow
@@ -477,15 +446,16 @@ def test_a_run_stopped_between_the_pieces_of_an_update_goes_on_bit_for_bit(monke
     in_mid_update = lambda trainer, index: trainer.global_step == 3 and index % 4 == 1  # noqa: E731
     stopped(monkeypatch, tmp_path / "first", in_mid_update, *overrides)
     runs.tiny_run(tmp_path / "second", *overrides, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt")
-    assert_same_training(runs.uninterrupted(*overrides), tmp_path / "second")
-    assert history(tmp_path / "second")[1] == history(runs.uninterrupted(*overrides))[1]
+    assert runs.different_ends(runs.uninterrupted(*overrides), tmp_path / "second") == []
+    curves = [(run / "hybrid_weights.csv").read_text() for run in (tmp_path / "second", runs.uninterrupted(*overrides))]
+    assert curves[0] == curves[1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pieces", [2, 3])
 def test_other_accumulation_steps_in_mid_epoch_are_refused_or_change_nothing(monkeypatch, tmp_path, pieces):
     overrides = (*EPOCHS, *EXACT)
-    stopped(monkeypatch, tmp_path / "first", lambda trainer, index: trainer.global_step == 3, *overrides)
+    runs.stopped(monkeypatch, tmp_path / "first", 3, *overrides)
     changed = (f"trainer.accumulate_grad_batches={pieces}", f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt")
     try:
         runs.tiny_run(tmp_path / "second", *overrides, *changed)
@@ -507,7 +477,7 @@ def test_the_best_model_survives_a_resume_into_another_folder(monkeypatch, tmp_p
         return original(self, name, value, *arguments, **options)
 
     monkeypatch.setattr(TrainingModule, "log", log)
-    stopped(monkeypatch, tmp_path / "first", lambda trainer, index: trainer.global_step == 6, *EPOCHS)
+    runs.stopped(monkeypatch, tmp_path / "first", 6, *EPOCHS)
     summary = runs.tiny_run(tmp_path / "second", *EPOCHS, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt")
     assert summary["best_step"] == 4
 
@@ -524,7 +494,7 @@ def test_the_ddp_command_gives_the_result_of_one_process(tmp_path):
     one, two = runs.uninterrupted(*EXACT), tmp_path / "two"
     assert_close(runs.parameters(one), runs.parameters(two), rtol=1e-7, atol=1e-9)
     assert list(runs.logged(two, "val/loss")) == [2, 4]
-    assert (summary_of(two)["state"], summary_of(two)["steps"]) == ("finished", 4)
+    assert (runs.summary_of(two)["state"], runs.summary_of(two)["steps"]) == ("finished", 4)
     assert (two / "hybrid_weights.csv").read_text() == (one / "hybrid_weights.csv").read_text()
 
 
@@ -546,26 +516,13 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(monkeypatch, tmp_path
     monkeypatch.setattr(gigaword, "target_logits", planted)
     with pytest.raises(NonFiniteLoss, match=r"the loss is (nan|inf) at step 4 \(batch 3 of epoch 0\); .*examples \d+"):
         runs.tiny_run(tmp_path, "task.max_steps=6", "task.validations=3")
-    summary = summary_of(tmp_path)
+    summary = runs.summary_of(tmp_path)
     assert summary["state"] != "finished"
     assert "NonFiniteLoss" in summary["why"] and "at step 4" in summary["why"]
     assert runs.load(tmp_path)["global_step"] == 2
     assert all(value.isfinite().all() for value in runs.parameters(tmp_path).values())
     assert all(value.isfinite().all() for value in states[-1].values())
     assert len(states) == 5  # the last one looks for the cause
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), slow(signal.SIGINT, 130)])
-def test_a_signal_saves_and_gives_its_exit_code(monkeypatch, tmp_path, capsys, number, code):
-    handler = signal.getsignal(number)
-    signal_when(monkeypatch, lambda trainer, index: trainer.global_step == 2, number)
-    assert errors.exit_code(lambda: runs.tiny_run(tmp_path, "task.max_steps=6")) == code
-    assert runs.load(tmp_path)["global_step"] == 2
-    assert summary_of(tmp_path)["state"] != "finished"
-    assert signal.Signals(number).name in summary_of(tmp_path)["why"]
-    assert f"to continue it: attnorm train resume={tmp_path}" in capsys.readouterr().err
-    assert signal.getsignal(number) is handler  # put back
 
 
 @pytest.mark.slow
@@ -576,7 +533,7 @@ def test_whatever_stops_a_run_is_written_into_its_summary(monkeypatch, tmp_path)
     runs.before(monkeypatch, TrainingModule, "training_step", crash)
     with pytest.raises(OSError, match="no space left"):
         runs.tiny_run(tmp_path)
-    summary = summary_of(tmp_path)
+    summary = runs.summary_of(tmp_path)
     assert (summary["state"], summary["why"]) == ("failed", "OSError: no space left on device")
     assert {"wall_seconds", "peak_memory", "data"} <= set(summary)
 

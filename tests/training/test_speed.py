@@ -15,13 +15,13 @@ from attnorm.attention.transfer import remember
 from attnorm.data.loader import ResumableLoader
 from attnorm.models import generation
 from attnorm.run.tables import read_csv
-from attnorm.tasks.mlm.task import MaskedLMModule
+from attnorm.tasks.mlm import MaskedLMModule
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.task import task_of
 from attnorm.training import flops
+from attnorm.training.callbacks.checkpointing import AtomicCheckpointIO
 from attnorm.training.callbacks.nonfinite import NonFiniteUpdates
 from attnorm.training.callbacks.throughput import TIMING_COLUMNS, Throughput
-from attnorm.training.checkpoint_io import AtomicCheckpointIO
 from attnorm.training.datamodule import TaskDataModule
 from attnorm.training.flops import flops_per_token, known_peak, peak_flops
 from attnorm.training.module import TrainingModule

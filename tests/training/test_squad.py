@@ -10,7 +10,6 @@ import pytest
 import runs
 from torch.testing import assert_close
 
-from attnorm.cli import train as front
 from attnorm.data.sampler import TokenBatches
 from attnorm.run.tables import read_csv
 from attnorm.tasks.task import task_of
@@ -274,39 +273,6 @@ def test_two_processes_judge_as_one(tmp_path, impossible):
         assert list(one) == [4, 8]
         assert_close(one, two, rtol=1e-6, atol=1e-6)
     assert_close(metrics_of(tmp_path / "one"), metrics_of(tmp_path / "two"), rtol=1e-6, atol=1e-6)
-
-
-# refusing
-
-
-@pytest.mark.parametrize(
-    ("overrides", "problem"),
-    [
-        (
-            ("task.max_query=61",),
-            "task.max_query=61: with [CLS] and two [SEP], it leaves no token of model.max_source=64",
-        ),
-        (("task.stride=46",), "task.stride=46: must be at most 45 (model.max_source=64 - task.max_query=16 - 3)"),
-        (("task.n_best=0",), "task.n_best=0: allowed: whole numbers from 1"),
-        (("task.null_threshold=null",), "task.null_threshold=null: allowed: numbers"),
-        (("task.null_threshold=2",), "task.null_threshold=2: has no effect without task.no_answer=true"),
-        (
-            ("tokenizer=sentencepiece",),
-            f"tokenizer._target_={runs.SENTENCEPIECE}: does not return the character offsets",
-        ),
-        (("data.validation=null",), "data.validation=null"),
-        (("data.train=nowhere.json",), "data.train=nowhere.json: "),
-        (
-            ("data.batch_tokens=50",),
-            "data.batch_tokens=50: must be at least 64, the tokens of the longest",
-        ),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_what_cannot_be_is_said(overrides, problem):
-    with pytest.raises(front.ConfigError) as caught:
-        runs.tiny(*overrides, task="squad")
-    assert [text[: len(problem)] for text in caught.value.problems] == [problem]
 
 
 def test_an_answer_that_is_not_at_its_place_is_said(monkeypatch, tmp_path):

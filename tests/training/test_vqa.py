@@ -191,22 +191,6 @@ def test_arms_share_parameters_and_batches_bit_for_bit(monkeypatch, tmp_path):
     assert other_rows != rows and not torch.equal(other["classifier.weight"], first["classifier.weight"])
 
 
-def test_attention_without_a_site_to_be_at_is_refused():
-    for typed in (
-        ("model.fusion=single",),
-        ("model.fusion=concat",),
-        ("model.fusion=none",),
-        (MCAN, "model.fusion=none"),
-    ):
-        typed = [*typed, "attention.fusion=dnas"]
-        with pytest.raises(front.ConfigError) as caught:
-            runs.checked(runs.composed(*runs.tiny_overrides("vqa"), *typed), overrides=typed)
-        [problem] = caught.value.problems
-        assert problem.startswith("attention.fusion: the model has no such site; it has ")
-    typed = ["attention.fusion=dnas"]
-    runs.checked(runs.composed(*runs.tiny_overrides("vqa"), *typed), overrides=typed)
-
-
 def test_the_question_alone_reads_no_features(monkeypatch, tmp_path):
     monkeypatch.setattr(Scenes, "views", None)
     assert runs.tiny_run(tmp_path, "model.fusion=none", task="vqa")["state"] == "finished"
@@ -456,72 +440,7 @@ def problems_of(*typed, task="vqa_v2"):
     return caught.value.problems
 
 
-@pytest.mark.parametrize(
-    ("typed", "vain", "reader"),
-    [
-        ((), "model.layers=3", "model.question=transformer or model=mcan_small"),
-        ((), "model.norm_first=true", "model.question=transformer or model=mcan_small"),
-        (("model.fusion=concat",), "model.fusion_heads=2", "model.fusion=attention"),
-        (("model.fusion=none",), "model.geometry=false", "model.fusion=single, concat or attention"),
-    ],
-    ids=str,
-)
-def test_what_nothing_would_read_is_refused(typed, vain, reader):
-    cfg = runs.composed(*runs.tiny_overrides("vqa"), *typed, vain)
-    with pytest.raises(front.ConfigError) as caught:
-        runs.checked(cfg, overrides=[*typed, vain])
-    assert caught.value.problems == [f"{vain}: has no effect with these settings; it is for {reader}"]
-    runs.checked(cfg, overrides=typed)  # from a file it is a default like any other
-
-
 def test_of_a_key_that_was_typed_twice_the_last_counts():
     typed = ["model.dropout=0.1", "model.dropout=0.2"]
     cfg = runs.checked(runs.composed(*runs.tiny_overrides("vqa"), *typed), overrides=typed)
     assert cfg["model"]["dropout"] == 0.2
-
-
-def test_a_fusion_that_the_data_rule_out_is_refused():
-    cfg = runs.composed(*runs.tiny_overrides("vqa_v2"), "model.fusion=concat")
-    with pytest.raises(front.ConfigError) as caught:
-        runs.checked(cfg, overrides=["model.fusion=concat"])
-    assert caught.value.problems == ["model.fusion=concat: ignored: the data fix it at none"]
-
-
-# going on, and sharing the work
-
-
-# refusing
-
-
-@pytest.mark.parametrize(
-    ("typed", "problem"),
-    [
-        (("model.fusion=all",), "model.fusion=all: allowed: none, single, concat, attention"),
-        (("model.question=lstm",), "model.question=lstm: allowed: gru, transformer"),
-        (("model.fusion_heads=3",), "model.fusion_heads=3: must divide d_model=16"),
-        (
-            ("data.batch_tokens=15",),
-            "data.batch_tokens=15: must be at least 16, the tokens of the longest possible question",
-        ),
-        (("task.min_count=0",), "task.min_count=0: allowed: "),
-        (("data._target_=attnorm.data.sources.newswire.Newswire",), "data"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_what_cannot_be_is_said(typed, problem):
-    with pytest.raises(front.ConfigError) as caught:
-        runs.tiny(*typed, task="vqa")
-    assert caught.value.problems[0].startswith(problem)
-    assert len(caught.value.problems) == 1 or problem == "data"
-
-
-def test_other_models_and_other_data_are_refused_with_what_fits():
-    for typed, words in (
-        (
-            "model._target_=attnorm.models.encoder.Encoder",
-            "but this task trains models with 'vqa'; use model=mcan_small",
-        ),
-        ("task._target_=attnorm.tasks.squad.task.SquadTask", "but this task needs questions; use data=squad"),
-    ):
-        with pytest.raises(front.ConfigError, match=words):
-            runs.tiny(typed, task="vqa")

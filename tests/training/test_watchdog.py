@@ -15,13 +15,12 @@ import torch
 
 from attnorm.errors import Interrupted
 from attnorm.run.writing import RunWriter
+from attnorm.tasks.pairs import PairCollator
 from attnorm.tasks.ranks import Ranks
-from attnorm.tasks.seq2seq.features import PairCollator
-from attnorm.training import summary
-from attnorm.training.callbacks import watchdog
+from attnorm.training.callbacks import run_files, watchdog
 from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.module import TrainingModule
-from attnorm.training.peers import Peers
+from attnorm.training.processes import Peers
 
 LIMIT = "run.hang_timeout=1.5"
 LONG = ("task.max_steps=60", "task.validations=1", "callbacks.attention_stats.every_n_steps=0")
@@ -158,10 +157,10 @@ def test_an_exception_after_the_end_of_the_first_rank_is_reported(tmp_path, erro
 
 
 def test_another_rank_writes_the_summary_only_in_place_of_the_first(monkeypatch, tmp_path):
-    monkeypatch.setattr(summary, "is_first_rank", lambda: False)
+    monkeypatch.setattr(run_files, "is_first_rank", lambda: False)
     run = RunWriter(tmp_path)
     assert run.claim()
-    other = summary.RunSummary(run, Throughput())
+    other = run_files.RunFiles(run, Throughput())
     with other:
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]

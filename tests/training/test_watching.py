@@ -18,7 +18,7 @@ from attnorm.models.seq2seq import Seq2Seq
 from attnorm.run.checkpoint import load_weights
 from attnorm.run.run import Run
 from attnorm.run.tables import NO_EVIDENCE, read_csv
-from attnorm.tasks.mlm.task import MaskedLMModule
+from attnorm.tasks.mlm import MaskedLMModule
 from attnorm.tasks.task import task_of
 from attnorm.training import console
 from attnorm.training.callbacks import attention_stats as watching

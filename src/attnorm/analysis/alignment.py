@@ -12,7 +12,7 @@ from attnorm.analysis.attention.heatmaps import add_scale, colours, heat_map, pa
 from attnorm.analysis.attention.reading import LayerAttention, read
 from attnorm.analysis.run import LoadedRun
 from attnorm.errors import ConfigError, Problem
-from attnorm.tasks.seq2seq.base import Seq2SeqTask
+from attnorm.tasks.seq2seq import Seq2SeqTask
 
 if TYPE_CHECKING:
     from attnorm.analysis.notebook import FigureSet

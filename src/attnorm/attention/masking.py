@@ -8,6 +8,8 @@ from torch import Tensor
 
 from attnorm.attention.transfer import index_by_mask, on_both, on_host, remember
 
+FIELDS = ("queries", "keys", "segments")  # of a mask: its tensors
+
 
 @dataclass(frozen=True)
 class Mask:
@@ -31,7 +33,9 @@ class Mask:
     _segments: dict = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name, tensor in self._tensors():
+        for name in FIELDS:
+            if (tensor := getattr(self, name)) is None:
+                continue
             expected = "an int tensor" if name == "segments" else "a bool tensor, True at real positions"
             if not isinstance(tensor, Tensor):
                 raise ValueError(f"Mask({name}=...): expected {expected}, got {type(tensor).__name__}")
@@ -42,17 +46,14 @@ class Mask:
                 pairs = "; a mask of pairs of positions is a dense bool tensor, not a Mask" * (tensor.dim() > 2)
                 raise ValueError(f"Mask({name}=...): expected the shape {shape}, got {tuple(tensor.shape)}{pairs}")
 
-    def _tensors(self) -> list[tuple[str, Tensor]]:
-        """The fields that are set, by name."""
-        fields = {"queries": self.queries, "keys": self.keys, "segments": self.segments}
-        return [(name, tensor) for name, tensor in fields.items() if tensor is not None]
-
     def check_shape(self, batch: int, n_queries: int, n_keys: int) -> None:
         """Raises ValueError if this is not a mask for scores (batch, H, n_queries, n_keys).
 
         A batch of 1 is not compared, because such scores may stand for those of all examples.
         """
-        for name, tensor in self._tensors():
+        for name in FIELDS:
+            if (tensor := getattr(self, name)) is None:
+                continue
             length = n_keys if name == "keys" else n_queries
             of_batch = batch == 1 or tensor.shape[0] in (1, batch)
             if tensor.shape[1] != length or not of_batch or (name == "segments" and n_queries != n_keys):
@@ -61,14 +62,10 @@ class Mask:
 
     def dense(self, n_queries: int, n_keys: int, device: torch.device | None = None) -> Tensor | None:
         """Returns a bool tensor broadcastable to (B, 1, N, M), True = may attend, or None if nothing is masked."""
-        if torch.compiler.is_compiling():  # the compiler itself computes equal expressions once
-            return self._build(n_queries, n_keys, device)
-        key = (n_queries, n_keys, str(device), torch.is_inference_mode_enabled())
-        if key not in self._dense:
-            self._dense[key] = self._build(n_queries, n_keys, device)
-        return self._dense[key]
-
-    def _build(self, n_queries: int, n_keys: int, device: torch.device | None) -> Tensor | None:
+        # the compiler itself computes equal expressions once
+        key = None if torch.compiler.is_compiling() else (n_queries, n_keys, device, torch.is_inference_mode_enabled())
+        if key is not None and key in self._dense:
+            return self._dense[key]
         parts = []
         if self.queries is not None:
             parts.append(self.queries[:, None, :, None])  # (B, 1, N, 1)
@@ -79,11 +76,11 @@ class Mask:
         if self.causal:
             square = torch.ones(n_queries, n_keys, dtype=torch.bool, device=parts[0].device if parts else device)
             parts.append(square.tril(n_keys - n_queries)[None, None])  # (1, 1, N, M)
-        if not parts:
-            return None
-        allowed = parts[0]
-        for part in parts[1:]:
-            allowed = allowed & part
+        allowed: Tensor | None = None
+        for part in parts:
+            allowed = part if allowed is None else allowed & part
+        if key is not None:
+            self._dense[key] = allowed
         return allowed
 
     def each_segment(
@@ -97,8 +94,9 @@ class Mask:
         order. Segments of similar length are batched into one call, so that more tokens are real than padding.
         """
         batch, heads, length, _ = q.shape
-        if any(tensor.shape[0] != batch for _, tensor in self._tensors()):  # one for all examples
-            tensors = {name: tensor.expand(batch, -1) for name, tensor in self._tensors()}
+        tensors = {name: tensor for name in FIELDS if (tensor := getattr(self, name)) is not None}
+        if any(tensor.shape[0] != batch for tensor in tensors.values()):  # one for all examples
+            tensors = {name: tensor.expand(batch, -1) for name, tensor in tensors.items()}
             return Mask(**tensors, causal=self.causal).each_segment(attend, q, k, v, log_prior, scale)
         inference = torch.is_inference_mode_enabled()  # its tensors cannot be used for training
         if inference not in self._segments:
@@ -140,10 +138,6 @@ class Mask:
             of_class = (at, inside & queries[at], inside & keys[at])
             at, queries_at, keys_at = (remember(x.to(device, non_blocking=True), x) for x in of_class)
             yield at, Mask(queries=queries_at, keys=keys_at, causal=self.causal)
-
-    @property
-    def only_causal(self) -> bool:
-        return self.causal and self.queries is None and self.keys is None and self.segments is None
 
 
 def dense_mask(mask: Tensor | Mask | None, scores: Tensor) -> Tensor | None:

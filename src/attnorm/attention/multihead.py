@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -102,20 +103,23 @@ class MultiHeadAttention(nn.Module):
     def forward(
         self,
         states: Tensor,
-        memory: Tensor,
+        memory: Tensor | None,
         mask: Tensor | Mask | None = None,
         *,
         log_prior: Tensor | None = None,
         cache: Cache | None = None,
         rotation: Rotation | None = None,
     ) -> Tensor:
-        """states (B, N, W) attend to memory (B, M, W) -> (B, N, W). Raises ValueError as `Normalizer.attend` does.
+        """states (B, N, W) attend to memory (B, M, W), or to themselves if it is None -> (B, N, W).
+
+        Raises ValueError as `Normalizer.attend` does.
 
         With a `cache`, `states` holds only the newest positions, and the cache provides the earlier keys. A prefix
         normalizer takes them one at a time (N = 1). Exclusive attention raises ValueError if `memory` is not `states`.
         rotation: the angles by which queries and keys are rotated, if states and memory are the same sequence with
                   rotary positions.
         """
+        memory = states if memory is None else memory
         q = self._split(self.query(states))  # (B, H, N, D)
         if self.options is not None:
             q = self.options.queries(q, states, memory)
@@ -127,17 +131,15 @@ class MultiHeadAttention(nn.Module):
                 q, k = rotate(q, rotation), rotate(k, rotation)
             if cache is not None:
                 k, v = cache.update(k, v)
-        features = self._features(states, memory, cache)
+        features = None if self.normalizer.needs_states == "none" else self._features(states, memory, cache)
         context = self._attend(q, k, v, mask, log_prior, cache, features)  # (B, H, N, D)
         if self.options is not None:
             context = self.options.output(context, states, v)
         output = self.output(context.transpose(1, 2).flatten(2))
         return 0 * output if self.normalizer.total == 0 else output  # without attention, not even a bias is added
 
-    def _features(self, states: Tensor, memory: Tensor, cache: Cache | None) -> Tensor | None:
-        """What the normalizer computes from the states of the queries, or of all keys so far. None if it needs none."""
-        if self.normalizer.needs_states == "none":
-            return None
+    def _features(self, states: Tensor, memory: Tensor, cache: Cache | None) -> Tensor:
+        """What the normalizer computes from the states of the queries, or of all keys so far."""
         if self.normalizer.needs_states == "queries":
             return self.normalizer.features_of(states)
         if cache is not None and not cache.grows and cache.features is not None:
@@ -171,11 +173,9 @@ class MultiHeadAttention(nn.Module):
                 given: dict[str, Any] = {"log_prior": log_prior, "scale": scale}
                 given |= {} if features is None else {"features": features}
                 if dropout == 0 and rest_value is None:
-
-                    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+                    if self.options is None:
                         return self.normalizer.attend(q, k, v, mask, **given)
-
-                    return attend(q, k, v) if self.options is None else self.options.attend(attend, q, k, v)
+                    return self.options.attend(partial(self.normalizer.attend, mask=mask, **given), q, k, v)
                 return self._average(self.normalizer.weights_of(q, k, mask, **given), v, dropout, rest_value)
             scores = dot_scores(q, k, scale)
         else:

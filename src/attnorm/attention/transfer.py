@@ -36,9 +36,12 @@ def on_host(x: Tensor) -> Tensor:
 
 def on_both(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     """`function(*tensors)`. It has a note if all tensors have one."""
-    result = function(*tensors)
-    values = [x for x in map(noted, tensors) if x is not None]
-    return remember(result, function(*values)) if len(values) == len(tensors) else result
+    result, values = function(*tensors), []
+    for x in tensors:
+        if (on_the_host := noted(x)) is None:
+            return result
+        values.append(on_the_host)
+    return remember(result, function(*values))
 
 
 def index_by_mask(x: Tensor, mask: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from attnorm.run.run import Run
 from attnorm.schema import Text, WholeNumber
 from attnorm.spec.command import Command, read
 from attnorm.spec.recorded import OVERRIDABLE
-from attnorm.tasks.seq2seq.base import Seq2SeqTask
+from attnorm.tasks.seq2seq import Seq2SeqTask
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,7 @@ from attnorm.parts import TARGET, names_of
 from attnorm.schema import Number, Text
 from attnorm.spec.command import Command, read
 from attnorm.spec.recorded import OVERRIDABLE
-from attnorm.tasks.headlines import rouge
+from attnorm.tasks import rouge
 from attnorm.tasks.results import Results
 from attnorm.tasks.squad import metric as squad_metric
 from attnorm.tasks.vqa import metric as vqa_metric
@@ -90,7 +90,7 @@ def score_run(command: Command[Any]) -> None:
     from attnorm.run.writing import RunWriter
     from attnorm.tasks.leaks import describe_leaks
     from attnorm.tasks.task import task_of
-    from attnorm.training.callbacks.out_of_memory import OutOfMemory
+    from attnorm.training.out_of_memory import OutOfMemory
 
     keys = command.settings
     run, split = RunWriter(str(keys.run)), keys.split

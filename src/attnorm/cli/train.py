@@ -132,8 +132,7 @@ def resume_in(folder: Path, arguments: list[str]) -> int:
     from attnorm.progress import quiet_libraries
     from attnorm.spec.read import resolve
     from attnorm.spec.recorded import recorded_settings
-    from attnorm.training.environment import is_first_rank
-    from attnorm.training.rendezvous import decided_by_first
+    from attnorm.training.processes import decided_by_first, is_first_rank
 
     quiet_libraries()
     run = Run(folder)
@@ -169,7 +168,7 @@ def claim_folder(folder: Path) -> Path:
     than 0 get the folder of rank 0, also on other machines.
     """
     from attnorm.run.writing import RunWriter
-    from attnorm.training.rendezvous import decided_by_first
+    from attnorm.training.processes import decided_by_first
 
     def free() -> str:
         names = (folder.with_name(f"{folder.name}_{number}") if number > 1 else folder for number in count(1))
@@ -185,7 +184,7 @@ def checkpoint_of(folder: Path) -> Path | None:
     Raises RunError if the run is still going, or has lost its checkpoints.
     """
     from attnorm.run.resume import newest_good
-    from attnorm.training.rendezvous import decided_by_first
+    from attnorm.training.processes import decided_by_first
 
     def decide() -> str:
         if Run(folder).state is RunState.RUNNING:
@@ -199,8 +198,7 @@ def checkpoint_of(folder: Path) -> Path | None:
 def unfinished(config: "ResolvedConfig") -> Path | None:
     """The folder of the run that `resume=auto` continues; None for a new run."""
     from attnorm.run.resume import newest_unfinished
-    from attnorm.training.environment import is_first_rank
-    from attnorm.training.rendezvous import decided_by_first
+    from attnorm.training.processes import decided_by_first, is_first_rank
 
     folder = decided_by_first("resumed_run", lambda: str(newest_unfinished(config) or ""))
     if is_first_rank():

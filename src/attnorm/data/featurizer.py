@@ -68,13 +68,15 @@ def cut(sequences: Sequence[list[int]], limit: int) -> tuple[list[list[int]], in
     return [sequence[:limit] for sequence in sequences], sum(len(sequence) > limit for sequence in sequences)
 
 
-def pad(sequences: list[list[int]], pad_id: int) -> "Tensor":
-    """Pads lists of ids to one int64 tensor (B, longest)."""
+def pad(sequences: Sequence[Sequence[int]], pad_id: int, begin: int | None = None, end: int | None = None) -> "Tensor":
+    """Pads sequences of ids to one int64 tensor (B, longest). begin, end: ids to put around each of them."""
     import torch
 
-    table = np.full((len(sequences), max(map(len, sequences))), pad_id, dtype=np.int64)
+    first, last = [] if begin is None else [begin], [] if end is None else [end]
+    width = max(map(len, sequences)) + len(first) + len(last)
+    table = np.full((len(sequences), width), pad_id, dtype=np.int64)
     for row, ids in zip(table, sequences, strict=True):
-        row[: len(ids)] = ids
+        row[: len(first) + len(ids) + len(last)] = [*first, *ids, *last]
     return torch.from_numpy(table)
 
 

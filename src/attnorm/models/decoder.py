@@ -9,7 +9,6 @@ from attnorm.attention.multihead import Cache
 from attnorm.attention.site import Site
 from attnorm.models.config import TransformerConfig
 from attnorm.models.embeddings import Embeddings
-from attnorm.models.encoder import site_log_prior
 from attnorm.models.layers import DecoderLayer
 
 
@@ -87,9 +86,12 @@ class TransformerDecoder(nn.Module):
         mask = Mask(queries=real, keys=real, causal=cache is None)
         cross_mask = Mask(queries=real, keys=source_real)
         x = self.embeddings(target, offset=done)
-        so_far = x if cache is None or self.prior is None else cache.extend(x)
-        log_prior = site_log_prior(self.prior, n_new, done, so_far, mask)
-        cross_log_prior = site_log_prior(self.cross_prior, n_new, done, memory, cross_mask)
+        log_prior = cross_log_prior = None
+        if self.prior is not None:
+            so_far = x if cache is None else cache.extend(x)
+            log_prior = self.prior(n_new, so_far.shape[1], done, so_far, mask)
+        if self.cross_prior is not None:
+            cross_log_prior = self.cross_prior(n_new, memory.shape[1], done, memory, cross_mask)
         for index, layer in enumerate(self.layers):
             caches = None if cache is None else cache.layers[index]
             x = layer(x, memory, mask, cross_mask, log_prior, cross_log_prior, caches)

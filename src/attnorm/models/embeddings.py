@@ -57,23 +57,18 @@ class Embeddings(nn.Module):
         x = self.tokens(ids) * self.scale
         table = self.waves if self.positions is None else self.positions.weight
         if table is not None:
-            x = x + self._of_positions(table, ids.shape[1], offset, positions)
+            last = offset + ids.shape[1]
+            if positions is not None:  # the values can only be too large if the row is longer than the table
+                last = ids.shape[1] if ids.shape[1] <= self.max_positions else int(positions.max()) + 1
+            if last > self.max_positions:
+                key, least = f"model.{self.limit}={self.max_positions}", f"allowed: at least {last}"
+                raise DataError(f"{key}: {least}, the tokens of a text of the data; or cut the texts")
+            x = x + (table[offset:last] if positions is None else F.embedding(positions, table))
         if self.types is not None:
             x = x + (self.types.weight[0] if types is None else self.types(types))
         elif types is not None:
             raise ValueError("types: this model has no token types (model.type_vocab_size=0); allowed is None")
         return self.dropout(self.norm(x))
-
-    def _of_positions(self, table: Tensor, length: int, offset: int, positions: Tensor | None) -> Tensor:
-        """The rows of the table for the positions of `forward`."""
-        if positions is None:
-            last = offset + length
-        else:  # the values can only be too large if the row is longer than the table
-            last = length if length <= self.max_positions else int(positions.max()) + 1
-        if last > self.max_positions:
-            key, least = f"model.{self.limit}={self.max_positions}", f"allowed: at least {last}"
-            raise DataError(f"{key}: {least}, the tokens of a text of the data; or cut the texts")
-        return table[offset:last] if positions is None else F.embedding(positions, table)
 
 
 def sinusoids(count: int, width: int) -> Tensor:

@@ -63,24 +63,8 @@ class Encoder(nn.Module):
         mask = Mask(queries=real, keys=real, segments=segments)
         positions = None if segments is None else positions_in(segments, real)
         x = self.embeddings(ids, positions=positions, types=types)
-        log_prior = site_log_prior(self.prior, ids.shape[1], 0, x, mask, **facts)
+        length = ids.shape[1]
+        log_prior = None if self.prior is None else self.prior(length, length, 0, x, mask, **facts)
         for layer in self.layers:
             x = layer(x, mask, log_prior)
         return self.norm(x)
-
-
-def site_log_prior(
-    prior: nn.Module | None,
-    n_queries: int,
-    query_offset: int,
-    key_states: Tensor,
-    mask: Mask,
-    **facts: Tensor | None,
-) -> Tensor | None:
-    """Computes log u of a stack's prior from the states (B, M, W) behind its keys. All layers of the stack share it.
-
-    facts: what else the caller knows of the input, for the priors that need it (`attnorm.attention.priors`).
-    """
-    if prior is None:
-        return None
-    return prior(n_queries, key_states.shape[1], query_offset, key_states, mask, **facts)

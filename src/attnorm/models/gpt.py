@@ -17,7 +17,6 @@ from attnorm.attention.transfer import on_both
 from attnorm.models.config import GPTConfig
 from attnorm.models.decoder import DecoderCache
 from attnorm.models.embeddings import Embeddings
-from attnorm.models.encoder import site_log_prior
 from attnorm.models.initialize import initialize, named_seed
 from attnorm.models.layers import EncoderLayer
 
@@ -115,8 +114,10 @@ class GPT(nn.Module):
         if self.rotary is not None:
             in_order = torch.arange(done, done + n_new, device=ids.device)
             rotation = self.rotary(in_order if positions is None else positions)
-        so_far = x if cache is None or self.prior is None else cache.extend(x)
-        log_prior = site_log_prior(self.prior, n_new, done, so_far, mask)
+        log_prior = None
+        if self.prior is not None:
+            so_far = x if cache is None else cache.extend(x)
+            log_prior = self.prior(n_new, so_far.shape[1], done, so_far, mask)
         for index, layer in enumerate(self.layers):
             kept = None if cache is None else cache.layers[index][0]
             x = layer(x, mask, log_prior, kept, rotation)

@@ -16,7 +16,6 @@ from attnorm.attention.grid import fold, unfold
 from attnorm.attention.masking import Mask
 from attnorm.attention.site import Site
 from attnorm.models.config import EncoderConfig, Skip
-from attnorm.models.encoder import site_log_prior
 from attnorm.models.initialize import initialize
 from attnorm.models.layers import Residual, build_attention, feed_forward
 from attnorm.models.pooling import SitePooling
@@ -87,17 +86,11 @@ class GridLayer(nn.Module):
     def forward(self, x: Tensor, log_prior: Tensor | None = None) -> Tensor:
         """x (B, h, w, W) -> (B, *query_grid, W). log_prior: broadcastable to (B, H, N, M), for the unfolded cells."""
         start = x if self.query_grid is None else grid_means(x, self.query_grid)
-        residual, states = self.attention_residual, unfold(x)
-
-        def attend(queries: Tensor) -> Tensor:  # normalized already if the layer is pre-norm, as the keys must be
-            if self.query_grid is None:
-                keys = queries
-            else:
-                keys = residual.norm(states) if residual.pre else states
-            return self.attention(queries, keys, log_prior=log_prior)
-
-        x = self.feed_forward_residual(residual(unfold(start), attend), self.feed_forward)
-        return fold(x, start.shape[1:-1])
+        residual, keys = self.attention_residual, None
+        if self.query_grid is not None:
+            keys = residual.norm(unfold(x)) if residual.pre else unfold(x)  # as the residual does with the queries
+        attended = residual(unfold(start), self.attention, keys, log_prior=log_prior)
+        return fold(self.feed_forward_residual(attended, self.feed_forward), start.shape[1:-1])
 
 
 def grid_means(x: Tensor, grid: Grid) -> Tensor:
@@ -179,11 +172,12 @@ class GridClassifier(nn.Module):
     def classify(self, x: Tensor) -> Tensor:
         """States of patches (B, rows, columns, W) -> scores (B, labels)."""
         embedded = unfold(x)
-        log_prior = site_log_prior(self.prior, embedded.shape[1], 0, embedded, Mask())
+        cells = embedded.shape[1]
+        log_prior = None if self.prior is None else self.prior(cells, cells, 0, embedded, Mask())
         for layer in self.layers:
             assert isinstance(layer, GridLayer)
-            if layer.query_grid is not None:  # a prior may depend on the number of queries
-                log_prior = site_log_prior(self.prior, math.prod(layer.query_grid), 0, embedded, Mask())
+            if layer.query_grid is not None and self.prior is not None:  # it may depend on the number of queries
+                log_prior = self.prior(math.prod(layer.query_grid), cells, 0, embedded, Mask())
             x = layer(x, log_prior)
         pooled = self.pool(unfold(self.norm(x)))  # (B, k, W)
         return self.classifier(self.dropout(pooled.flatten(1)))

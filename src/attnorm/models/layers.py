@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -33,16 +34,12 @@ class Residual(nn.Module):
         self.norm = nn.LayerNorm(shape.d_model, shape.norm_eps)
         self.dropout = nn.Dropout(shape.dropout)
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        if self.pre:
-            return self.skip(x, self.dropout(sublayer(self.norm(x))))
-        return self.norm(self.skip(x, self.dropout(sublayer(x))))
-
-    def skip(self, x: Tensor, change: Tensor) -> Tensor:
-        """s x + change. A factor of 1 or 0 costs no product."""
-        if self.scale == 1:
-            return x + change
-        return self.scale * x + change if self.scale else change
+    def forward(self, x: Tensor, sublayer: Callable[..., Tensor], *inputs: Any, **options: Any) -> Tensor:
+        """inputs, options: of `sublayer`, behind x or norm(x)."""
+        change = self.dropout(sublayer(self.norm(x) if self.pre else x, *inputs, **options))
+        if self.scale:  # a factor of 1 or 0 costs no product
+            change = (x if self.scale == 1 else self.scale * x) + change
+        return change if self.pre else self.norm(change)
 
 
 def build_attention(shape: LayerConfig, attention: dict, site: str, layer: int = 0) -> MultiHeadAttention:
@@ -85,7 +82,7 @@ class EncoderLayer(nn.Module):
     ) -> Tensor:
         """x (B, N, W) -> (B, N, W). cache, rotation: as in `MultiHeadAttention.forward`."""
         given = {"log_prior": log_prior, "cache": cache, "rotation": rotation}
-        x = self.attention_residual(x, lambda y: self.attention(y, y, mask, **given))
+        x = self.attention_residual(x, self.attention, None, mask, **given)
         return self.feed_forward_residual(x, self.feed_forward)
 
 
@@ -113,8 +110,6 @@ class DecoderLayer(nn.Module):
     ) -> Tensor:
         """x (B, T, W), memory (B, N, W) -> (B, T, W). With caches (one per attention), x holds one new position."""
         cache, cross_cache = caches or (None, None)
-        x = self.attention_residual(x, lambda y: self.attention(y, y, mask, log_prior=log_prior, cache=cache))
-        x = self.cross_residual(
-            x, lambda y: self.cross(y, memory, cross_mask, log_prior=cross_log_prior, cache=cross_cache)
-        )
+        x = self.attention_residual(x, self.attention, None, mask, log_prior=log_prior, cache=cache)
+        x = self.cross_residual(x, self.cross, memory, cross_mask, log_prior=cross_log_prior, cache=cross_cache)
         return self.feed_forward_residual(x, self.feed_forward)

@@ -114,7 +114,8 @@ def record(model: nn.Module) -> Iterator[dict[str, LayerRecord]]:
     def after_attention(layer: nn.Module, inputs: tuple, named: dict[str, Any], output: Tensor) -> None:
         assert isinstance(layer, MultiHeadAttention)
         name, given = names[layer], {**dict(zip(("states", "memory"), inputs, strict=False)), **named}
-        records[name] = LayerRecord(layer, seen.pop(name), given["states"], given["memory"], output, None)
+        memory = given["states"] if given["memory"] is None else given["memory"]
+        records[name] = LayerRecord(layer, seen.pop(name), given["states"], memory, output, None)
         if inside:
             inside[-1].append(name)
 

@@ -49,7 +49,8 @@ class Seq2Seq(TransformerDecoder):
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Returns the decoder's states (B, T, W). source: int (B, N), padded; target: int (B, T), the tokens so far."""
-        return self.decode(target, self.encode(source), source != self.pad_id)
+        real = source != self.pad_id
+        return self.decode(target, self.encoder(source, real), real)
 
     def encode(self, source: Tensor) -> Tensor:
         """source, int (B, N) -> memory (B, N, W)."""

@@ -5,20 +5,22 @@ import pickle
 import shutil
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attnorm.errors import CheckpointError, UserError
-from attnorm.run.integrity import check_fit, first_problems, nonfinite_tensors, parameters_of, verify
+from attnorm.errors import CheckpointError, ConfigError, Problem, SaveError, UserError
+from attnorm.moved import CALLBACKS
+from attnorm.run.integrity import check_fit, companions, first_problems, nonfinite_tensors, parameters_of, seal, verify
 from attnorm.run.shards import copy_shards, remove_unused, with_shards
 
 BEST, LAST, PREVIOUS = "best", "last", "previous"
 UNFINISHED = ".unfinished"
 RECORD = "run"  # the key under which a checkpoint records its run
+CHECKPOINTS = "Checkpoints"  # the key of the state of the callback that saves them
 LOGGED = "logged"  # the key of the metrics of the update after which it was saved, if they are due to be logged
 FOR_RESUME = {  # what Lightning restores, besides the parameters
     "pytorch-lightning_version": str,
@@ -149,6 +151,8 @@ def checked_content(content: Any, path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: not a checkpoint of a run: {str(error).splitlines()[0]}") from error
     if broken:
         raise CheckpointError(f"{path}: the parameters are not finite: {first_problems(broken)}")
+    if isinstance(states := content.get("callbacks"), dict):
+        content["callbacks"] = {CALLBACKS.get(key, key): state for key, state in states.items()}
     return content
 
 
@@ -158,6 +162,71 @@ def load_weights(model: nn.Module, path: Path) -> int:
     check_fit(model, content, path)
     model.load_state_dict(parameters_of(content))
     return content["global_step"]
+
+
+def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
+    """Writes beside the target, flushes to disk, then renames: the old checkpoint survives until the new one is whole.
+
+    The last.ckpt that is replaced becomes previous.ckpt, in case the new one is damaged later. Raises SaveError, naming
+    the file and what survives, if the disk is full or the folder is not writable.
+    """
+    unfinished = path.with_name(path.name + UNFINISHED)
+    try:
+        path.parent.mkdir(exist_ok=True)  # without its parents: the run folder may have been moved
+        with open(unfinished, "w+b") as file:
+            beside = {"companions": companions(path.parent.parent)} if "state_dict" in content else {}
+            torch.save({**content, **beside}, file)
+            seal(file)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.stem == LAST:
+            keep_previous(path)
+        os.replace(unfinished, path)
+        sync_folder(path.parent)
+    except (OSError, RuntimeError) as error:  # torch reports a failed write as a RuntimeError
+        with suppress(OSError):
+            sweep_unfinished(path.parent)
+        kept = intact(path.parent)
+        survives = f"still good in that folder: {', '.join(kept)}" if kept else "there was none before"
+        raise SaveError(f"could not save the checkpoint {path}: {root_cause(error)} ({survives})") from error
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """The OSError behind a failed write, such as a full disk, of which torch itself reports only file positions."""
+    chain = [error]
+    while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(before)
+    return next((cause for cause in reversed(chain) if isinstance(cause, OSError)), error)
+
+
+def keep_best(folder: Path) -> None:
+    """Copies last.ckpt to best.ckpt if there is no best.ckpt: a checkpoint may have been moved without it.
+
+    Raises ConfigError if the run has not made a single update.
+    """
+    last, best = folder / f"{LAST}.ckpt", folder / f"{BEST}.ckpt"
+    if not last.exists() or not read_checkpoint(last)["global_step"]:
+        message = "was reached before the first update, so there is no trained model to score"
+        raise ConfigError([Problem("trainer.max_time", message)])
+    if not best.exists():
+        replace_by_copy(last, best)
+
+
+def restore_best(folder: Path, content: dict[str, Any]) -> None:
+    """Makes best.ckpt, best_2.ckpt, ... those that were the best when this checkpoint was saved, as far as the folder
+    has them. A run that was killed between saving last.ckpt and copying it has them under other names."""
+    by_step: dict[int, Path] = {}
+    for path in [folder / f"{LAST}.ckpt", *sorted(folder.glob(f"{BEST}*.ckpt"))]:
+        with suppress(CheckpointError):  # a damaged file is not copied
+            by_step[read_checkpoint(path)["global_step"]] = path
+    steps = [int(step) for _, step in content["callbacks"].get(CHECKPOINTS, {"best": []})["best"]]
+    moves = [(by_step[step], best_file(folder, position)) for position, step in enumerate(steps) if step in by_step]
+    moves = [(source, target) for source, target in moves if source != target]
+    aside = [target.with_name(f"{target.name}.moving{UNFINISHED}") for _, target in moves]
+    for (source, _), copy in zip(moves, aside, strict=True):  # first all copies, since targets may be sources
+        replace_by_copy(source, copy)
+    for (_, target), copy in zip(moves, aside, strict=True):
+        copy.replace(target)
 
 
 def replace_by_copy(source: Path, target: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from attnorm.errors import RunError
-from attnorm.moved import MOVED
+from attnorm.moved import present_name
 from attnorm.parts import TARGET
 from attnorm.run.folder import is_name
 
@@ -56,8 +56,7 @@ def translate_targets(value: Any) -> None:
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         translate_targets(inner)
     if isinstance(value, dict) and isinstance(path := value.get(TARGET), str):
-        module, dot, name = path.rpartition(".")
-        value[TARGET] = f"{MOVED.get(module, module)}{dot}{name}"
+        value[TARGET] = present_name(path)
 
 
 def check_events(text: str, path: Path) -> None:

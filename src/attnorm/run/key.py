@@ -5,6 +5,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from attnorm.moved import FIRST_NAMES
+from attnorm.parts import TARGET
 from attnorm.source_code import own_modules
 from attnorm.spec.settings import leaves
 
@@ -22,7 +24,7 @@ def run_key(cfg: Mapping[str, Any]) -> str:
     Keys that do not change what is trained are left out: `paths`, `logger`, `tags`, `run` and `resume`. The
     configuration may also be one that was read from config.yaml.
     """
-    kept = without_later(trained_settings(cfg))
+    kept = with_first_names(without_later(trained_settings(cfg)))
     return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -38,6 +40,14 @@ def without_later(cfg: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(task, Mapping):
         return dict(cfg)
     return {**cfg, "task": {key: value for key, value in task.items() if value not in LATER.get(key, ())}}
+
+
+def with_first_names(value: Any) -> Any:
+    """The settings inside a value, with the names that classes had before their modules moved."""
+    if isinstance(value, Mapping):
+        named = {key: with_first_names(inner) for key, inner in value.items()}
+        return {**named, TARGET: FIRST_NAMES.get(str(named[TARGET]), named[TARGET])} if TARGET in named else named
+    return [with_first_names(inner) for inner in value] if isinstance(value, list) else value
 
 
 def code_of(cfg: Mapping[str, Any]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from attnorm.errors import CheckpointError, Problem, RunError, is_in
 from attnorm.parts import TARGET, class_of
 from attnorm.run.checkpoint import RECORD, checkpoints_of, naming_the_reason, read_checkpoint, read_resumable
 from attnorm.run.folder import CONFIG, RunState
-from attnorm.run.key import run_key
+from attnorm.run.key import run_key, with_first_names
 from attnorm.run.run import Run
 from attnorm.spec.settings import ResolvedConfig, leaves
 from attnorm.tasks.task import Task
@@ -38,7 +38,8 @@ def deciding(record: Mapping[str, Any]) -> dict[str, Any]:
     """
     task = class_of("task", record["task"], Task)
     free = (*FREE, *task.scoring, *task.monitoring)
-    kept = {key: value for key, value in leaves(record) if not any(is_in(key, group) for group in free)}
+    named = leaves(with_first_names(record))
+    kept = {key: value for key, value in named if not any(is_in(key, group) for group in free)}
     moved = [key for key, value in kept.items() if key.startswith("data.") and isinstance(value, (str, list))]
     kept = {key: value for key, value in kept.items() if key not in moved or key == f"data.{TARGET}"}
     return kept | {f"trainer.{name}": record["trainer"][name] for name in NOT_FREE if name in record["trainer"]}

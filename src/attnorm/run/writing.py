@@ -17,6 +17,7 @@ from attnorm.run.checkpoint import (
     naming_the_reason,
     read_checkpoint,
     replace_by_copy,
+    restore_best,
     sweep_unfinished,
 )
 from attnorm.run.folder import CONFIG, CURVES, LOG, opened
@@ -94,7 +95,7 @@ class RunWriter(Run):
         replace_by_copy(checkpoint, self.checkpoint_file(LAST))
 
     def rewind(self, checkpoint: Path) -> None:
-        """Takes the folder back to the update of one of its checkpoints: its curves, and last.ckpt.
+        """Takes the folder back to the update of one of its checkpoints: its curves, last.ckpt, and the best ones.
 
         The run then has the right last.ckpt before it saves one, and also if it has no update left to make.
         """
@@ -109,6 +110,8 @@ class RunWriter(Run):
                     self.continued("metrics").append(row)  # it was killed before it could log this update
         if checkpoint != last:
             replace_by_copy(checkpoint, last)
+        with naming_the_reason(checkpoint):
+            restore_best(self.checkpoints, content)
 
     def write(self, stem: str, content: dict[str, Any]) -> None:
         """Writes the record <stem>.json.

@@ -24,7 +24,7 @@ MEASURING = (  # overrides of a run that measures
     "++task.validations=1",
     "++trainer.val_check_interval=null",
     "++data.max_valid=16",
-    "++callbacks.update_cost._target_=attnorm.training.callbacks.update_cost.UpdateCost",
+    "++callbacks.update_cost._target_=attnorm.training.callbacks.throughput.UpdateCost",
     f"++callbacks.update_cost.warmup={WARMUP}",
 )
 

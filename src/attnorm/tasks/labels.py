@@ -61,13 +61,13 @@ class LabelFeaturizer(Featurizer):
 
 
 class LabelModule(TaskModule):
-    """Cross-entropy over the labels; accuracy.
+    """Cross-entropy over the labels; accuracy. A batch contains `labels`, int (B,).
 
-    A batch contains `labels`, int (B,). A subclass implements `forward`, which returns scores (B, labels), and
-    `tokens`.
-
-    texts: the validation split, row by row. labels: the names of the labels, by number.
+    inputs: the names of the tensors of a batch that the model reads.
+    texts:  the validation split, row by row. labels: the names of the labels, by number.
     """
+
+    inputs: tuple[str, ...]
 
     monitor, mode = "val/accuracy", "max"
     counters = ("loss", "rows", "correct")
@@ -75,6 +75,10 @@ class LabelModule(TaskModule):
     def __init__(self, model: Any, tokenizer: Any, texts: Table, labels: Sequence[str]):
         super().__init__(model, tokenizer)
         self.texts, self.labels = texts, list(labels)
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        """Scores (B, labels)."""
+        return self.model(*[batch[name] for name in self.inputs]).float()
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
         return Loss(F.cross_entropy(self(batch), batch["labels"], reduction="sum"), len(batch["labels"]))

@@ -1,4 +1,4 @@
-"""What a task defines about its model, without Lightning: the loss of a batch, and how a validation is scored."""
+"""What a task defines about its model, without Lightning: its batches, their loss, and how a validation is scored."""
 
 from collections.abc import Iterable
 from itertools import chain
@@ -6,7 +6,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
+from attnorm.data.featurizer import Table
+from attnorm.data.sampler import MicroBatch
 from attnorm.tasks.ranks import Ranks
 
 
@@ -114,3 +117,27 @@ def sums_per_row(values: Tensor, mask: Tensor) -> Tensor:
     """
     mask = mask.cpu()
     return torch.zeros(mask.shape, dtype=torch.float64).masked_scatter_(mask, values.cpu().double()).sum(1)
+
+
+class Collator(Dataset):
+    """`MicroBatch` -> tensors. A subclass implements `tensors`.
+
+    rows:   a table of the featurizer of the task.
+    pad_id: the id with which it pads sequences.
+    """
+
+    def __init__(self, rows: Table, pad_id: int = 0):
+        self.rows, self.pad_id = rows, pad_id
+
+    def tensors(self, table: dict[str, list], part: MicroBatch) -> dict[str, Tensor]:
+        """The tensors of a batch, besides `rows` and `divisor`. table: the rows of the batch, columns by name."""
+        raise NotImplementedError
+
+    def __getitem__(self, part: MicroBatch) -> dict[str, Tensor]:
+        """Returns the tensors of the task, and:
+
+        rows:    int64 (B,), row numbers.
+        divisor: int64 (), the divisor of the loss of the whole update, over all ranks and accumulation steps.
+        """
+        numbers = {"rows": torch.tensor(part.rows), "divisor": torch.tensor(part.divisor)}
+        return self.tensors(self.rows[part.rows], part) | numbers

@@ -1,13 +1,19 @@
 """The results of an evaluation: metrics, baselines and predictions, for the screen and for files."""
 
+import hashlib
 import json
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from torch import Tensor
+
+from attnorm.errors import DataError
 from attnorm.files import replacing
+from attnorm.wording import counted, listed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -166,3 +172,42 @@ class Results:
         for ending, content in self.files.items():
             (folder / f"{stem}{ending}").write_text(content, encoding="utf-8")
         return [f"{stem}{ending}" for ending in self.files]
+
+
+def hash_of(row: Mapping[str, Any]) -> str:
+    """The first 16 digits of the SHA-256 of a row of texts or numbers."""
+    return hashlib.sha256(json.dumps(row, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]
+
+
+def hash_of_image(*arrays: Tensor) -> str:
+    """The first 16 digits of the SHA-256 of the pixels or features of an image, with their shapes and dtypes."""
+    hashed = hashlib.sha256()
+    for array in arrays:
+        hashed.update(repr((tuple(array.shape), str(array.dtype))).encode())
+        hashed.update(array.contiguous().numpy().tobytes())
+    return hashed.hexdigest()[:16]
+
+
+log = logging.getLogger(__name__)
+
+
+def matched(predictions: Mapping[str, str], gold: Collection[str]) -> tuple[dict[str, str], dict[str, int]]:
+    """Returns the predictions for the questions in `gold`, and the numbers of `missing` and `extra` predictions.
+
+    `missing` counts questions without a prediction, and `extra` counts predictions for other questions. Both are logged
+    as warnings with a few ids.
+
+    Raises ValueError if there are predictions and questions, but no prediction is for any of the questions.
+    """
+    extra = [name for name in predictions if name not in gold]
+    if extra and len(extra) == len(predictions):
+        raise DataError(
+            f"no prediction is for a question of the references, which have {listed(list(gold))}; "
+            f"the predictions are for {listed(extra)}"
+        )
+    if extra:
+        log.warning("%s not in the references, ignored: %s", counted(len(extra), "prediction"), listed(extra))
+    if missing := [name for name in gold if name not in predictions]:
+        log.warning("%s without a prediction, scored 0: %s", counted(len(missing), "question"), listed(missing))
+    kept = {name: given for name, given in predictions.items() if name in gold}
+    return kept, {"missing": len(missing), "extra": len(extra)}

@@ -21,10 +21,9 @@ from attnorm.errors import ConfigError, Problem, UserError
 from attnorm.progress import tracked
 from attnorm.schema import call
 from attnorm.spec.settings import ResolvedConfig, TaskConfig
-from attnorm.tasks.input_hashes import hash_of
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.ranks import Ranks
-from attnorm.tasks.results import Results
+from attnorm.tasks.results import Results, hash_of
 
 Tokens = Callable[[str], tuple[list[str], list[str]]]  # label of a layer -> the tokens of its queries and of its keys
 

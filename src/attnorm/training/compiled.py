@@ -94,13 +94,7 @@ class CompiledModel(pl.Callback):
                 self.graphs,
             )
 
-    def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
-        self.release()
-
-    def on_exception(self, *_: object) -> None:
-        self.release()
-
-    def release(self) -> None:
+    def release(self, *_: object, stage: str = "") -> None:
         """Makes the model what it was before."""
         if self.model is None:
             return
@@ -109,6 +103,8 @@ class CompiledModel(pl.Callback):
         del self.model.forward
         self.model = None
         torch._dynamo.config.recompile_limit = self.limit
+
+    teardown = on_exception = release  # type: ignore[assignment]
 
 
 def counts() -> tuple[int, int]:

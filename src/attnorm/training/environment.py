@@ -69,13 +69,6 @@ def git_state(folder: Path = Path(__file__).parent) -> dict | None:
         return None
 
 
-def is_first_rank() -> bool:
-    """Whether this process is the first of a distributed run, or the only one; known before there is a trainer."""
-    from pytorch_lightning.utilities import rank_zero_only
-
-    return getattr(rank_zero_only, "rank", 0) == 0  # Lightning sets the attribute when it is imported
-
-
 def gpus_for(accelerator: object) -> list[str] | None:
     """The GPUs that PyTorch sees, by their names in CUDA_VISIBLE_DEVICES; None if a run on `accelerator` uses none."""
     import torch

@@ -198,7 +198,7 @@ class TrainingModule(pl.LightningModule):
                     group["fused"] = self.may_be_fused()
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any | None) -> None:
-        """Lets a scheduler step, except one that watches a metric: the callback `PlateauSteps` does that."""
+        """Lets a scheduler step, except one that watches a metric: the callback `ResumeState` does that."""
         if metric is None:
             super().lr_scheduler_step(scheduler, metric)
 

@@ -14,8 +14,8 @@ from attnorm.run.run import Run
 from attnorm.spec.lightning import build_entries
 from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.results import Predictions, Results
-from attnorm.training.environment import is_first_rank
 from attnorm.training.loggers import LARGEST, MetricsFile, Samples, send_samples
+from attnorm.training.processes import is_first_rank
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,17 +66,13 @@ class RunLoggers(pl.Callback):
             logger.log_hyperparams(self.cfg.settings)
         return [self.metrics_file, *self.others]
 
-    def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
-        self._detach(trainer)
-
-    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, error: BaseException) -> None:
-        self._detach(trainer)
-
-    def _detach(self, trainer: pl.Trainer) -> None:
+    def _detach(self, trainer: pl.Trainer, *_: object, stage: str = "") -> None:
         """Keeps Lightning from closing the loggers. They are saved, as this may be a process forked for training."""
         for logger in self.others:
             attempt("save", logger, logger.save)
         trainer.loggers = []
+
+    teardown = on_exception = _detach  # type: ignore[assignment]
 
     def log_final(self, results: Results, samples: Samples, step: int) -> None:
         """Sends scores, samples and predictions of the best model to the loggers; metrics.csv keeps its columns."""

@@ -16,11 +16,10 @@ from attnorm.attention.multihead import attention_layers
 from attnorm.attention.sites import Sites
 from attnorm.data.preprocess import describe
 from attnorm.data.tokenizers.base import Tokenizer
-from attnorm.errors import ConfigError, Problem
 from attnorm.imports import starting_processes
 from attnorm.progress import quiet_libraries
 from attnorm.run import warm_start
-from attnorm.run.checkpoint import BEST, LAST, load_weights, naming_the_reason, read_checkpoint, replace_by_copy
+from attnorm.run.checkpoint import BEST, LAST, keep_best, load_weights, naming_the_reason, read_checkpoint
 from attnorm.run.folder import locked
 from attnorm.run.integrity import recorded_digest
 from attnorm.run.opening import tokenizer_of_run
@@ -33,32 +32,23 @@ from attnorm.tasks.ranks import is_sharded
 from attnorm.tasks.task import Task, task_of
 from attnorm.training import console
 from attnorm.training.baselines import warnings_of
+from attnorm.training.callbacks.checkpointing import ResumeState
 from attnorm.training.callbacks.graceful_stop import GracefulStop
 from attnorm.training.callbacks.learned_scalars import fast_scalars
 from attnorm.training.callbacks.nonfinite import NonFiniteUpdates
-from attnorm.training.callbacks.out_of_memory import OutOfMemory
-from attnorm.training.callbacks.resuming import RunRecord
-from attnorm.training.callbacks.run_files import ProgressFile
+from attnorm.training.callbacks.run_files import RunFiles
 from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.callbacks.watchdog import Watchdog
 from attnorm.training.datamodule import TaskDataModule
-from attnorm.training.environment import describe_environment, is_first_rank
 from attnorm.training.module import TrainingModule
-from attnorm.training.peers import PARENT, was_launched
-from attnorm.training.profiler import profiled
-from attnorm.training.rendezvous import DECIDED
+from attnorm.training.out_of_memory import OutOfMemory
+from attnorm.training.processes import DECIDED, PARENT, is_first_rank, requeued, was_launched
 from attnorm.training.run_log import RunLog
 from attnorm.training.run_loggers import RunLoggers
-from attnorm.training.slurm import requeued
-from attnorm.training.summary import RunSummary
-from attnorm.training.trainer import best_value, build_trainer, checkpoint_cost, ending, set_length
+from attnorm.training.trainer import best_value, build_trainer, checkpoint_cost, ending, profiled, set_length
 
 Draw = Callable[[Path], list[Path]]
 SAMPLES = 5  # examples that are shown at the end
-
-
-class MemoryCallback(OutOfMemory, pl.Callback):
-    """`OutOfMemory` as a callback; evaluating a run imports no Lightning."""
 
 
 def train(
@@ -95,26 +85,24 @@ def train(
         locked(run_folder) if is_first else nullcontext(),
         RunLog(config.settings, run_folder) as run_log,
         requeued(config.resume is not None),  # a job that cannot continue would start from the beginning
-        RunSummary(run, throughput, **facts) as summary,
+        RunFiles(run, throughput, **facts) as files,
         GracefulStop(run) as stop,
-        Watchdog(run_folder, config.run.hang_timeout, summary.fail) as watchdog,
+        Watchdog(run_folder, config.run.hang_timeout, files.fail) as watchdog,
         RunLoggers(config, run_folder, draw) as loggers,
-        MemoryCallback(config) as memory,
+        OutOfMemory(config) as memory,
     ):
+        summary, resuming = files.summary, ResumeState(config.seed)
 
-        def record() -> None:
-            """The first bytes that change in the folder."""
+        def begin() -> None:
+            """Changes the first bytes in the folder."""
             run_log.file.begin()
-            summary.begin()
-            if is_first:
-                facts = {"attention": config.label, "overrides": list(overrides)}
-                run.start(config, describe_environment() | facts)
+            files.begin(config, overrides)
 
         checkpoint = config.checkpoint
         if checkpoint is not None and not config.continues:
             checkpoint = run.checkpoint_file(LAST)  # a copy
         if not config.continues:  # the folder is new
-            record()
+            begin()
         if is_first:
             console.show_start(config, overrides, run.config_file)
             console.show_lines(Sites(config.attention, config.sites).description)
@@ -125,14 +113,16 @@ def train(
         model = build_model(task, splits["train"].tokenizer, show=is_first)
         task_module = task.module(model, splits["train"].tokenizer, splits["validation"])
         module = TrainingModule(task_module, config.optimization)
-        progress = ProgressFile(run, task_module.monitor, task_module.mode, summary.wall_seconds)
-        watching: list[pl.Callback] = [throughput, finite, memory, progress, watchdog, loggers]
-        trainer = build_trainer(config, run, task_module, watching, stop)
+        required: list[pl.Callback] = [throughput, finite, files, watchdog, loggers]
+        memory.trainer = trainer = build_trainer(config, run, task_module, resuming, required, stop)
         data = TaskDataModule(task, splits)
         updates = set_length(trainer, data)
-        keep_run_record(task, trainer, module, data, updates)
+        fingerprints = task.data_fingerprints(splits)
+        resuming.set_record(deciding(config.settings), fingerprints, splits["train"].tokenizer, updates)
+        if config.checkpoint is not None:
+            resuming.check(config.checkpoint, module)
         if config.continues:
-            record()
+            begin()
         if is_first:
             splits["train"].tokenizer.save(run_folder)  # what the model must know about its training data
             task.save(run_folder)
@@ -145,7 +135,7 @@ def train(
         with profiled(trainer):
             fit(trainer, module, data, checkpoint, watchdog)
         if trainer.is_global_zero and not config.trainer.fast_dev_run:
-            keep_best(run)
+            keep_best(run.checkpoints)
         summary |= describe_length(trainer, data, updates, run)
         if not config.trainer.fast_dev_run:
             summary |= evaluate_best(task, trainer, module, data, summary["steps"], updates, run, loggers, watchdog)
@@ -198,31 +188,6 @@ def build_model(task: Task, tokenizer: Tokenizer, show: bool) -> torch.nn.Module
         if show:
             console.show_lines(filled.summary(start))
     return model
-
-
-def keep_run_record(
-    task: Task, trainer: pl.Trainer, module: TrainingModule, data: TaskDataModule, updates: int
-) -> None:
-    """Stores in every checkpoint what a run that continues from it must agree with, and compares this run and its model
-    with the checkpoint from which it continues."""
-    cfg, tokenizer = task.cfg, data.splits["train"].tokenizer
-    record = RunRecord(deciding(cfg.settings), task.data_fingerprints(data.splits), tokenizer, updates)
-    trainer.callbacks.insert(0, record)  # type: ignore[attr-defined]  # set by Lightning
-    if cfg.checkpoint is not None:
-        record.check(cfg.checkpoint, module)
-
-
-def keep_best(run: Run) -> None:
-    """Copies last.ckpt to best.ckpt if there is no best.ckpt: a checkpoint may have been moved without it.
-
-    Raises ConfigError if the run has not made a single update.
-    """
-    last, best = map(run.checkpoint_file, (LAST, BEST))
-    if not last.exists() or not read_checkpoint(last)["global_step"]:
-        message = "was reached before the first update, so there is no trained model to score"
-        raise ConfigError([Problem("trainer.max_time", message)])
-    if not best.exists():
-        replace_by_copy(last, best)
 
 
 def describe_parts(task: Task, model: torch.nn.Module, data: TaskDataModule) -> dict[str, Any]:

@@ -1,40 +1,47 @@
-"""Lightning's trainer for a run: its callbacks, how many updates it makes, and when it validates."""
+"""Lightning's trainer for a run: its callbacks, how many updates it makes, when it validates, and its profiler."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.plugins.environments import SLURMEnvironment
+from pytorch_lightning.profilers import AdvancedProfiler, Profiler, PyTorchProfiler, SimpleProfiler
 
 from attnorm.run.folder import RunState
 from attnorm.run.writing import RunWriter
 from attnorm.spec.lightning import build_entries, strategy_of
 from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.module import TaskModule
-from attnorm.training.callbacks.checkpointing import Checkpoints
+from attnorm.training.callbacks.checkpointing import AtomicCheckpointIO, Checkpoints, ResumeState
 from attnorm.training.callbacks.graceful_stop import EarlyStopping, GracefulStop, TimeLimit
-from attnorm.training.callbacks.resuming import PlateauSteps, RandomStreams
-from attnorm.training.callbacks.run_files import EnvironmentRecord
 from attnorm.training.callbacks.watchdog import SLOW
-from attnorm.training.checkpoint_io import AtomicCheckpointIO
 from attnorm.training.compiled import CompiledModel
 from attnorm.training.datamodule import TaskDataModule
-from attnorm.training.profiler import profiler_of
 
 SHORTEST_WAIT = 1800.0  # seconds that processes wait for each other at least, which is Lightning's default
 FOREVER = 365 * 86400.0
+PROFILERS: dict[str, type[Profiler]] = {
+    "simple": SimpleProfiler,
+    "advanced": AdvancedProfiler,
+    "pytorch": PyTorchProfiler,
+}
 
 
 def build_trainer(
     cfg: ResolvedConfig,
     run: RunWriter,
     task_module: TaskModule,
+    resuming: ResumeState,
     required: list[pl.Callback],
     stop: GracefulStop,
 ) -> pl.Trainer:
     """The trainer of a run. Keys of `trainer` reach Lightning unchanged.
 
+    resuming: the first of all callbacks.
     required: callbacks of the run itself, which the group `callbacks` cannot take away.
     stop:     receives the signals.
     """
@@ -48,13 +55,12 @@ def build_trainer(
             own = {"state_key": f"{entry.state_key} of callbacks.{name}"}
             entry.__class__ = type(type(entry).__name__, (type(entry),), own)
         keys.add(entry.state_key)
-    callbacks = [RandomStreams(cfg.seed), PlateauSteps(), *entries]
+    callbacks = [resuming, *entries]
     if settings.get("max_time") is not None:
         callbacks.append(TimeLimit(settings["max_time"]))
     callbacks += [*required, stop]
     if cfg.run.compile:
         callbacks.append(CompiledModel())
-    callbacks.append(EnvironmentRecord(run))
     if not settings.get("fast_dev_run"):
         callbacks.append(Checkpoints(run, task_module.monitor, task_module.mode, cfg.run, stop))
     plugins: list[Any] = [AtomicCheckpointIO()]
@@ -135,3 +141,29 @@ def checkpoint_cost(trainer: pl.Trainer) -> dict[str, Any]:
     if not isinstance(callback, Checkpoints):
         return {}
     return {"checkpoints": {"saved": callback.count, "seconds": round(callback.seconds, 3)}}
+
+
+@contextmanager
+def profiled(trainer: pl.Trainer) -> Iterator[None]:
+    """Writes the report of a training that does not come to its end, and ends its profiler.
+
+    Lightning does so only after a whole training. If the profiler of torch were left running, the next one in the same
+    process, such as that of the next job of a sweep, would crash the process.
+    """
+    try:
+        yield
+    except BaseException:
+        trainer.profiler.describe()  # type: ignore[attr-defined]  # set by Lightning
+        raise
+
+
+def profiler_of(name: str | None, run_folder: Path) -> Profiler | None:
+    """The profiler of this name, as Lightning knows it. It writes to the folder `profile` of the run.
+
+    simple: the time that each part of the training takes. advanced: the time in each Python function. pytorch: the time
+    of each operation in a few updates, and a trace of them that chrome://tracing and https://ui.perfetto.dev open.
+    """
+    if name is None:
+        return None
+    options: dict[str, Any] = {"line_count_restriction": 50} if name.lower() == "advanced" else {}
+    return PROFILERS[name.lower()](dirpath=run_folder / "profile", filename=name.lower(), **options)

@@ -39,11 +39,10 @@ def memory_linear(q: Tensor, k: Tensor, given: Given) -> bool:
     It can if mask and prior are `separable`. It should if that is faster, which is the case above the sequence lengths
     that `benchmarks/attention_speed.py` reports, unless `attention_form` decides.
     """
-    if _chosen_form == "dense" or not (separable(given) and q.device.type in DENSE_UP_TO):
+    if _chosen_form == "dense" or q.device.type not in DENSE_UP_TO:
         return False
-    if _chosen_form == "linear":
-        return True
-    return q.shape[-2] * k.shape[-2] > DENSE_UP_TO[q.device.type]
+    is_long = _chosen_form == "linear" or q.shape[-2] * k.shape[-2] > DENSE_UP_TO[q.device.type]
+    return is_long and separable(given)
 
 
 def separable(given: Given) -> bool:
@@ -57,7 +56,11 @@ class KeyBiased(FastNormalizer):
     """w_ij = softmax over j of s_ij + b_j, where the bias b may depend on all queries and keys.
 
     A subclass implements `key_bias`. One whose output also depends on the logsumexp overrides `average`.
+
+    stores_weights: whether the (N, M) weights are computed at any length.
     """
+
+    stores_weights = False
 
     def key_bias(self, q: Tensor, k: Tensor, given: Given, queries: Tensor | None) -> Tensor | None:
         """Returns b, broadcastable to (B, H, 1, M), or None for a bias of 0.
@@ -75,7 +78,7 @@ class KeyBiased(FastNormalizer):
         return attention(q, k, v, bias, scale, causal)
 
     def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor | None:
-        if not memory_linear(q, k, given):
+        if self.stores_weights or not memory_linear(q, k, given):
             return None
         mask, log_prior, scale = given.mask, given.log_prior, given.scale
         assert scale is not None  # `attend` gives it

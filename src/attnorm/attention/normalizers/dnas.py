@@ -37,15 +37,12 @@ class DNAS(KeyBiased):
             raise ValueError(f"queries={queries}: has no effect without beta='learned'")
         self.cluster_prior = None if beta is None else ClusterPrior(queries, heads, "dnas")
         self.query_equivariant = beta is None
+        self.stores_weights = beta is not None  # because a segment does not know its positions
 
     def weights(self, s: Tensor, given: Given) -> Tensor:
         s = s if self.cluster_prior is None else s + self.cluster_prior(s.shape[-2])
         log_xi = s.log_softmax(-2)
         return add_log_prior(log_xi, given.log_prior).softmax(-1)
-
-    def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor | None:
-        # with cluster priors the weights are stored, because a segment does not know its positions
-        return super().fast_attend(q, k, v, given) if self.cluster_prior is None else None
 
     def key_bias(self, q: Tensor, k: Tensor, given: Given, queries: Tensor | None) -> Tensor:
         assert given.scale is not None  # `attend` gives it

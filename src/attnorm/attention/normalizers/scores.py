@@ -30,8 +30,6 @@ class Given(NamedTuple):
 
 def with_shared_heads(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Tensors (B, H, L, D) expanded to the same batch and heads, which kernels take for granted."""
-    if all(x.shape[:2] == tensors[0].shape[:2] for x in tensors):
-        return tensors
     shape = torch.broadcast_shapes(*(x.shape[:2] for x in tensors))
     return tuple(x.expand(*shape, -1, -1) for x in tensors)
 

@@ -36,7 +36,8 @@ class Softmax(KeyBiased):
         n_queries, n_keys = q.shape[-2], k.shape[-2]
         if mask is None and log_prior is None:
             return scaled_dot_product_attention(q, k, v, scale=scale)
-        if isinstance(mask, Mask) and mask.only_causal and log_prior is None and n_queries == n_keys:
+        alike = log_prior is None and n_queries == n_keys
+        if alike and isinstance(mask, Mask) and mask.causal and mask.queries is mask.keys is mask.segments is None:
             return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
         out = super().fast_attend(q, k, v, given)
         if out is not None:

@@ -24,7 +24,6 @@ from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import Cache
 from attnorm.attention.site import Site
 from attnorm.models.config import LSTMDecoderConfig
-from attnorm.models.encoder import site_log_prior
 
 SITE = "cross"
 
@@ -116,7 +115,8 @@ class LSTMDecoder(nn.Module):
             hidden = self.initial(templates, template_mask)
         states, hidden = self.lstm(self.dropout(embed(self.tokens, target)), hidden)  # (B, T, W)
         mask = Mask(queries=None if cache is not None else target != self.pad_id, keys=template_mask)
-        log_u = site_log_prior(self.preference, target.shape[1], done, templates, mask)
+        sizes, prior = (target.shape[1], templates.shape[1]), self.preference
+        log_u = None if prior is None else prior(*sizes, done, templates, mask)
         z = self.evidence(states)
         h = self.cross(z, templates, mask, log_prior=log_u, cache=cache_of_cross)  # (B, T, W)
         if cache is not None:

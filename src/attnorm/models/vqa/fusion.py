@@ -14,7 +14,6 @@ from attnorm.attention.priors import Sum
 from attnorm.attention.site import Site
 from attnorm.errors import DataError
 from attnorm.models.config import VqaModelConfig
-from attnorm.models.encoder import site_log_prior
 
 View = tuple[Tensor, Tensor, Tensor | None]  # features (B, M, D), present bool (B, M), geometry (B, M, 4)
 NUM_FREQUENCIES = 5  # of the encoding of a box position; each is twice the previous one
@@ -172,7 +171,7 @@ def _attend(
     here: bool (B, M), the present boxes; others_present: bool (B, M'), the present ones among the others.
     """
     mask = Mask(queries=here, keys=others_present)
-    log_prior = site_log_prior(prior, x.shape[1], 0, others, mask)
+    log_prior = None if prior is None else prior(x.shape[1], others.shape[1], 0, others, mask)
     output = attention(x, others, mask, log_prior=log_prior)
     fused = here & others_present.any(1, keepdim=True)
     return output.masked_fill(~fused.unsqueeze(-1), 0.0)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from attnorm.attention.masking import Mask
 from attnorm.attention.site import Site
 from attnorm.models.config import VqaModelConfig
-from attnorm.models.encoder import Encoder, site_log_prior
+from attnorm.models.encoder import Encoder
 from attnorm.models.layers import DecoderLayer
 from attnorm.models.pooling import AttentionPooling
 from attnorm.models.vqa.base import VqaModel
@@ -62,8 +62,11 @@ class MCAN(VqaModel):
     def guide(self, boxes: Tensor, present: Tensor, question: Tensor, real: Tensor) -> Tensor:
         """boxes (B, M, W), present (B, M), the question's states (B, T, W), real (B, T) -> boxes (B, M, W)."""
         mask, cross_mask = Mask(queries=present, keys=present), Mask(queries=present, keys=real)
-        log_prior = site_log_prior(self.prior, boxes.shape[1], 0, boxes, mask)
-        cross_log_prior = site_log_prior(self.cross_prior, boxes.shape[1], 0, question, cross_mask)
+        log_prior = cross_log_prior = None
+        if self.prior is not None:
+            log_prior = self.prior(boxes.shape[1], boxes.shape[1], 0, boxes, mask)
+        if self.cross_prior is not None:
+            cross_log_prior = self.cross_prior(boxes.shape[1], question.shape[1], 0, question, cross_mask)
         for layer in self.guided:
             boxes = layer(boxes, question, mask, cross_mask, log_prior, cross_log_prior, None)
         return self.last_norm(boxes)

@@ -13,8 +13,7 @@ from attnorm.data.featurizer import Featurizer, pad
 from attnorm.data.preprocess import Split
 from attnorm.data.sampler import MicroBatch
 from attnorm.errors import Problem
-from attnorm.tasks.collator import Collator
-from attnorm.tasks.module import Loss, TaskModule
+from attnorm.tasks.module import Collator, Loss, TaskModule
 from attnorm.tasks.results import Predictions, Results
 from attnorm.tasks.task import Task, TaskConfig
 

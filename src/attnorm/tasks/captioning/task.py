@@ -1,35 +1,40 @@
 """Image captioning: images with several captions each, models that write captions, and CIDEr-D, BLEU-4 and ROUGE-L."""
 
 import json
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from attnorm.data.captions import CAPTIONS
-from attnorm.data.images import Images, ImageShape
+from attnorm.data.images import Images, ImageShape, read_image
 from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import digest, read_json
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError, RunError
 from attnorm.models.generation import Decoding
-from attnorm.progress import tracked
 from attnorm.schema import Share
 from attnorm.spec.settings import ResolvedConfig
-from attnorm.tasks.captioning.features import CaptionCollator, CaptionFeaturizer
-from attnorm.tasks.captioning.generate import NamedImages, write, write_captions
 from attnorm.tasks.captioning.metric import CORPUS_METRICS, CaptionMetric, overall
-from attnorm.tasks.captioning.module import CaptioningModule, references, sample
-from attnorm.tasks.input_hashes import hash_of, hash_of_image
-from attnorm.tasks.results import Predictions, Results
-from attnorm.tasks.seq2seq.base import length_problems
-from attnorm.tasks.task import Task, TaskConfig, Tokens
+from attnorm.tasks.captioning.module import (
+    CaptionCollator,
+    CaptionFeaturizer,
+    CaptioningModule,
+    references,
+    write,
+)
+from attnorm.tasks.ranks import Ranks
+from attnorm.tasks.results import hash_of, hash_of_image
+from attnorm.tasks.seq2seq import TextScores, WritingTask
+from attnorm.tasks.task import TaskConfig, Tokens
 
 FILE = "images.json"
 
@@ -42,16 +47,15 @@ class CaptioningTaskConfig(TaskConfig):
     scored_images: Annotated[int, Field(ge=0, le=1000)] = 100
 
 
-class CaptioningTask(Task):
+class CaptioningTask(WritingTask):
     """task=captioning.
 
     The shape of the images is a fact of the training data. A run folder keeps it in images.json.
     """
 
-    Config, groups = CaptioningTaskConfig, {"decoding": Decoding}
-    interface, schema, unit = "captioning", CAPTIONS, "images"
-    primary = "CIDEr-D"
-    scoring, monitoring = ("decoding",), ("task.scored_images",)
+    Config, interface, schema, unit = CaptioningTaskConfig, "captioning", CAPTIONS, "images"
+    names, reads_texts = ("images", "captions"), False
+    primary, monitoring = "CIDEr-D", ("task.scored_images",)
 
     def __init__(self, cfg: ResolvedConfig):
         super().__init__(cfg)
@@ -119,12 +123,8 @@ class CaptioningTask(Task):
     def row_groups(self, split: Split) -> list[object]:
         return list(split.texts["id"])
 
-    def decoding(self) -> Decoding:
-        """The decoding options of the final captions."""
-        return self.group("decoding")
-
-    def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
-        return length_problems(self.decoding(), self.cfg.model, is_valid)
+    def rows_of(self, split: Split) -> tuple[list[str], list]:
+        return list(split.texts["id"]), references(split.texts)
 
     def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
         """One caption for each image. texts: paths of image files, or ids of images of the data."""
@@ -149,51 +149,83 @@ class CaptioningTask(Task):
 
         return (image, present, torch.tensor([[tokenizer.bos_id, *written]])), tokens
 
-    def score(self, module: CaptioningModule, split: Split) -> Results:
-        """Loss, and the scores of beam-searched captions of the whole split.
+    def write_split(self, model: Any, split: Split, progress: Callable) -> list[str]:
+        images, names = self.images(split.name), list(split.texts["id"])
+        return write_captions(
+            model, split.tokenizer, images, names, self.decoding(), self.cfg.data.batch_tokens, progress
+        )
 
-        The baseline is the most frequent caption of the split, given to all images.
-        """
-        module.scored_images = 0  # greedy captions are for monitoring only
-        loss = self.evaluate(module, split)["loss"]
-        names, gold = list(split.texts["id"]), references(split.texts)
-        started = time.perf_counter()
-        captions = write_captions(
-            module.model,
-            split.tokenizer,
-            self.images(split.name),
-            names,
-            self.decoding(),
-            self.cfg.data.batch_tokens,
-            lambda items: tracked(items, f"{split.name} captions"),
-        )
-        seconds = time.perf_counter() - started
-        metric = CaptionMetric(gold)
-        scores, sums = metric.each(captions), metric.sums(captions)
-        common = Counter(text for texts in gold for text in texts).most_common(1)[0][0]
-        return Results(
-            split.name,
-            self.unit,
-            len(names),
-            {**overall(scores, sums), "loss": loss},
-            baselines={"the most frequent caption": metric([common] * len(gold))},
-            note=metric.describe(),
-            settings=vars(self.decoding()),
-            files={".txt": "\n".join(captions) + "\n"},
-            predictions=Predictions(
-                names,
-                gold,
-                captions,
-                scores,
-                module.examples["loss_sum"],
-                module.examples["n_tokens"],
-                statistics=sums,
-                corpus_metrics=CORPUS_METRICS,
-            ),
-            samples=list(map(sample, names, gold, captions)),
-            extra={
-                "undefined": dict.fromkeys(overall(scores, sums), metric.wordless()),
-                "captions_per_second": round(len(names) / seconds, 1),
-                "seconds": round(seconds, 1),
-            },
-        )
+    def text_scores(self, module: CaptioningModule, split: Split, texts: list[str]) -> TextScores:
+        """The scores of captions. The baseline is the most frequent caption of the split, given to all images."""
+        gold = references(split.texts)
+        metric, common = CaptionMetric(gold), Counter(chain.from_iterable(gold)).most_common(1)[0][0]
+        examples, sums = metric.each(texts), metric.sums(texts)
+        scores = overall(examples, sums)
+        baselines = {"the most frequent caption": metric([common] * len(gold))}
+        undefined = {"undefined": dict.fromkeys(scores, metric.wordless())}
+        return TextScores(scores, examples, baselines, metric.describe(), sums, CORPUS_METRICS, undefined)
+
+
+def write_captions(
+    model: Any,
+    tokenizer: Any,
+    images: Images,
+    names: Sequence[str],
+    decoding: Decoding,
+    batch_tokens: int,
+    progress: Callable[[list], Iterable] = iter,
+) -> list[str]:
+    """Writes one caption for each of these images, in their order.
+
+    Images are decoded in batches of about `batch_tokens` tokens over all beams. `progress` wraps the list of batches.
+    If several processes train together, each of them writes its share, and all have the captions.
+    """
+    device = next(model.parameters()).device
+    size = max(1, batch_tokens // (decoding.beam_size * (decoding.max_length + 1)))
+    batches = [range(start, min(start + size, len(names))) for start in range(0, len(names), size)]
+    captions: dict[int, str] = {}
+    ranks = Ranks.present()
+    for rows in progress([rows for _, rows in ranks.share(batches)]):
+        batch = {name: tensor.to(device) for name, tensor in images.read([names[row] for row in rows]).items()}
+        written = write(model, tokenizer, batch["image"], batch.get("present"), decoding)
+        captions |= {row: tokenizer.decode(ids) for row, ids in zip(rows, written, strict=True)}
+    return ranks.gather_items(captions)
+
+
+class NamedImages(Images):
+    """Images of which each is an image file or one of the images of some splits.
+
+    shape:  the shape that the model expects. splits: the names of the splits in which ids are looked up, in order.
+    open_split: returns the images of a split. It is called for the first id that no earlier split has.
+    """
+
+    def __init__(self, shape: ImageShape, splits: Iterable[str], open_split: Callable[[str], Images]):
+        self.shape, self.splits, self.open_split = shape, list(splits), cache(open_split)
+
+    def check(self, images: Iterable[str]) -> None:
+        for image in images:
+            self._one(image)
+
+    def read(self, images: Sequence[str]) -> dict[str, Tensor]:
+        each = [self._one(image) for image in images]
+        return {name: torch.cat([tensors[name] for tensors in each]) for name in each[0]}
+
+    def _one(self, image: str) -> dict[str, Tensor]:
+        if self.shape.side and Path(image).is_file():
+            pixels = read_image(Path(image), self.shape.side)
+            return {"image": torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None]}
+        unread = ""
+        for split in self.splits:
+            try:
+                images = self.open_split(split)
+            except (DataError, OSError) as error:
+                unread += f"; {split} cannot be read: {error}"
+                continue
+            try:
+                images.check([image])
+            except DataError:
+                continue
+            return images.read([image])
+        file = "neither an image file nor" if self.shape.side else "not"
+        splits = ", ".join(self.splits)
+        raise DataError(f"{image}: {file} the id of an image of the data (looked up in {splits}{unread})")

@@ -17,7 +17,7 @@ from attnorm.data.packing import best_fit
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import DOCUMENTS
 from attnorm.data.tokenizers.base import Tokenizer
-from attnorm.tasks.collator import Collator
+from attnorm.tasks.module import Collator
 
 WINDOW = 8  # training lengths that a window has at most
 

@@ -28,7 +28,7 @@ from attnorm.data.featurizer import Table
 from attnorm.data.readers.text import read_json
 from attnorm.data.sources.squad import ScoredQuestion, read_squad
 from attnorm.errors import DataError
-from attnorm.tasks.matching import matched
+from attnorm.tasks.results import matched
 from attnorm.wording import counted, listed
 
 Reference = tuple[str, Sequence[str]]  # (id, gold answers); without answers the question is impossible

@@ -19,7 +19,7 @@ from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import QUESTIONS
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, DataError, Problem
-from attnorm.tasks.collator import Collator
+from attnorm.tasks.module import Collator
 
 NAMED = 10  # maximum number of impossible questions in a message
 

@@ -17,7 +17,7 @@ from attnorm.data.featurizer import Table
 from attnorm.data.readers.text import read_json
 from attnorm.data.sources.vqa_v2 import read_annotations
 from attnorm.errors import DataError
-from attnorm.tasks.matching import matched
+from attnorm.tasks.results import matched
 from attnorm.tasks.vqa.answers import accuracy
 from attnorm.wording import counted, listed
 

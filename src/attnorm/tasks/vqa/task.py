@@ -19,13 +19,11 @@ from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, DataError, Problem, RunError
 from attnorm.schema import Count, Text
 from attnorm.spec.settings import ResolvedConfig
-from attnorm.tasks.input_hashes import hash_of, hash_of_image
-from attnorm.tasks.results import Predictions, Results
+from attnorm.tasks.results import Predictions, Results, hash_of, hash_of_image
 from attnorm.tasks.task import Task, TaskConfig, Tokens
 from attnorm.tasks.vqa.answers import AnswerList, accuracy
-from attnorm.tasks.vqa.features import VqaCollator, VqaFeaturizer
 from attnorm.tasks.vqa.metric import references, results, score
-from attnorm.tasks.vqa.module import VqaModule, views_of
+from attnorm.tasks.vqa.module import VqaCollator, VqaFeaturizer, VqaModule, views_of
 
 FILE = "answers.json"
 

@@ -1,19 +1,159 @@
-"""When checkpoints are saved: at validations, regularly in between, and when a signal asks for one."""
+"""Checkpoints: how they are written, what they hold so that a resumed run continues exactly, when they are saved."""
 
 import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from pytorch_lightning.callbacks import Checkpoint
 
-from attnorm.errors import CheckpointError
-from attnorm.run.checkpoint import LAST, LOGGED, UNFINISHED, best_file, read_checkpoint, replace_by_copy
+from attnorm.data.tokenizers.base import Tokenizer
+from attnorm.errors import ConfigError
+from attnorm.optim import Optimization
+from attnorm.run.checkpoint import (
+    LAST,
+    LOGGED,
+    RECORD,
+    best_file,
+    checked_content,
+    load_verified,
+    naming_the_intact,
+    read_resumable,
+    replace_by_copy,
+    write_checkpoint,
+)
+from attnorm.run.integrity import check_fit
+from attnorm.run.resume import with_advice
 from attnorm.run.run import Run
 from attnorm.spec.settings import RunSettings
+from attnorm.tasks.ranks import Ranks
 from attnorm.training.callbacks.graceful_stop import GracefulStop
+from attnorm.training.module import TrainingModule
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes and reads the checkpoints of Lightning as `run.checkpoint` does: whole or not at all, and verified."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
+        """Raises SaveError, naming the file and what survives, if the disk is full or the folder is not writable."""
+        write_checkpoint(Path(path), checkpoint)
+
+    def load_checkpoint(
+        self, path: Any, map_location: Any | None = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """`read_checkpoint`, whatever else is asked for. Forked processes also hand over bare parameters this way."""
+        path = Path(path)
+        with naming_the_intact(path):
+            content = load_verified(path)
+            bare = isinstance(content, dict) and "state_dict" not in content
+            return content if bare else checked_content(content, path)
+
+
+class ResumeState(pl.Callback):
+    """Adds to a checkpoint what Lightning leaves out, so that a resumed run continues exactly.
+
+    Random streams: every rank has a dropout stream of its own. Checkpoints have all of them, and on resuming each rank
+    gets its own back before its first batch.
+
+    Schedulers that watch a metric step after an update, or after an epoch, before the next batch. Lightning leaves out
+    such steps when a run is resumed, because its checkpoints do not have the metrics. So
+    `TrainingModule.lr_scheduler_step` ignores Lightning's calls, and checkpoints have the metrics of the latest
+    validation and whether a step is still to be made.
+
+    record: what a resumed run must agree with (settings, data, tokenizer, number of updates), see `set_record`.
+    """
+
+    def __init__(self, seed: int):
+        self.seed = seed
+        self.saved: dict | None = None  # the streams that are to be put back
+        self.metrics: dict[str, float] = {}  # of the latest validation
+        self.updates = self.epochs = 0  # that have just ended; 0: no step is due
+        self.record: dict[str, Any] = {}
+
+    def set_record(self, settings: dict[str, Any], data: Mapping[str, str], tokenizer: Tokenizer, updates: int) -> None:
+        """The record of this run, which every checkpoint gets."""
+        fingerprint = tokenizer.fingerprint()
+        self.record = {"settings": settings, "data": dict(data), "tokenizer": fingerprint, "updates": updates}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"metrics": dict(self.metrics), "updates": self.updates, "epochs": self.epochs}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.metrics, self.updates, self.epochs = dict(state["metrics"]), state["updates"], state["epochs"]
+
+    def on_save_checkpoint(self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        streams = {"cpu": torch.get_rng_state()}
+        if torch.cuda.is_available():
+            streams["cuda"] = torch.cuda.get_rng_state()
+        checkpoint["random_streams"] = Ranks.present().gather(streams)
+        checkpoint[RECORD] = self.record
+
+    def on_load_checkpoint(self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        streams = checkpoint.get("random_streams", [])
+        self.saved = streams[trainer.global_rank] if trainer.global_rank < len(streams) else None
+
+    def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        torch.manual_seed(self.seed + trainer.global_rank)
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self.step = trainer.global_step
+
+    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
+        if self.saved is not None:
+            torch.set_rng_state(self.saved["cpu"].cpu())
+            if "cuda" in self.saved and torch.cuda.is_available():
+                torch.cuda.set_rng_state(self.saved["cuda"].cpu())
+            self.saved = None
+        for config in trainer.lr_scheduler_configs:
+            count = self.updates if config.interval == "step" else self.epochs
+            if config.reduce_on_plateau and count and count % config.frequency == 0 and config.monitor in self.metrics:
+                scheduler: Any = config.scheduler  # Lightning annotates it without the argument
+                scheduler.step(self.metrics[config.monitor])
+        self.updates = self.epochs = 0
+
+    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
+        if trainer.global_step > self.step:
+            self.step = self.updates = trainer.global_step
+            is_last = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
+            self.epochs = trainer.current_epoch + 1 if is_last else 0
+
+    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if not trainer.sanity_checking:
+            self.metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+
+    def check(self, checkpoint: Path, module: TrainingModule) -> None:
+        """Raises ConfigError if the data, the tokenizer, the learning rates or the parameters are not those of the
+        checkpoint's run."""
+        content = read_resumable(checkpoint)
+        before, step, problems = content[RECORD], content["global_step"], []
+        for split, fingerprint in self.record["data"].items():
+            if before["data"].get(split) != fingerprint:
+                problems.append(f"data: the {split} split differs from that of the run being resumed")
+        if before["tokenizer"] != self.record["tokenizer"]:
+            problems.append("tokenizer: it differs from that of the run being resumed")
+        updates, planned = self.record["updates"], before["updates"]
+        if step > updates:
+            problems.append(f"ckpt_path={checkpoint}: it is from update {step:,}, but this run ends after {updates:,}")
+        elif planned != updates and not same_rates(module.optimization, updates, planned, step):
+            problems.append(
+                f"scheduler: a run of {updates:,} updates would have had other learning rates before update "
+                f"{step:,} than the run being resumed, which was planned for {planned:,}; only a schedule that "
+                "does not depend on the length of the run can be extended, such as scheduler=constant"
+            )
+        if problems:
+            raise ConfigError(with_advice(problems, checkpoint))
+        check_fit(module.model, content, checkpoint)
+
+
+def same_rates(optimization: Optimization, updates: int, planned: int, count: int) -> bool:
+    """Whether a run has the same learning rates in its first `count` updates, whichever of two lengths it has."""
+    if not optimization.depends_on_length:
+        return True
+    return optimization.learning_rates(updates, count) == optimization.learning_rates(planned, count)
 
 
 class Checkpoints(Checkpoint):
@@ -36,7 +176,6 @@ class Checkpoints(Checkpoint):
         self.count, self.seconds = 0, 0.0
         self.step = self.saved_step = 0
         self.saved_at = 0.0
-        self.has_started = False
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": [list(entry) for entry in self.best]}
@@ -45,21 +184,14 @@ class Checkpoints(Checkpoint):
         self.best = [list(entry) for entry in state["best"]]
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self.has_started = True
         self.step, self.saved_step, self.saved_at = trainer.global_step, trainer.global_step, time.monotonic()
         if trainer.ckpt_path is None:
             self._save(trainer)
-        else:
-            self._restore_best(trainer)
 
     def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
         # Lightning decides by a count of its own which updates it logs. In a run that is resumed from the checkpoint
         # before its first update, this count is one too high.
         trainer.fit_loop.epoch_loop._batches_that_stepped = trainer.global_step
-
-    def on_fit_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        if trainer.ckpt_path is not None and not self.has_started:  # without an update left, training does not start
-            self._restore_best(trainer)
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
         if trainer.global_step == self.step:
@@ -114,10 +246,6 @@ class Checkpoints(Checkpoint):
         self.count, self.seconds = self.count + 1, self.seconds + time.perf_counter() - started
         self.saved_step, self.saved_at = trainer.global_step, time.monotonic()
 
-    def _restore_best(self, trainer: pl.Trainer) -> None:
-        if trainer.is_global_zero:
-            restore_best(self.folder, [int(step) for _, step in self.best])
-
     def _insert(self, value: float, step: int) -> int | None:
         """Inserts a validation into `best` and returns its position, or None if it is not among the best."""
         sign = 1 if self.mode == "max" else -1
@@ -129,26 +257,6 @@ class Checkpoints(Checkpoint):
         self.best.insert(position, [value, step])
         del self.best[self.settings.keep_best :]
         return position
-
-
-def restore_best(folder: Path, steps: list[int]) -> None:
-    """Makes best.ckpt, best_2.ckpt, ... the checkpoints of these updates, as far as the folder has them.
-
-    A run that was killed between saving last.ckpt and copying it has them under other names.
-    """
-    by_step: dict[int, Path] = {}
-    for path in [folder / f"{LAST}.ckpt", *sorted(folder.glob("best*.ckpt"))]:
-        try:
-            by_step[read_checkpoint(path)["global_step"]] = path
-        except CheckpointError:
-            continue  # a damaged file is not copied
-    moves = [(by_step[step], best_file(folder, position)) for position, step in enumerate(steps) if step in by_step]
-    moves = [(source, target) for source, target in moves if source != target]
-    aside = [target.with_name(f"{target.name}.moving{UNFINISHED}") for _, target in moves]
-    for (source, _), copy in zip(moves, aside, strict=True):  # first all copies, since targets may be sources
-        replace_by_copy(source, copy)
-    for (_, target), copy in zip(moves, aside, strict=True):
-        copy.replace(target)
 
 
 def validates_now(trainer: pl.Trainer) -> bool:

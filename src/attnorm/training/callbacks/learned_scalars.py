@@ -11,7 +11,6 @@ from attnorm.attention.transfer import on_cpu
 from attnorm.models.recording import layer_label, stacks_of
 from attnorm.optim import with_hooks
 from attnorm.run.tables import COLUMNS
-from attnorm.run.writing import RunWriter
 from attnorm.schema import Count
 from attnorm.training.callbacks.attention_stats import EveryNSteps, log_now
 from attnorm.training.module import TrainingModule
@@ -37,17 +36,15 @@ class LearnedScalars(EveryNSteps):
     """
 
     def __init__(self, run_folder: Path, every_n_steps: Count = 10):
-        super().__init__(every_n_steps)
-        self.run = RunWriter(run_folder)
+        super().__init__(run_folder, every_n_steps)
 
     def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         assert isinstance(module, TrainingModule)
-        names = learned_scalars(module.model)
-        self.tables = {name: self.run.continued(name) for name in names}
+        self.files = list(learned_scalars(module.model))
         for logger in trainer.loggers:
-            if names and hasattr(logger, "log_charts"):  # of `RunLogger`
-                logger.log_charts(list(names))
-        self.start(trainer, module, self.tables.values())
+            if self.files and hasattr(logger, "log_charts"):  # of `RunLogger`
+                logger.log_charts(self.files)
+        super().on_fit_start(trainer, module)
 
     def on_step(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         assert isinstance(module, TrainingModule)

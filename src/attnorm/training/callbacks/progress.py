@@ -59,13 +59,9 @@ class Progress(pl.Callback):
         for label, line in list(samples[0].items())[1:]:
             console.print(f"[dim]{label:>18}[/] {escape(line)}")
 
-    def on_train_end(self, *_: object) -> None:
-        self._stop()
-
-    def on_exception(self, *_: object) -> None:
-        self._stop()
-
-    def _stop(self) -> None:
+    def _stop(self, *_: object) -> None:
         if self.bar is not None:
             self.bar.stop()
             self.bar = None
+
+    on_train_end = on_exception = _stop  # type: ignore[assignment]

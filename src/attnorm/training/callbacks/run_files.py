@@ -1,58 +1,132 @@
-"""Files of a run folder that are kept up to date during training: progress.json and environment.json."""
+"""What a run records of itself: environment.json, progress.json and summary.json."""
 
+import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 import pytorch_lightning as pl
 
 from attnorm.attention.linear import kernels
+from attnorm.errors import Interrupted
+from attnorm.run.folder import RunState
 from attnorm.run.writing import RunWriter
+from attnorm.spec.settings import ResolvedConfig
+from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.compiled import CompiledModel
+from attnorm.training.environment import describe_environment, peak_memory
+from attnorm.training.module import TrainingModule
+from attnorm.training.processes import is_first_rank
 
+log = logging.getLogger(__name__)
 SECONDS = 2.0  # between two writes of progress.json
 
 
-class ProgressFile(pl.Callback):
-    """Writes progress.json, how far a run is, at most every two seconds and after every validation.
+class RunFiles(pl.Callback):
+    """Writes the records of a run, on the first rank, from `begin` on. It is used both as a context manager around the
+    whole run and as a callback of its trainer.
 
-    Its entries are `phase` ("training", or "decoding" while the best model is scored), `step` and `updates` (made and
+    environment.json is written by `begin`. When training ends for any reason, it gets `attention_kernels`, the outcome
+    of each self-check (see `attnorm.attention.linear.kernels.self_checks`), and with run.compile=true `compile` (see
+    `CompiledModel.facts`).
+
+    progress.json says how far the run is. It is written at most every two seconds and after every validation. Its
+    entries are `phase` ("training", or "decoding" while the best model is scored), `step` and `updates` (made and
     planned), `monitor` (the metric that the task monitors), `value` and `best_value` (of the latest validation and of
     the best one, or null), `wall_seconds` (of all parts of the run so far), and `seconds_left` (an estimate from the
     speed so far, validations included, or null).
 
-    wall_seconds: a function that returns the wall time so far.
+    summary.json has the values of `summary`, and is written when the context ends. Its `state` is finished, interrupted
+    (by a signal or a time limit) or failed. Whatever ends the context early (an exception, a signal) is recorded as
+    `why` before it is raised again. `wall_seconds` includes the parts of a run that was resumed in its folder; of a
+    part that was killed, what progress.json recorded.
     """
 
-    def __init__(self, run: RunWriter, monitor: str, mode: str, wall_seconds: Callable[[], float]):
-        self.run, self.monitor, self.wall_seconds = run, monitor, wall_seconds
-        self.better = max if mode == "max" else min
+    def __init__(self, run: RunWriter, throughput: Throughput, **values: Any):
+        self.run, self.throughput = run, throughput
+        self.summary: dict[str, Any] = {**values, "state": RunState.FAILED}
+        self.started, self.earlier, self.has_begun = time.perf_counter(), 0.0, False
         self.value: float | None = None
         self.best: float | None = None
-        self.written_at = 0.0
-        self.phase = "training"
+        self.phase, self.written_at = "training", 0.0
+
+    # the run
+
+    def __enter__(self) -> "RunFiles":
+        recorded = (self.run.record(stem).get("wall_seconds") for stem in ("summary", "progress"))
+        self.earlier = max((seconds for seconds in recorded if isinstance(seconds, (int, float))), default=0.0)
+        return self
+
+    def begin(self, cfg: ResolvedConfig, overrides: Sequence[str]) -> None:
+        """Writes the settings and the environment, and removes the summary of the part of the run that is resumed.
+        Before that, nothing is written."""
+        self.has_begun = True
+        if is_first_rank():
+            self.run.forget("summary")
+            facts = {"attention": cfg.label, "overrides": list(overrides)}
+            self.run.start(cfg, describe_environment() | facts)
+
+    def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> None:
+        if not self.has_begun:
+            return
+        if error is not None:
+            stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
+            state = RunState.INTERRUPTED if stopped else RunState.FAILED
+            self.summary.update(state=state, why=f"{type(error).__name__}: {error}")
+        self.summary.update({"tokens_per_second": None} | self.throughput.totals())
+        try:
+            if is_first_rank():
+                self._write_summary()
+        except OSError as failure:  # the disk is full, say, which has probably ended the run as well
+            if error is None:
+                raise
+            log.warning("could not write the summary of %s: %s", self.run.folder, failure)
+
+    def fail(self, why: str) -> None:
+        """Records, at once, that the run has failed; for a process that is about to be ended.
+
+        Nothing is read from the device, which may hang. Another rank writes the file for the first one if that one died
+        or hung before it could.
+        """
+        self.summary.update(state=RunState.FAILED, why=why)
+        if is_first_rank() or not self.run.record("summary"):
+            self._write_summary()
+
+    def wall_seconds(self) -> float:
+        """The wall time of all parts of the run so far."""
+        return round(self.earlier + time.perf_counter() - self.started, 1)
+
+    def _write_summary(self) -> None:
+        self.summary.update(peak_memory=peak_memory(), wall_seconds=self.wall_seconds())
+        self.run.write("summary", self.summary)
+
+    # the trainer
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self.started_at, self.first_step = time.monotonic(), trainer.global_step
         self.updates = trainer.datamodule.num_training_steps()  # type: ignore[attr-defined]  # set by Lightning
-        self._write(trainer)
+        self._write_progress(trainer)
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: object) -> None:
         if time.monotonic() - self.written_at >= SECONDS:
-            self._write(trainer)
+            self._write_progress(trainer)
 
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if trainer.sanity_checking:
             return
-        value = float(trainer.callback_metrics.get(self.monitor, math.nan))
+        assert isinstance(module, TrainingModule)
+        task = module.task_module
+        value = float(trainer.callback_metrics.get(task.monitor, math.nan))
         self.value = value if math.isfinite(value) else None  # JSON has no NaN
-        self.best = self.better((value for value in (self.best, self.value) if value is not None), default=None)
-        self._write(trainer)
+        known = [each for each in (self.best, self.value) if each is not None]
+        self.best = (max if task.mode == "max" else min)(known, default=None)
+        self._write_progress(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self.phase = "decoding"
-        self._write(trainer)
+        self._write_progress(trainer)
 
     def state_dict(self) -> dict[str, float | None]:
         return {"value": self.value, "best": self.best}
@@ -60,9 +134,17 @@ class ProgressFile(pl.Callback):
     def load_state_dict(self, state: dict[str, float | None]) -> None:
         self.value, self.best = state["value"], state["best"]
 
-    def _write(self, trainer: pl.Trainer) -> None:
+    def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
+        self._complete_environment(trainer)
+
+    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
+        with suppress(OSError):  # such as a full disk, which has probably ended the run
+            self._complete_environment(trainer)
+
+    def _write_progress(self, trainer: pl.Trainer) -> None:
         if not trainer.is_global_zero:
             return
+        module: Any = trainer.lightning_module
         self.written_at, step = time.monotonic(), trainer.global_step
         made = step - self.first_step
         left = (self.written_at - self.started_at) / made * (self.updates - step) if made else None
@@ -70,7 +152,7 @@ class ProgressFile(pl.Callback):
             "phase": self.phase,
             "step": step,
             "updates": self.updates,
-            "monitor": self.monitor,
+            "monitor": module.task_module.monitor,
             "value": self.value,
             "best_value": self.best,
             "wall_seconds": self.wall_seconds(),
@@ -78,25 +160,7 @@ class ProgressFile(pl.Callback):
         }
         self.run.write("progress", content)
 
-
-class EnvironmentRecord(pl.Callback):
-    """Adds to environment.json, when training ends for any reason, on the first rank:
-
-    attention_kernels: the outcome of each self-check, see `attnorm.attention.linear.kernels.self_checks`.
-    compile:           with run.compile=true, see `CompiledModel.facts`.
-    """
-
-    def __init__(self, run: RunWriter):
-        self.run = run
-
-    def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
-        self.write(trainer)
-
-    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
-        with suppress(OSError):  # such as a full disk, which has probably ended the run
-            self.write(trainer)
-
-    def write(self, trainer: pl.Trainer) -> None:
+    def _complete_environment(self, trainer: pl.Trainer) -> None:
         if not trainer.is_global_zero or not self.run.exists:
             return
         facts: dict[str, object] = {"attention_kernels": kernels.self_checks()}

@@ -1,15 +1,20 @@
-"""How fast a run trains: tokens per second, padding, time spent waiting for data, and use of the device."""
+"""How fast a run trains (tokens per second, padding, waiting for data, use of the device), and what an update costs."""
 
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytorch_lightning as pl
+import torch
 from torch import Tensor
 
 from attnorm.data.loader import ResumableLoader
+from attnorm.run.writing import RunWriter
+from attnorm.schema import WholeNumber
 from attnorm.training.callbacks.attention_stats import log_now
 from attnorm.training.flops import flops_per_token, peak_flops
 from attnorm.training.module import TrainingModule
+from attnorm.training.processes import is_first_rank
 
 TIMING_COLUMNS = ("train/tokens_per_second", "train/data_wait_share", "train/mfu")  # differ between two equal runs
 
@@ -95,18 +100,6 @@ class Throughput(pl.Callback):
             log_now(trainer, {f"train/{name}": value for name, value in values.items()})
             self.logged = self.total
 
-    def on_validation_start(self, *_: Any) -> None:
-        self._pause()
-
-    def on_save_checkpoint(self, *_: Any) -> None:
-        self._pause()
-
-    def on_train_end(self, *_: Any) -> None:
-        self._pause()
-
-    def on_exception(self, *_: Any) -> None:
-        self._pause()
-
     def _tick(self) -> None:
         """Adds the time since the last call while the clock runs."""
         if self.since is not None:
@@ -114,9 +107,11 @@ class Throughput(pl.Callback):
             self.total = self.total._replace(seconds=self.total.seconds + now - self.since)
             self.since = now
 
-    def _pause(self) -> None:
+    def _pause(self, *_: Any) -> None:
         self._tick()
         self.since = None
+
+    on_validation_start = on_save_checkpoint = on_train_end = on_exception = _pause  # type: ignore[assignment]
 
     def values(self, amounts: Amounts) -> dict[str, float]:
         """The four values, without those that are unknown."""
@@ -136,6 +131,57 @@ class Throughput(pl.Callback):
         """The values over the whole process, rounded, for summary.json; empty before the first pause."""
         digits = {"tokens_per_second": 1, "padding_share": 4, "data_wait_share": 4, "mfu": 6}
         return {name: round(value, digits[name]) for name, value in self.values(self.total).items()}
+
+
+class UpdateCost(pl.Callback):
+    """Measures the cost of an update, for sweeps that give every arm the same budget.
+
+    It writes cost.json: the mean cost of an update over all updates of the run except the first `warmup` ones.
+
+    seconds: on a CPU, the time that all threads of the process compute; it does not depend on what else the machine
+             does. On a GPU, the wall time, with the device synchronized before and after.
+    flops:   `flops_per_token` times the tokens of these updates. Matrix products only; null if there are none.
+    updates: the number of updates that were counted. device: "cpu" or "gpu".
+    """
+
+    def __init__(self, run_folder: Path, warmup: WholeNumber = 5):
+        self.run, self.warmup = RunWriter(run_folder), warmup
+        self.tokens: Tensor | float = 0.0
+        self.started: float | None = None  # None: warming up
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        assert isinstance(module, TrainingModule)
+        self.updates = trainer.datamodule.num_training_steps()  # type: ignore[attr-defined]  # set by Lightning
+        self.flops = flops_per_token(module.task_module, loader_of(trainer))
+        if not self.warmup:
+            self.started = clock(module.device)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, index: int
+    ) -> None:
+        assert isinstance(module, TrainingModule)
+        if self.started is None:
+            if trainer.global_step == self.warmup:
+                self.started = clock(module.device)
+            return
+        self.tokens = self.tokens + module.task_module.tokens(batch)
+        if trainer.global_step == self.updates and is_first_rank():
+            counted = self.updates - self.warmup
+            cost = {
+                "seconds": (clock(module.device) - self.started) / counted,
+                "flops": None if self.flops is None else self.flops * float(self.tokens) / counted,
+                "updates": counted,
+                "device": "gpu" if module.device.type == "cuda" else "cpu",
+            }
+            self.run.write("cost", cost)
+
+
+def clock(device: torch.device) -> float:
+    """Seconds of CPU time of all threads of this process; on a GPU, of wall time after all work is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        return time.perf_counter()
+    return time.process_time()
 
 
 def loader_of(trainer: pl.Trainer) -> ResumableLoader:

@@ -18,7 +18,7 @@ import pytorch_lightning as pl
 from attnorm import progress
 from attnorm.errors import Interrupted
 from attnorm.tasks.ranks import Ranks
-from attnorm.training.peers import LAUNCHER, Peers, die_with_parent, was_launched
+from attnorm.training.processes import LAUNCHER, Peers, die_with_parent, was_launched
 
 FOLDER = "stacks"
 SLOW = 10  # times the limit, while the run compiles, validates, saves or scores
@@ -26,6 +26,15 @@ FIRST_BATCHES = 10  # that count as compiling
 DUMP = signal.SIGRTMIN + 5  # makes a process write its stacks; libraries use the signals that have names
 GRACE = 5.0  # seconds that the other processes have to write their stacks, or to fail by themselves
 TICK = 1.0  # seconds between two looks
+
+
+def _doing(activity: str) -> Callable[..., None]:
+    """A hook of the watchdog: the process has begun to do something that may be slow."""
+
+    def hook(watchdog: "Watchdog", *_: object) -> None:
+        watchdog.allow(activity, slow=True)
+
+    return hook
 
 
 class Watchdog(pl.Callback):
@@ -110,11 +119,10 @@ class Watchdog(pl.Callback):
             self.thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
             self.thread.start()
 
-    def on_fit_start(self, *_: object) -> None:
-        self.allow("starting", slow=True)
-
-    def on_train_start(self, *_: object) -> None:
-        self.allow("starting", slow=True)
+    on_fit_start = on_train_start = _doing("starting")
+    on_validation_start = on_validation_batch_end = on_validation_end = _doing("validating")
+    on_save_checkpoint = _doing("saving")
+    on_train_end = _doing("ending")
 
     def on_train_batch_start(self, *_: object) -> None:
         self.allow("training", slow=self.batches < FIRST_BATCHES)
@@ -122,21 +130,6 @@ class Watchdog(pl.Callback):
     def on_train_batch_end(self, *_: object) -> None:
         self.batches += 1
         self.allow("training", slow=self.batches < FIRST_BATCHES)
-
-    def on_validation_start(self, *_: object) -> None:
-        self.allow("validating", slow=True)
-
-    def on_validation_batch_end(self, *_: object) -> None:
-        self.allow("validating", slow=True)
-
-    def on_validation_end(self, *_: object) -> None:
-        self.allow("validating", slow=True)
-
-    def on_save_checkpoint(self, *_: object) -> None:
-        self.allow("saving", slow=True)
-
-    def on_train_end(self, *_: object) -> None:
-        self.allow("ending", slow=True)
 
     def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, error: BaseException) -> None:
         self._record(error)

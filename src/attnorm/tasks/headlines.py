@@ -13,8 +13,8 @@ from attnorm.data.sources.base import PAIRS, Source
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import RunError
 from attnorm.spec.settings import ResolvedConfig
-from attnorm.tasks.headlines.rouge import METRICS, SAMPLE, Rouge, Words, lead, means, rouge_line, words_for
-from attnorm.tasks.seq2seq.base import Seq2SeqModule, Seq2SeqTask, Seq2SeqTaskConfig, TextScores
+from attnorm.tasks.rouge import METRICS, SAMPLE, Rouge, Words, lead, means, rouge_line, words_for
+from attnorm.tasks.seq2seq import Seq2SeqModule, Seq2SeqTask, Seq2SeqTaskConfig, TextScores
 
 FILE = "rouge.json"
 

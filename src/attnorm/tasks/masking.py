@@ -22,7 +22,7 @@ from attnorm.data.sampler import MicroBatch
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError
 from attnorm.schema import NonNegative, Probability
-from attnorm.tasks.collator import Collator
+from attnorm.tasks.module import Collator
 
 _TRIES = 16  # random positions tried for a span before all remaining positions are listed
 

@@ -13,8 +13,8 @@ from attnorm.data.sampler import MicroBatch
 from attnorm.data.sentences import split_sentences
 from attnorm.data.sources.passages import PASSAGES
 from attnorm.data.tokenizers.base import Tokenizer
-from attnorm.tasks.collator import Collator
 from attnorm.tasks.labels import LabelFeaturizer, LabelModule, LabelTask
+from attnorm.tasks.module import Collator
 from attnorm.tasks.task import Tokens
 
 
@@ -80,9 +80,7 @@ class DocumentCollator(Collator):
 class DocumentModule(LabelModule):
     """Cross-entropy over the labels of documents; accuracy."""
 
-    def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Scores (B, labels)."""
-        return self.model(batch["ids"], batch["sentences"]).float()
+    inputs = ("ids", "sentences")
 
 
 class DocumentTask(LabelTask):

@@ -2,8 +2,9 @@
 
 import traceback
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor
@@ -27,64 +28,54 @@ class NotEnoughMemory(UserError, MemoryError):
 class OutOfMemory:
     """Turns an out-of-memory error into NotEnoughMemory, with the original error as its cause.
 
-    It is used as a context manager around training and scoring; in training it is also a callback of the trainer, from
-    which it knows the step (`training.train.MemoryCallback`). A Linux kernel that kills the process for its use of
-    memory leaves nothing to turn: such a run is found as killed, see `RunState`.
+    It is a context manager around training and scoring. A Linux kernel that kills the process for its use of memory
+    leaves nothing to turn: such a run is found as killed, see `RunState`.
 
-    cfg: the configuration of the run.
+    cfg:     the configuration of the run.
+    trainer: that of a run that trains, for the step; set once there is one.
+    phase:   "training", "validation" or "scoring", from the traceback of the error.
     """
 
     def __init__(self, cfg: ResolvedConfig):
-        self.cfg = cfg
+        self.cfg, self.phase = cfg, "scoring"
         self.trainer: Trainer | None = None
-        self.phase = "scoring"
-
-    def on_train_start(self, trainer: "Trainer", *_: Any) -> None:
-        self.trainer, self.phase = trainer, "training"
-
-    def on_validation_start(self, trainer: "Trainer", *_: Any) -> None:
-        self.trainer, self.phase = trainer, "validation"
-
-    def on_validation_end(self, *_: Any) -> None:
-        self.phase = "training"
-
-    def on_train_end(self, *_: Any) -> None:
-        self.phase = "scoring"
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, where: TracebackType | None) -> None:
         if error is not None and is_out_of_memory(error):
+            files = {Path(frame.f_code.co_filename).name for frame, _ in traceback.walk_tb(where)}  # of Lightning
+            in_fit = "training" if "fit_loop.py" in files else "scoring"
+            self.phase = "validation" if "evaluation_loop.py" in files else in_fit
             raise NotEnoughMemory(self.message(batch_in(where))) from error
 
     def message(self, batch: Mapping[str, Tensor]) -> str:
         """What happened, with the largest batch that is known, and what to change."""
-        step = f" at step {self.trainer.global_step + (self.phase == 'training')}" if self.trainer else ""
+        step = ""
+        if self.trainer is not None and self.phase != "scoring":
+            step = f" at step {self.trainer.global_step + (self.phase == 'training')}"
         peak = ", ".join(f"{name.removesuffix('_mb')} {value:,.0f} MB" for name, value in peak_memory().items())
         size = f" The batch has {size_of(batch)}." if batch else ""
         advice = "; or ".join(self.remedies())
         return f"out of memory during {self.phase}{step}.{size} Peak memory: {peak}. Try {advice}."
 
-    def remedies(self) -> list[str]:
+    def remedies(self) -> Iterator[str]:
         """What needs less memory, the changes that keep the results first."""
-        if self.phase == "training":
-            return [*self._in_training(), "a smaller data.batch_tokens (which changes the training)"]
-        return [*self._in_evaluation(), "a smaller data.batch_tokens"]
-
-    def _in_training(self) -> Iterator[str]:
-        yield f"trainer.accumulate_grad_batches={2 * self.cfg.trainer.accumulate_grad_batches} (same result)"
-        if getattr(self.cfg.model, "attention_dropout", 0):
+        cfg, beam = self.cfg, getattr(self.cfg.groups.get("decoding"), "beam_size", 1)
+        if self.phase != "training":
+            if self.phase == "scoring" and beam > 1:
+                yield f"a smaller decoding.beam_size (now {beam})"
+            yield "a smaller data.batch_tokens"
+            return
+        yield f"trainer.accumulate_grad_batches={2 * cfg.trainer.accumulate_grad_batches} (same result)"
+        if getattr(cfg.model, "attention_dropout", 0):
             yield "model.attention_dropout=0 (otherwise all attention weights are kept)"
         if self.trainer and (tables := normalizers_with_tables(self.trainer.lightning_module)):
             yield f"another normalizer than {', '.join(tables)}, which keeps all attention weights"
-        if str(self.cfg.trainer.precision).startswith("32"):
+        if str(cfg.trainer.precision).startswith("32"):
             yield "trainer.precision=bf16-mixed"
-
-    def _in_evaluation(self) -> Iterator[str]:
-        beam = getattr(self.cfg.groups.get("decoding"), "beam_size", 1)
-        if self.phase == "scoring" and beam > 1:
-            yield f"a smaller decoding.beam_size (now {beam})"
+        yield "a smaller data.batch_tokens (which changes the training)"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -122,4 +113,4 @@ TOKENS = ("source", "target", "ids")  # tensors of token ids in the batches of t
 def normalizers_with_tables(model: torch.nn.Module) -> list[str]:
     """The normalizers of a model that always compute the whole table of attention weights."""
     kinds = {type(layer.normalizer) for layer in attention_layers(model).values()}
-    return sorted(kind.__name__ for kind in kinds if kind.attend is Normalizer.attend)
+    return sorted(kind.__name__ for kind in kinds if kind.attend is Normalizer.attend and not kind.has_fast_form)

@@ -15,8 +15,8 @@ from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError
 from attnorm.models.heads import Classifier
 from attnorm.tasks.bert import EncoderTask
-from attnorm.tasks.collator import Collator
 from attnorm.tasks.labels import LabelFeaturizer, LabelModule, with_predictions
+from attnorm.tasks.module import Collator
 from attnorm.tasks.results import Results
 
 
@@ -92,9 +92,7 @@ class ClassificationModule(LabelModule):
     texts: the validation split, with the columns text, second and label. labels: the names of the labels, by number.
     """
 
-    def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Scores (B, labels)."""
-        return self.model(batch["ids"], batch["types"]).float()
+    inputs = ("ids", "types")
 
 
 class ClassificationTask(EncoderTask):

@@ -14,9 +14,9 @@ from attnorm.data.preprocess import Split
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError, Problem
-from attnorm.tasks.collator import Collator
-from attnorm.tasks.input_hashes import hash_of, hash_of_image
 from attnorm.tasks.labels import LabelFeaturizer, LabelModule, LabelTask
+from attnorm.tasks.module import Collator
+from attnorm.tasks.results import hash_of, hash_of_image
 from attnorm.tasks.task import Tokens
 
 BRIGHTEST = 255

@@ -19,9 +19,8 @@ from attnorm.models.generation import Decoding, generate
 from attnorm.progress import tracked
 from attnorm.schema import Share
 from attnorm.tasks.module import Loss, TaskModule, sums_per_row
+from attnorm.tasks.pairs import PairCollator, PairFeaturizer, real_targets, special_tokens, target_logits, write_texts
 from attnorm.tasks.results import CorpusMetric, Predictions, Results
-from attnorm.tasks.seq2seq.features import PairCollator, PairFeaturizer
-from attnorm.tasks.seq2seq.generate import real_targets, special_tokens, target_logits, write_texts
 from attnorm.tasks.task import Task, TaskConfig, Tokens
 
 
@@ -54,7 +53,7 @@ class Seq2SeqModule(TaskModule):
         max_length: int,
     ):
         super().__init__(model, tokenizer)
-        self.validation, self.scorer, self.scored_pairs = validation, scorer, scored_pairs
+        self.validation, self.scorer, self.scored_rows = validation, scorer, scored_pairs
         self.label_smoothing = label_smoothing
         self.special = special_tokens(tokenizer)
         self.greedy = Decoding(max_length=max_length)
@@ -80,9 +79,12 @@ class Seq2SeqModule(TaskModule):
         rows, loss = on_cpu(batch["rows"], F.cross_entropy(logits, labels, reduction="sum"))
         self.add(loss=loss.item(), tokens=len(labels))
         if self.keep_examples:
-            losses, real = F.cross_entropy(logits, labels, reduction="none"), real_targets(self.model, batch)
+            losses, real = (
+                F.cross_entropy(logits, labels, reduction="none"),
+                real_targets(batch["target"], self.special.pad),
+            )
             self.record(rows, loss_sum=sums_per_row(losses, real), n_tokens=real.sum(1))
-        [scored] = (rows < self.scored_pairs).nonzero(as_tuple=True)
+        [scored] = (rows < self.scored_rows).nonzero(as_tuple=True)
         if len(scored):
             source = batch["source"][scored.to(logits.device, non_blocking=True)]
             written = generate(self.model, source, self.special, self.greedy)
@@ -150,17 +152,87 @@ class TextScores:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
-class Seq2SeqTask(Task):
-    """Pairs of texts and an encoder-decoder. A subclass implements `module` and `text_scores`.
+class WritingTask(Task):
+    """A task whose models write a text for each row. A subclass implements `module`, `write_split` and `text_scores`.
 
-    names: what the two texts of a pair are called, in the plural.
+    names:       what a row and such a text are called, in the plural.
+    reads_texts: whether a row is what the model reads, and not its name, such as the id of an image.
     """
 
-    Config: ClassVar[type[TaskConfig]] = Seq2SeqTaskConfig
     groups: ClassVar[dict[str, type]] = {"decoding": Decoding}
-    interface, unit = "seq2seq", "pairs"
     scoring: ClassVar[tuple[str, ...]] = ("decoding",)
     names: ClassVar[tuple[str, str]] = ("sources", "targets")
+    reads_texts: ClassVar[bool] = True
+
+    def decoding(self) -> Decoding:
+        """The decoding options of the final texts."""
+        return self.group("decoding")
+
+    def rows_of(self, split: Split) -> tuple[list[str], list]:
+        """The rows of a split as they are shown, and their references."""
+        sources, targets = (list(split.texts[column]) for column in self.schema.columns)
+        return sources, targets
+
+    def write_split(self, model: Any, split: Split, progress: Callable) -> list[str]:
+        """One text for each row of a split. `progress` wraps the list of batches."""
+        raise NotImplementedError
+
+    def text_scores(self, module: Any, split: Split, texts: list[str]) -> TextScores:
+        """The scores of the texts that a model has written for all rows of a split."""
+        raise NotImplementedError
+
+    def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
+        """Problems with the lengths of the texts that a model may generate."""
+        decoding, model = self.decoding(), self.cfg.model
+        if is_valid("decoding.max_length", "model.max_target") and decoding.max_length >= model.max_target:
+            message = f"must be below model.max_target={model.max_target}, because the begin token takes a position"
+            yield Problem("decoding.max_length", message, decoding.max_length)
+        if is_valid("decoding.min_length", "decoding.max_length") and decoding.min_length > decoding.max_length:
+            message = f"must be at most decoding.max_length={decoding.max_length}"
+            yield Problem("decoding.min_length", message, decoding.min_length)
+
+    def score(self, module: Any, split: Split) -> Results:
+        """Loss, and the scores of the texts that the model writes for the whole split, with the options `decoding`."""
+        module.scored_rows = 0  # greedy texts are for monitoring only
+        loss, what = self.evaluate(module, split)["loss"], self.names[1]
+        started = time.perf_counter()
+        texts = self.write_split(module.model, split, lambda items: tracked(items, f"{split.name} {what}"))
+        seconds = time.perf_counter() - started
+        scores, (rows, targets) = self.text_scores(module, split, texts), self.rows_of(split)
+        return Results(
+            split.name,
+            self.unit,
+            len(texts),
+            {**scores.metrics, "loss": loss},
+            baselines=scores.baselines,
+            note=scores.note,
+            settings={name: value for name, value in vars(self.decoding()).items() if value is not None},
+            files={".txt": "\n".join(texts) + "\n"},
+            predictions=Predictions(
+                self.example_ids(split, range(len(texts))),
+                targets,
+                texts,
+                scores.examples,
+                module.examples["loss_sum"],
+                module.examples["n_tokens"],
+                statistics=scores.statistics,
+                corpus_metrics=scores.corpus_metrics,
+                inputs=rows if self.reads_texts else None,
+            ),
+            samples=list(map(module.sample, rows, targets, texts)),
+            extra={
+                **scores.extra,
+                f"{what}_per_second": round(len(texts) / seconds, 1),
+                "seconds": round(seconds, 1),
+            },
+        )
+
+
+class Seq2SeqTask(WritingTask):
+    """Pairs of texts and an encoder-decoder. A subclass implements `module` and `text_scores`."""
+
+    Config: ClassVar[type[TaskConfig]] = Seq2SeqTaskConfig
+    interface, unit = "seq2seq", "pairs"
 
     def featurizer(self) -> PairFeaturizer:
         model = self.cfg.model
@@ -175,12 +247,11 @@ class Seq2SeqTask(Task):
         tokenizer = split.tokenizer
         return PairCollator(split.rows, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
 
-    def decoding(self) -> Decoding:
-        """The decoding options of the final texts."""
-        return self.group("decoding")
-
     def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
         return self.write(model, tokenizer, cut(tokenizer.encode(texts), self.cfg.model.max_source - 1)[0])
+
+    def write_split(self, model: Any, split: Split, progress: Callable) -> list[str]:
+        return self.write(model, split.tokenizer, split.rows["source"], progress)
 
     def write(
         self, model: Any, tokenizer: Tokenizer, sources: Sequence[list[int]], progress: Callable = iter
@@ -188,48 +259,6 @@ class Seq2SeqTask(Task):
         """One text for each source, token ids without special tokens. `progress` wraps the list of batches."""
         with self.while_decoding(model):
             return write_texts(model, tokenizer, sources, self.decoding(), self.cfg.data.batch_tokens, progress)
-
-    def text_scores(self, module: Any, split: Split, texts: list[str]) -> TextScores:
-        """The scores of the texts that a model has written for all sources of a split."""
-        raise NotImplementedError
-
-    def score(self, module: Seq2SeqModule, split: Split) -> Results:
-        """Loss, and the scores of the texts that the model writes for the whole split, with the options `decoding`."""
-        module.scored_pairs = 0  # greedy texts are for monitoring only
-        loss, what = self.evaluate(module, split)["loss"], self.names[1]
-        started = time.perf_counter()
-        sources = split.rows["source"]
-        texts = self.write(module.model, split.tokenizer, sources, lambda items: tracked(items, f"{split.name} {what}"))
-        seconds = time.perf_counter() - started
-        scores = self.text_scores(module, split, texts)
-        sources, targets = (list(split.texts[column]) for column in self.schema.columns)
-        return Results(
-            split.name,
-            self.unit,
-            len(texts),
-            {**scores.metrics, "loss": loss},
-            baselines=scores.baselines,
-            note=scores.note,
-            settings={name: value for name, value in vars(self.decoding()).items() if value is not None},
-            files={".txt": "\n".join(texts) + "\n"},
-            predictions=Predictions(
-                range(len(texts)),
-                targets,
-                texts,
-                scores.examples,
-                module.examples["loss_sum"],
-                module.examples["n_tokens"],
-                statistics=scores.statistics,
-                corpus_metrics=scores.corpus_metrics,
-                inputs=sources,
-            ),
-            samples=list(map(module.sample, sources, targets, texts)),
-            extra={
-                **scores.extra,
-                f"{what}_per_second": round(len(texts) / seconds, 1),
-                "seconds": round(seconds, 1),
-            },
-        )
 
     def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
         """The model reads the source and the target that it has generated."""
@@ -248,18 +277,8 @@ class Seq2SeqTask(Task):
         return (torch.tensor([source]), torch.tensor([target])), tokens
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
+        yield from super().problems(is_valid)
         model = self.cfg.model
-        yield from length_problems(self.decoding(), model, is_valid)
         if is_valid("data.batch_tokens", "model.max_source", "model.max_target"):
             longest = model.max_source + model.max_target
             yield from self.budget_problems(longest, "the tokens of the longest possible pair")
-
-
-def length_problems(decoding: Decoding, model: Any, is_valid: Callable[..., bool]) -> Iterator[Problem]:
-    """Problems with the lengths of the texts that a model may generate. is_valid: as in `Task.problems`."""
-    if is_valid("decoding.max_length", "model.max_target") and decoding.max_length >= model.max_target:
-        message = f"must be below model.max_target={model.max_target}, because the begin token takes a position"
-        yield Problem("decoding.max_length", message, decoding.max_length)
-    if is_valid("decoding.min_length", "decoding.max_length") and decoding.min_length > decoding.max_length:
-        message = f"must be at most decoding.max_length={decoding.max_length}"
-        yield Problem("decoding.min_length", message, decoding.min_length)

@@ -1,1 +1,0 @@
-"""Document classification: the label of a document of several sentences."""

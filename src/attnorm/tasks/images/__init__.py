@@ -1,1 +1,0 @@
-"""Image classification: the label of an image from its pixels."""
