@@ -6,6 +6,7 @@ import torch
 
 from attnorm.choices import choices
 from attnorm.data.featurizer import pad
+from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import Source
 from attnorm.models.config import TransformerConfig
 from attnorm.models.generation import SpecialTokens
@@ -88,3 +89,11 @@ def build_source(name: str, **options: object) -> Source:
 def tokenizer_settings(name: str, **options: object) -> dict[str, object]:
     """The settings of the tokenizer of conf/tokenizer/<name>.yaml with these options alone."""
     return {"_target_": choices("tokenizer")[name]["_target_"], **options}
+
+
+def evaluated(task, batches, *parts):
+    """The metrics of a task's module after a validation on these batches, each given by its rows."""
+    task.begin_validation()
+    for rows in parts:
+        task.validation_step(batches[MicroBatch(rows, len(rows))], 0)
+    return task.metrics()

@@ -5,6 +5,7 @@ import math
 import pytest
 import runs
 import torch
+from builders import evaluated
 from tolerance import rounding
 from torch import nn
 
@@ -46,13 +47,6 @@ def made(split):
     plan = {3: [2.0, 0.0, 0.0], 4: [0.0, 0.0, 1.0], 5: [0.0, 0.5, 1.0], 6: [3.0, 3.5, 3.0]}
     task = ClassificationModule(Planned(plan), split.tokenizer, split.texts, LABELS)
     return task, ClassificationCollator(Dataset.from_dict(rows), split.tokenizer.pad_id), plan
-
-
-def evaluated(task, batches, *parts):
-    task.begin_validation()
-    for rows in parts:
-        task.validation_step(batches[MicroBatch(rows, len(rows))], 0)
-    return task.metrics()
 
 
 def nats(scores, label):

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from builders import evaluated
 from datasets import Dataset
 from tolerance import rounding
 from torch import nn
@@ -76,13 +77,6 @@ def plan(task, row, **scores):
     for name, value in scores.items():
         which, _, word = name.partition("_")
         planned[places[word], ["start", "end"].index(which)] = value
-
-
-def evaluated(task, batches, *parts):
-    task.begin_validation()
-    for rows in parts:
-        task.validation_step(batches[MicroBatch(rows, len(rows))], 0)
-    return task.metrics()
 
 
 @pytest.fixture

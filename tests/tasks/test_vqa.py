@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from builders import evaluated
 from datasets import Dataset
 from tolerance import rounding
 from torch import nn
@@ -52,13 +53,6 @@ def made():
     rows, texts = Dataset.from_dict(rows), Dataset.from_dict(texts)
     task = VqaModule(Planned(), SimpleNamespace(pad_id=PAD), texts, ANSWERS)
     return task, VqaCollator(rows, texts, None, PAD, len(ANSWERS))
-
-
-def evaluated(task, batches, *parts):
-    task.begin_validation()
-    for rows in parts:
-        task.validation_step(batches[MicroBatch(rows, len(rows))], 0)
-    return task.metrics()
 
 
 def nats(question):
