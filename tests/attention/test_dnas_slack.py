@@ -158,7 +158,7 @@ def test_the_memory_linear_path_equals_the_weights_times_values(variant, n, m, m
         assert memory_linear(q, k, Given(mask, log_prior))
         wanted = module(q @ k.mT * 8**-0.5, None if mask is None else mask.dense(n, m), log_prior=log_prior) @ v
         with case(name), monkeypatch.context() as patch:
-            patch.setattr(Normalizer, "attend", lambda *_, **__: pytest.fail("the weights were built"))
+            patch.setattr(Normalizer, "_weights_and_live", lambda *_, **__: pytest.fail("the weights were built"))
             actual = module.attend(q, k, v, mask, log_prior=log_prior)
             assert_close(actual, wanted, **TIGHT)
             for mine, theirs in zip(

@@ -43,7 +43,7 @@ def test_segments_may_be_in_any_order_and_come_back(causal):
 
 
 def test_a_compact_mask_is_counted_without_its_table(monkeypatch):
-    monkeypatch.setattr(Mask, "_build", lambda *_: pytest.fail("built the table"))
+    monkeypatch.setattr(Mask, "dense", lambda *_: pytest.fail("built the table"))
     keys, segments = torch.ones(BATCH, 9, dtype=torch.bool), torch.zeros(BATCH, 9, dtype=torch.long)
     for mask in (Mask(causal=True), Mask(keys=keys, causal=True), Mask(keys, keys, True, segments)):
         assert torch.equal(counted(mask, 9, 9)[0, 0, :, 0], torch.arange(1.0, 10).double())

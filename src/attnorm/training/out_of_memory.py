@@ -113,4 +113,4 @@ TOKENS = ("source", "target", "ids")  # tensors of token ids in the batches of t
 def normalizers_with_tables(model: torch.nn.Module) -> list[str]:
     """The normalizers of a model that always compute the whole table of attention weights."""
     kinds = {type(layer.normalizer) for layer in attention_layers(model).values()}
-    return sorted(kind.__name__ for kind in kinds if kind.attend is Normalizer.attend and not kind.has_fast_form)
+    return sorted(kind.__name__ for kind in kinds if kind.attend is Normalizer.attend)

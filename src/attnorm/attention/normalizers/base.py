@@ -76,8 +76,6 @@ class Normalizer(TrainingHooks):
     step: Callable[..., tuple[Tensor, Tensor]]  # of a class with couples_queries = "past"; the others have none
     forward_with_bank: Callable[..., Tensor]  # of a class that gives weight to keys outside the input, such as `ot`
     features: Callable[[Tensor], Tensor]  # of a class with needs_states: see `features_of`
-    fast_attend: Callable[..., Tensor | None]  # of a `FastNormalizer`
-    has_fast_form = False
     _has_plain_forward = True  # that of this class, in which scores are only masked
     _in_layer = False  # whether only a layer calls it, see `in_layer`
 
@@ -196,12 +194,6 @@ class Normalizer(TrainingHooks):
         """
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         self.refuse_leak(mask)
-        alike = q.dtype == k.dtype == v.dtype and k.shape[-2] == v.shape[-2]  # kernels would not notice
-        if self.has_fast_form and q.numel() and k.numel() and alike and not being_transformed():
-            of_heads = (q, k, v) if q.shape[:2] == k.shape[:2] == v.shape[:2] else with_shared_heads(q, k, v)
-            output = self.fast_attend(*of_heads, Given(mask, log_prior, of_heads[1], scale, of_heads[0], features))
-            if output is not None:
-                return output
         weights, live = self._weights_and_live(Given(mask, log_prior, k, scale, q, features))
         output = weights.to(v.dtype) @ v
         return output if live is None else output * live  # fewer numbers than the weights
@@ -270,13 +262,34 @@ class Normalizer(TrainingHooks):
 
 
 class FastNormalizer(Normalizer):
-    """A normalizer with a faster way to the result of `attend` than by the (N, M) weights.
+    """A normalizer whose `attend` has a faster way to the same result than by the (N, M) weights.
 
     A subclass implements `fast_attend`.
     """
 
-    has_fast_form = True
-
     def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor | None:
         """The result of `attend`, or None where the weights are to be computed. The scale is given."""
         raise NotImplementedError
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | Mask | None = None,
+        *,
+        log_prior: Tensor | None = None,
+        scale: float | None = None,
+        features: Tensor | None = None,
+    ) -> Tensor:
+        self.refuse_leak(mask)
+        scale = q.shape[-1] ** -0.5 if scale is None else scale
+        alike = q.dtype == k.dtype == v.dtype and k.shape[-2] == v.shape[-2]  # kernels would not notice
+        if q.numel() and k.numel() and alike and not being_transformed():
+            of_heads = (q, k, v) if q.shape[:2] == k.shape[:2] == v.shape[:2] else with_shared_heads(q, k, v)
+            output = self.fast_attend(*of_heads, Given(mask, log_prior, of_heads[1], scale, of_heads[0], features))
+            if output is not None:
+                return output
+        weights, live = self._weights_and_live(Given(mask, log_prior, k, scale, q, features))
+        output = weights.to(v.dtype) @ v
+        return output if live is None else output * live

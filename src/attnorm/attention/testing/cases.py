@@ -142,7 +142,7 @@ class Subject:
     @property
     def has_own_attend(self) -> bool:
         """Whether the class has a way to the output that is not through `forward`."""
-        return self.normalizer.has_fast_form or type(self.normalizer).attend is not Normalizer.attend
+        return type(self.normalizer).attend is not Normalizer.attend
 
     def module(self, dtype: torch.dtype = torch.float64) -> Normalizer:
         """The normalizer with parameters in float64, or in float32 for all narrower inputs (mixed precision)."""
