@@ -71,11 +71,11 @@ class HeadlineTask(Seq2SeqTask):
         names: tuple[str, ...] = ("train", "validation"),
         cleaner: Source | None = None,
     ) -> dict[str, Split]:
-        found = super().splits(tokenizer, names, cleaner)
-        if self.config.rouge_words is None and "train" in found:
-            texts = found["train"].texts
+        splits = super().splits(tokenizer, names, cleaner)
+        if self.config.rouge_words is None and "train" in splits:
+            texts = splits["train"].texts
             self.words = words_for(texts[:: max(1, len(texts) // SAMPLE)]["title"])
-        return found
+        return splits
 
     def save(self, folder: Path) -> None:
         if self.config.rouge_words is None:

@@ -33,11 +33,11 @@ def unbeaten(scores: Results) -> list[str]:
     """A sentence for each baseline that is at least as good in its first metric, which is the task's main one."""
     sentences = []
     for name, metrics in scores.baselines.items():
-        metric, theirs = next(iter(metrics.items()))
-        ours = scores.metrics.get(metric, math.nan)
-        ahead = direction(metric) * (theirs - ours)
+        metric, simple = next(iter(metrics.items()))
+        trained = scores.metrics.get(metric, math.nan)
+        ahead = direction(metric) * (simple - trained)
         if ahead >= 0:  # a NaN is not
-            scored = f"{NAMES.get(metric, metric)} {number(ours, metric)} against {number(theirs, metric)}"
+            scored = f"{NAMES.get(metric, metric)} {number(trained, metric)} against {number(simple, metric)}"
             sentences.append(
                 f"The model scores {'below' if ahead else 'no better than'} the simple baseline {name}: {scored}."
             )

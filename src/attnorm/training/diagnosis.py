@@ -150,7 +150,7 @@ def _watched(model: nn.Module) -> Iterator[dict[str, str]]:
         hook = lambda _, __, output, label=label: check_output(label, output)  # noqa: E731 - a hook returns None
         handles.append(module.register_forward_hook(hook))
         if isinstance(module, Normalizer):
-            patched.append((module.__dict__, {key: it for key, it in module.__dict__.items() if key == "attend"}))
+            patched.append((module.__dict__, {key: value for key, value in module.__dict__.items() if key == "attend"}))
             module.__dict__["attend"] = partial(attend, label, module.attend)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:

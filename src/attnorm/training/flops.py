@@ -57,7 +57,7 @@ def flops_per_token(task: TaskModule, loader: ResumableLoader) -> float | None:
     counter = FlopCounterMode(display=False)
     with torch.no_grad(), observe(task.model, lambda *_: None), counter:
         for row in rows:
-            batch = {name: it.to(device) for name, it in loader.dataset[MicroBatch([row], 1)].items()}
+            batch = {name: tensor.to(device) for name, tensor in loader.dataset[MicroBatch([row], 1)].items()}
             task.loss(batch)
             tokens += int(task.tokens(batch))
     task.model.train(was_training)

@@ -125,7 +125,9 @@ class FullySharded(ModelParallelStrategy):
                 number: {key: in_shards(value, parameter) for key, value in saved["state"].get(number, {}).items()}
                 for number, parameter in zip(*pair, strict=True)
             }
-            optimizer.load_state_dict({**saved, "state": {number: it for number, it in state.items() if it}})
+            optimizer.load_state_dict(
+                {**saved, "state": {number: values for number, values in state.items() if values}}
+            )
 
 
 def in_shards(value: Any, like: Any) -> Any:

@@ -52,8 +52,8 @@ def build_trainer(
     entries, keys = build_entries(cfg.callbacks, **facts), set[str]()
     for name, entry in zip(cfg.callbacks, entries, strict=True):
         if entry.state_key in keys:  # such as two that stop early by one metric; a checkpoint tells them apart by name
-            own = {"state_key": f"{entry.state_key} of callbacks.{name}"}
-            entry.__class__ = type(type(entry).__name__, (type(entry),), own)
+            named = {"state_key": f"{entry.state_key} of callbacks.{name}"}
+            entry.__class__ = type(type(entry).__name__, (type(entry),), named)
         keys.add(entry.state_key)
     callbacks = [resuming, *entries]
     if settings.get("max_time") is not None:

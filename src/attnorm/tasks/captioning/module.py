@@ -152,9 +152,9 @@ class CaptionFeaturizer(Featurizer):
         encoded, truncated = cut(tokenizer.encode([text for of_image in captions for text in of_image]), self.limit)
         ids, sizes, rest = [], [], iter(encoded)
         for of_image in captions:
-            own = [next(rest) for _ in of_image]
-            ids.append([token for caption in own for token in caption])
-            sizes.append([len(caption) for caption in own])
+            tokens = [next(rest) for _ in of_image]
+            ids.append([token for caption in tokens for token in caption])
+            sizes.append([len(caption) for caption in tokens])
         return {"ids": ids, "sizes": sizes}, {"captions": len(encoded), "truncated": truncated}
 
     def lengths(self, ids: Table) -> np.ndarray:

@@ -104,7 +104,7 @@ class LanguageModule(TaskModule):
         n_tokens = zeros.index_add(0, windows, real.sum(1).double()).long()
         self.add(loss=loss_sum.sum().item(), tokens=len(labels), bytes=n_bytes.sum().item())
         sizes = n_tokens.tolist()
-        firsts = [(it[:SHOWN_TOKENS].tolist(), guess[:SHOWN_TOKENS].tolist()) for it, guess in
+        firsts = [(true[:SHOWN_TOKENS].tolist(), guess[:SHOWN_TOKENS].tolist()) for true, guess in
                   zip(labels.split(sizes), guesses.split(sizes), strict=True)]  # fmt: skip
         for row, (text, predicted) in zip(rows.tolist(), firsts, strict=True):
             if row < SHOWN_ROWS:
@@ -141,13 +141,13 @@ class LanguageModule(TaskModule):
     def metrics(self) -> dict[str, float]:
         """loss (nats per token), perplexity, bits per byte, and loss_1x, ..., the loss by position, if measured."""
         loss = self.sums["loss"] / self.sums["tokens"]
-        found = {
+        metrics = {
             "loss": loss,
             "perplexity": math.exp(min(loss, 700.0)),
             "bits_per_byte": self.sums["loss"] / self.sums["bytes"] / math.log(2),
         }
         bands = {f"loss_{end}x": (self.sums[f"loss_{end}x"], self.sums[f"tokens_{end}x"]) for end in BANDS}
-        return found | {name: total / tokens for name, (total, tokens) in bands.items() if tokens}
+        return metrics | {name: total / tokens for name, (total, tokens) in bands.items() if tokens}
 
     def format_line(self, metrics: dict[str, float]) -> str:
         return f"perplexity {metrics['perplexity']:,.1f}  bits per byte {metrics['bits_per_byte']:.3f}"

@@ -76,8 +76,8 @@ class Bigrams:
         p = (of_after + 1) / (of_after.sum() + self.size)
         of_before, different = np.bincount(before, self.counts, self.size), np.bincount(before, minlength=self.size)
         wanted = first * self.size + second
-        place = np.searchsorted(self.pairs, wanted).clip(max=len(self.pairs) - 1)
-        together = np.where(self.pairs[place] == wanted, self.counts[place], 0)
+        index = np.searchsorted(self.pairs, wanted).clip(max=len(self.pairs) - 1)
+        together = np.where(self.pairs[index] == wanted, self.counts[index], 0)
         total = of_before[first] + different[first]
         interpolated = (together + different[first] * p[second]) / np.maximum(total, 1)
         return np.log(p[second]), np.log(np.where(total > 0, interpolated, p[second]))
@@ -126,12 +126,12 @@ class CausalLMTask(Task):
         cleaner: Source | None = None,
     ) -> dict[str, Split]:
         """The splits: packed pieces for training, and windows of single documents for evaluation."""
-        found = {}
+        splits = {}
         if "train" in names:
-            self.train = found["train"] = super().splits(tokenizer, ("train",), cleaner)["train"]
+            self.train = splits["train"] = super().splits(tokenizer, ("train",), cleaner)["train"]
         if others := tuple(name for name in names if name != "train"):
-            found |= _InWindows(self.cfg).splits(tokenizer, others, cleaner)
-        return found
+            splits |= _InWindows(self.cfg).splits(tokenizer, others, cleaner)
+        return splits
 
     @property
     def bigrams(self) -> Bigrams:
@@ -177,13 +177,13 @@ class CausalLMTask(Task):
 
     def baselines(self, split: Split) -> dict[str, dict[str, float]]:
         """The metrics of the bigram and the unigram model on the same tokens."""
-        n_bytes, found = sum(split.rows["bytes"]), {}
+        n_bytes, metrics = sum(split.rows["bytes"]), {}
         log_p = self.bigrams.log_p(flat(split.rows, "ids"), flat(split.rows, "labels"))
         for name, of_tokens in zip(("unigram", "bigram"), log_p, strict=True):
             loss = -float(of_tokens.mean())
             bits = loss * len(of_tokens) / math.log(2) / n_bytes
-            found[name] = {"perplexity": math.exp(loss), "loss": loss, "bits_per_byte": bits}
-        return {"bigram": found["bigram"], "unigram": found["unigram"]}
+            metrics[name] = {"perplexity": math.exp(loss), "loss": loss, "bits_per_byte": bits}
+        return {"bigram": metrics["bigram"], "unigram": metrics["unigram"]}
 
     def predictions(self, module: LanguageModule, split: Split) -> Predictions:
         """The sums over the windows of each document, and the first tokens of the document beside those predicted."""

@@ -194,10 +194,10 @@ class VqaTask(Task):
     def collator(self, split: Split) -> VqaCollator:
         views, tokenizer = self.views(split.name), split.tokenizer
         if views is not None and views.widths != self.sizes()[0]:
-            own = ", ".join(f"{name}: {width}" for name, width in zip(views.names, views.widths, strict=True))
+            given = ", ".join(f"{name}: {width}" for name, width in zip(views.names, views.widths, strict=True))
             trained = ", ".join(map(str, self.sizes()[0]))
             raise DataError(
-                f"data: the views have other numbers of features per box ({own}) than the model ({trained})"
+                f"data: the views have other numbers of features per box ({given}) than the model ({trained})"
             )
         return VqaCollator(split.rows, split.texts, views, tokenizer.pad_id, len(self.answers()))
 

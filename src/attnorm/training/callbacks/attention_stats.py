@@ -151,10 +151,10 @@ class AttentionMeasures(EveryNSteps):
             for head in range(layer.module.maps):
                 heads.append(row | {"head": head} | _numbers({key: of_heads[key][head] for key in of_heads}))
             metrics |= {f"attention/{key}/{label}": value.nanmean().item() for key, value in of_heads.items()}
-            for place, measures in few.of_states().items():
+            for state, measures in few.of_states().items():
                 means = {measure: values.nanmean() for measure, values in measures.items()}
-                states.append(row | {"place": place} | _numbers(means))
-                metrics |= {f"states/{key}/{label}/{place}": value.item() for key, value in means.items()}
+                states.append(row | {"place": state} | _numbers(means))
+                metrics |= {f"states/{key}/{label}/{state}": value.item() for key, value in means.items()}
         log_now(trainer, {name: value for name, value in metrics.items() if value == value})  # without NaN
 
 

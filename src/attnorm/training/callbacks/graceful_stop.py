@@ -82,7 +82,7 @@ class GracefulStop(pl.Callback):
     def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Lets early stopping decide anew. Lightning trains until `min_epochs`, but keeps an earlier decision to stop,
         although the metric may have improved since (Lightning#19966)."""
-        if any(it.wait_count >= it.patience for it in trainer.early_stopping_callbacks):
+        if any(each.wait_count >= each.patience for each in trainer.early_stopping_callbacks):
             trainer.should_stop = False
 
     def on_exception(self, *_: object) -> None:

@@ -64,8 +64,8 @@ class LearnedScalars(EveryNSteps):
 
 def fast_scalars(model: nn.Module) -> set[str]:
     """The names of the learned scalars of normalizers and scorers that have `fast_parameters`."""
-    parts = [part for it in attention_layers(model).values() for part in (it.normalizer, it.scorer)]
-    fast = [part for part in parts if any(list(it.fast_parameters()) for it in with_hooks(part))]
+    parts = [part for layer in attention_layers(model).values() for part in (layer.normalizer, layer.scorer)]
+    fast = [part for part in parts if any(list(hooks.fast_parameters()) for hooks in with_hooks(part))]
     return {name for part in fast for name in part.learned_scalars()}
 
 
