@@ -286,8 +286,10 @@ class FastNormalizer(Normalizer):
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         alike = q.dtype == k.dtype == v.dtype and k.shape[-2] == v.shape[-2]  # kernels would not notice
         if q.numel() and k.numel() and alike and not being_transformed():
-            of_heads = (q, k, v) if q.shape[:2] == k.shape[:2] == v.shape[:2] else with_shared_heads(q, k, v)
-            output = self.fast_attend(*of_heads, Given(mask, log_prior, of_heads[1], scale, of_heads[0], features))
+            wide_q, wide_k, wide_v = q, k, v
+            if not q.shape[:2] == k.shape[:2] == v.shape[:2]:
+                wide_q, wide_k, wide_v = with_shared_heads(q, k, v)
+            output = self.fast_attend(wide_q, wide_k, wide_v, Given(mask, log_prior, wide_k, scale, wide_q, features))
             if output is not None:
                 return output
         weights, live = self._weights_and_live(Given(mask, log_prior, k, scale, q, features))
