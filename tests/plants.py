@@ -1,39 +1,38 @@
 """Plants faults of one line in a copy of the program, and records which tests see them.
 
-    python tests/plants.py tests/plants.csv [package ...]
+    python tests/plants.py tests/plants.jsonl [package ...]
 
-Tests that are folded must see afterwards what they saw before. If there is no such table, the script draws faults at
-random (with a fixed seed, by package in proportion to its lines) and writes which test sees each. If there is one, it
-plants the same faults again, prints those that are no longer seen, and then ends with 1; a fault whose line is gone is
-left out. Packages restrict it to their faults.
+Tests that are folded must see afterwards what they saw before. Without such a table, the script draws faults at random
+(with a fixed seed, by package in proportion to its lines) and writes which test sees each. With one, it plants the same
+faults again, prints those that are no longer seen, and then ends with 1. Packages restrict it to their faults.
 
-The program is that of the last commit. A fault is shown to the fast tests that are about its file, nearest first: those
-named like it, those that import it, and those of its folder. They stop at the first failure, and after SECONDS of CPU
-time. Some faults cannot be seen: a number that only has to be large may as well be larger.
+The program is that of the last commit. A fault is shown to the fast tests that are about its file: those named like it,
+those that import it, and those of its folder, until one fails, for at most SECONDS of CPU time. Some faults cannot be
+seen: a number that only has to be large may as well be larger.
 """
 
 import ast
 import collections
 import copy
-import csv
+import json
 import os
 import random
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path("src/attnorm")
 SEED, COUNT, SECONDS = 41, 60, 60
-COLUMNS = ("file", "line", "before", "after", "seen_by")
 PAIRS = (
     *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.In, ast.NotIn), (ast.Is, ast.IsNot)),
     *((ast.And, ast.Or), (ast.Add, ast.Sub), (ast.Mult, ast.Div)),
 )
 OPPOSITES = {first: second for pair in PAIRS for first, second in (pair, pair[::-1])}
+failing: list[str] = []  # tests that fail without a fault, such as those that need the folder of this repository
 OPTIONS = ("-x", "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider", "--durations=0", "--durations-min=999")
 
 
@@ -50,7 +49,7 @@ def wrong(node: ast.AST) -> str | None:
         case ast.UnaryOp(op=ast.Not()):
             other = other.operand
         case ast.Expr(value=ast.Call()):
-            return "pass"
+            other = ast.Constant(0)
         case _:
             return None
     return f"({ast.unparse(other)})"
@@ -73,8 +72,8 @@ def faults(path: Path) -> list[dict]:
         if getattr(node, "lineno", 0) == getattr(node, "end_lineno", 1) and (text := wrong(node)):
             before = lines[node.lineno - 1].encode()
             after = (before[: node.col_offset] + text.encode() + before[node.end_col_offset :]).decode()
-            fault = (str(path.relative_to(ROOT / SOURCE)), node.lineno, before.decode(), after)
-            choices[node.lineno].append(dict(zip(COLUMNS, (*fault, ""), strict=True)))
+            fault = {"file": str(path.relative_to(ROOT / SOURCE)), "line": node.lineno}
+            choices[node.lineno].append(fault | {"before": before.decode(), "after": after, "seen_by": ""})
     return [random.choice(choices[line]) for line in sorted(choices)]
 
 
@@ -93,58 +92,57 @@ def drawn() -> list[dict]:
 
 def tests_about(file: str, tests: Path) -> list[str]:
     """The test files that are about a file of SOURCE, nearest first."""
-    parent, _, name = f"attnorm/{file.removesuffix('.py')}".removesuffix("/__init__").replace("/", ".").rpartition(".")
+    parent, _, name = f"attnorm/{file}".removesuffix(".py").removesuffix("/__init__").replace("/", ".").rpartition(".")
     imports = re.compile(rf"\b{parent}\.{name}\b|^from {parent} import [^\n]*\b{name}\b", re.M)
     ranked = []
     for path in tests.rglob("test_*.py"):
         is_near = path.relative_to(tests).parts[0] == file.partition("/")[0]
-        ranks = (name.lstrip("_") in path.stem, bool(imports.search(path.read_text())), is_near)
-        if any(ranks):
-            ranked.append((ranks.index(True), not is_near, str(path)))
-    return [path for *_, path in sorted(ranked)]
+        ranks = (name.lstrip("_") in path.stem, bool(imports.search(path.read_text())), is_near, True)
+        ranked.append((ranks.index(True), not is_near, str(path)))
+    return [path for rank, _, path in sorted(ranked) if rank < 3]
 
 
-def seen_by(plant: dict, clone: Path) -> str | None:
-    """The first test that fails in a copy of the program with a fault: "" if none does, None if its line is gone."""
-    path = clone / SOURCE / plant["file"]
-    text = path.read_text() if path.is_file() else ""
-    lines = text.splitlines()
-    numbers = [number for number, line in enumerate(lines) if line == plant["before"]]
-    if not numbers:
-        return None
-    lines[min(numbers, key=lambda number: abs(number + 1 - int(plant["line"])))] = plant["after"]
-    path.write_text("\n".join([*lines, ""]))
+def first_failure(clone: Path, tests: Iterable[str]) -> str:
+    """The first test that fails, in at most SECONDS of CPU time; "" if none does."""
     limited = ("bash", "-c", f'ulimit -t {SECONDS}; exec "$@"', "bash", sys.executable, "-B", "-m", "pytest", *OPTIONS)
-    ended = subprocess.run(
-        [*limited, *tests_about(plant["file"], clone / "tests")],
-        cwd=clone,
-        env={**os.environ, "PYTHONPATH": str(clone / "src"), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    path.write_text(text)
+    environment = {**os.environ, "PYTHONPATH": str(clone / "src"), "OMP_NUM_THREADS": "1"}
+    command = [*limited, *(f"--deselect={test}" for test in failing), *tests]
+    ended = subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True)
     failed = re.search(r"^(?:FAILED|ERROR) (\S+)", ended.stdout, re.M)
     return failed[1] if failed else "" if ended.returncode <= 0 else "its import"
 
 
+def seen_by(plant: dict, clone: Path) -> str | None:
+    """The first test that sees a fault in a copy of the program; "" if none does, None if its line is gone."""
+    path = clone / SOURCE / plant["file"]
+    text = path.read_text() if path.is_file() else ""
+    lines = text.splitlines()
+    if not (numbers := [number for number, line in enumerate(lines) if line == plant["before"]]):
+        return None
+    lines[min(numbers, key=lambda number: abs(number + 1 - plant["line"]))] = plant["after"]
+    while True:
+        path.write_text("\n".join([*lines, ""]))
+        test = first_failure(clone, tests_about(plant["file"], clone / "tests"))
+        path.write_text(text)
+        if "::" not in test or not first_failure(clone, [test]):
+            return test
+        failing.append(test)
+
+
 def main(table: str, *packages: str) -> int:
-    recorded = list(csv.DictReader(Path(table).read_text().splitlines())) if Path(table).is_file() else []
+    path, lost, rows = Path(table), 0, list[dict]()
+    recorded = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
     with tempfile.TemporaryDirectory() as folder:
-        clone, lost, rows = Path(folder) / "attnorm", 0, list[dict]()
+        clone = Path(folder) / "attnorm"
         subprocess.run(["git", "clone", "--quiet", "--shared", ROOT, clone], check=True)
         for plant in recorded or drawn():
-            if packages and not plant["file"].startswith(packages):
-                continue
-            test = seen_by(plant, clone)
-            is_lost = test == "" != plant["seen_by"]
-            lost += is_lost
-            rows.append({**plant, "seen_by": test or ""})
-            print("LOST" if is_lost else "", *plant.values(), "->", "gone" if test is None else test, flush=True)
-            if not recorded:
-                with open(table, "w", newline="") as file:
-                    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-                    writer.writeheader()
-                    writer.writerows(rows)
+            if plant["file"].startswith(packages or ""):
+                test = seen_by(plant, clone)
+                lost += test == "" != plant["seen_by"]
+                print(*plant.values(), "->", "its line is gone" if test is None else test or "not seen", flush=True)
+                rows.append({**plant, "seen_by": test or ""})
+    if not recorded:
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return int(lost > 0)
 
 
