@@ -112,9 +112,15 @@ def test_a_job_that_is_killed_is_resumed(tmp_path, way):
     assert_each_once(tmp_path / "s", 1, 40)
 
 
-@in_both_ways
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, slow(signal.SIGINT), slow(signal.SIGUSR1), slow(signal.SIGHUP)])
+@pytest.mark.parametrize(
+    ("number", "way"),
+    [
+        *((number, "fresh") for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)),
+        (signal.SIGTERM, "forked"),
+    ],
+    indirect=["way"],
+)
 def test_a_signal_lets_the_jobs_save_and_the_same_command_continues(tmp_path, number, way):
     typed = ("dir=s", "x=1,2,3", "steps=30", "pause=0.05", "jobs=2", "retries=0")
     running = begin(tmp_path, *typed)
@@ -161,7 +167,7 @@ def test_a_second_ctrl_c_ends_jobs_that_do_not_listen(tmp_path, way):
 
 @in_both_ways
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, *map(slow, range(1, 8))])
+@pytest.mark.parametrize("seed", range(4))
 def test_a_sweep_that_is_killed_again_and_again_runs_each_job_once(tmp_path, seed, way):
     """kill -9 of the sweep at random moments, also before it has started anything: the jobs that it leaves running are
     found again, no step is made twice, and nothing runs twice at a time."""
