@@ -1,16 +1,63 @@
-"""Headless Chromium for tests of the report page; `open_browser` skips the test if it is not installed."""
+"""Pages as tests see them: their elements, and headless Chromium; `open_browser` skips the test without Chromium."""
 
 import json
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 BINARIES = ("chromium", "chromium-browser", "google-chrome")
+
+
+class Page(HTMLParser):
+    """The elements of a page with their attributes, the texts of scripts, the levels of headings, the rows of tables,
+    and the texts outside of figures."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, Any]]] = []
+        self.scripts: list[str] = []
+        self.levels: list[int] = []
+        self.rows: list[list[str]] = []
+        self.texts: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self.open.append(tag)
+        self.scripts += [""] if tag == "script" else []
+        self.levels += [int(tag[1])] if tag in ("h1", "h2", "h3", "h4", "h5") else []
+        self.rows += [[]] if tag == "tr" else []
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        while self.open and self.open.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] == ["script"]:
+            self.scripts[-1] += data
+        if {"td", "th"} & set(self.open):
+            self.rows[-1][-1] += data
+        if not {"svg", "style"} & set(self.open):
+            self.texts.append(data)
+
+    def of(self, tag: str) -> list[dict[str, Any]]:
+        """The attributes of all elements with this name."""
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    @property
+    def text(self) -> str:
+        """All texts as one line."""
+        return " ".join("".join(self.texts).split())
 
 
 @contextmanager

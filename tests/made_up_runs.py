@@ -267,7 +267,7 @@ def varied(text: str, chance: np.random.Generator) -> str:
 
 def without_charts(monkeypatch: Any) -> None:
     """Reports have no charts from now on: drawing them takes most of the time."""
-    from attnorm.analysis.report import content
+    from attnorm.analysis.report import task_page
     from attnorm.analysis.report.drawings import Drawings
 
-    monkeypatch.setattr(content, "drawings_of", lambda *_: Drawings([], [], [], [], [], []))
+    monkeypatch.setattr(task_page, "drawings_of", lambda *_: Drawings([], [], [], [], [], []))

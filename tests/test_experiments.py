@@ -95,7 +95,7 @@ def front_problems(arguments):
     """What is wrong with the keys of the sweep itself."""
     from attnorm.errors import ConfigError
     from attnorm.spec.command import read
-    from attnorm.sweeps.settings import SweepSettings
+    from attnorm.sweeps.command import SweepSettings
 
     try:
         read([it for it in arguments if it.partition("=")[0] in ("dir", "jobs")], SweepSettings, "attnorm sweep")

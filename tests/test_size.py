@@ -22,10 +22,10 @@ from attnorm.data.sampler import TokenBatches
 from attnorm.tasks.task import task_of
 
 RECORDED = {
-    "lines of src": 53_050,
-    "files of src": 428,
-    "functions of src": 3730,
-    "public names that several modules define": 55,
+    "lines of src": 52_844,
+    "files of src": 424,
+    "functions of src": 3715,
+    "public names that several modules define": 44,
     "lines of tests per line of src": 1.07,
     "functions that an override passes": 161,
     "files that an override passes": 25,

@@ -17,7 +17,7 @@ from claims import LEVEL, Atlas, Part, above, below, fact
 from scipy import stats
 from torch import Tensor
 
-from attnorm.analysis.probes.verdicts import mean_of_finite, shown
+from attnorm.analysis.probes.verdicts import mean_of_finite, six_digits
 from attnorm.analysis.statistics.multiple import holm
 
 MARGIN = 0.02
@@ -200,7 +200,7 @@ def write(parts: Sequence[Part], path: Path) -> None:
         writer = csv.DictWriter(file, [it.name for it in fields(Part)])
         writer.writeheader()
         for part in parts:
-            writer.writerow({name: shown(value) for name, value in asdict(part).items()})
+            writer.writerow({name: six_digits(value) for name, value in asdict(part).items()})
 
 
 def main() -> None:

@@ -244,29 +244,19 @@ def test_two_runs_are_drawn_next_to_each_other(monkeypatch, tmp_path, way):
 
 @pytest.mark.slow
 @pytest.mark.training
-def test_boxes_are_drawn_for_a_question(monkeypatch, tmp_path):
-    typed = (f"run={runs.finished_run('vqa')}", "example=validation-2", f"folder={tmp_path}", "formats=[png,svg]")
-    assert runs.call(monkeypatch, "attention", *typed) == 0
-    assert {path.name for path in tmp_path.iterdir()} >= {"fusion.png", "fusion.svg", "boxes_2.png"}
-
-
-@pytest.mark.slow
-@pytest.mark.training
-def test_an_image_is_drawn_once_per_word_of_its_caption(monkeypatch, tmp_path):
-    run = str(runs.finished_run("captioning"))
-    assert runs.call(monkeypatch, "attention", f"run={run}", "example=validation-2", f"folder={tmp_path}") == 0
-    assert {path.name for path in tmp_path.iterdir()} >= {"decoder_cross.png", "words_validation-2.png"}
-    both = (f"run={run},{run}", "example=validation-2", f"folder={tmp_path}/both", "formats=svg")
-    assert runs.call(monkeypatch, "attention", *both) == 0
-    assert (tmp_path / "both/run_2/words_validation-2.svg").is_file()
-
-
-@pytest.mark.slow
-@pytest.mark.training
-def test_the_words_of_a_translation_are_aligned(monkeypatch, tmp_path):
-    run = runs.finished_run("translation")
-    assert runs.call(monkeypatch, "attention", f"run={run}", "text=mira prizom", f"folder={tmp_path}") == 0
-    assert {path.name for path in tmp_path.iterdir()} >= {"decoder_0_cross.png", "alignment_0.png"}
+@pytest.mark.parametrize(
+    ("task", "several", "typed", "files"),
+    [
+        ("vqa", 1, ("example=validation-2", "formats=[png,svg]"), {"fusion.png", "fusion.svg", "boxes_2.png"}),
+        ("captioning", 1, ("example=validation-2",), {"decoder_cross.png", "words_validation-2.png"}),
+        ("captioning", 2, ("example=validation-2", "formats=svg"), {"run_2/words_validation-2.svg"}),
+        ("translation", 1, ("text=mira prizom",), {"decoder_0_cross.png", "alignment_0.png"}),
+    ],
+)
+def test_the_pictures_of_a_task_are_drawn(monkeypatch, tmp_path, task, several, typed, files):
+    named = f"run={','.join([str(runs.finished_run(task))] * several)}"
+    assert runs.call(monkeypatch, "attention", named, f"folder={tmp_path}", *typed) == 0
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")} >= files
 
 
 @pytest.mark.training

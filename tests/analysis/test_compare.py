@@ -1,4 +1,4 @@
-"""Comparisons of runs: which runs form an arm, on which examples they are compared, and what the verdict says."""
+"""Comparisons: which runs form an arm, on which examples they or bare scores are compared, what the verdict says."""
 
 import json
 import math
@@ -16,10 +16,9 @@ import runs
 from made_up_runs import make_run, make_runs
 from scipy import stats
 
-from attnorm.analysis import compare
-from attnorm.analysis.arms import arms_of, find_runs, varying
-from attnorm.analysis.cautions import cautions_of, unbeaten
-from attnorm.analysis.comparison import baseline_of
+from attnorm.analysis import compare, compare_scores
+from attnorm.analysis.arms import arms_of, baseline_of, find_runs, varying
+from attnorm.analysis.cautions import cautions_of, unbeaten_methods
 from attnorm.analysis.report.content import collect
 from attnorm.analysis.statistics.crossed import paired_difference
 from attnorm.analysis.statistics.power import plan
@@ -42,6 +41,19 @@ def change_table(folder, change, stem="validation"):
     rows = table_of(folder)
     change(rows)
     rows.to_parquet(folder / f"predictions/{stem}.parquet", index=False)
+
+
+def with_column(folder, name, values, stem="validation"):
+    """Changes a column of a table without losing what the table says of its checkpoint."""
+    path = folder / f"predictions/{stem}.parquet"
+    table = pq.read_table(path)
+    place = table.column_names.index(name)
+    pq.write_table(table.set_column(place, name, pa.array(values(table[name].to_pylist()))), path)
+
+
+def with_images(folders, texts):
+    for folder, text in zip(folders, texts, strict=False):  # beside the hashes of texts
+        with_column(folder, "input_hash", lambda old, text=text: [f"{it}-{text}" for it in old])
 
 
 # arms
@@ -103,7 +115,7 @@ def test_runs_with_different_versions_of_an_own_module_are_not_mixed(tmp_path, m
         assert "Mine, seed 2 was trained by an older version" in said
 
 
-def test_runs_are_found_in_folders_below_folders_and_by_patterns(tmp_path):
+def test_runs_are_found_once_in_folders_below_folders_and_by_patterns(tmp_path, monkeypatch):
     folders = make_runs(tmp_path / "logs/gigaword", {"softmax": 0.0, "dnas": 0.0}, seeds=(1, 2))
     (tmp_path / "logs/empty").mkdir()
     assert {run.folder for run in find_runs([tmp_path])} == set(folders)
@@ -113,6 +125,12 @@ def test_runs_are_found_in_folders_below_folders_and_by_patterns(tmp_path):
     ]
     with pytest.raises(RunError, match=r"empty: no run folder there"):
         find_runs([folders[0], tmp_path / "logs/empty"])
+    monkeypatch.chdir(tmp_path / "logs")
+    spelled = find_runs(["gigaword", folders[0].parent, "gigaword/../gigaword/dnas_*"])
+    assert [str(run.folder) for run in spelled] == [
+        f"gigaword/{name}" for name in ("dnas_1", "dnas_2", "softmax_1", "softmax_2")
+    ]
+    assert compare(f"{folders[0].parent}/softmax_*", "gigaword").baseline == "softmax"
 
 
 def test_settings_that_only_some_have_vary():
@@ -143,16 +161,9 @@ def test_the_difference_is_that_of_the_pairs_on_the_half_that_did_not_select(tmp
         assert verdict.difference.estimate == pytest.approx(np.mean(list(by_seed.values())))
         interval = stats.t.interval(0.95, 2, np.mean(list(by_seed.values())), stats.sem(list(by_seed.values())))
         assert (verdict.difference.new_seeds.low, verdict.difference.new_seeds.high) == pytest.approx(interval)
-
-
-@pytest.mark.slow
-def test_the_examples_are_paired_by_id_whatever_their_order(tmp_path):
-    folders = make_runs(tmp_path, THREE)
-    before = compare("softmax", tmp_path)
-    rows = table_of(folders[4])
-    rows.iloc[::-1].to_parquet(folders[4] / "predictions/validation.parquet", index=False)
-    after = compare("softmax", tmp_path)
-    assert [it.difference for it in after.verdicts] == [it.difference for it in before.verdicts]
+    reversed_rows = table_of(tmp_path / "dnas_2").iloc[::-1]
+    reversed_rows.to_parquet(tmp_path / "dnas_2/predictions/validation.parquet", index=False)
+    assert [it.difference for it in compare("softmax", tmp_path).verdicts] == [it.difference for it in found.verdicts]
 
 
 @pytest.mark.slow
@@ -210,22 +221,36 @@ def test_examples_without_a_score_are_left_out(tmp_path):
     assert found.examples == 90 and "10 examples" in found.notes[0]
 
 
-def test_runs_on_other_data_are_not_compared(tmp_path):
-    folders = make_runs(tmp_path, THREE)
-    change_table(folders[1], lambda rows: rows.loc.__setitem__((1, "reference"), "another title"))
-    with pytest.raises(RunError, match="scored on different data"):
-        compare("softmax", tmp_path)
-    make_run(tmp_path / "vqa", task="vqa")
-    with pytest.raises(RunError, match="different tasks cannot be compared: gigaword, vqa"):
-        compare("softmax", tmp_path)
-
-
-def with_column(folder, name, values, stem="validation"):
-    """Changes a column of a table without losing what the table says of its checkpoint."""
-    path = folder / f"predictions/{stem}.parquet"
-    table = pq.read_table(path)
-    place = table.column_names.index(name)
-    pq.write_table(table.set_column(place, name, pa.array(values(table[name].to_pylist()))), path)
+@pytest.mark.parametrize(
+    ("plant", "message"),
+    [
+        (
+            lambda folders: change_table(folders[1], lambda rows: rows.loc.__setitem__((1, "reference"), "other")),
+            "softmax, seed 1 and softmax, seed 2 were scored on different data: the same ids have different references",
+        ),
+        (
+            lambda folders: with_column(folders[1], "input_hash", lambda old: [*old[:-4], "a", "b", "c", "d"]),
+            r"softmax, seed 2 .*different data: \d of 100 examples .*different inputs",
+        ),
+        (lambda folders: with_images(folders, "aaa"), None),  # runs that saw no images, and runs that did
+        (lambda folders: with_images(folders, "aaab"), "100 of 100 examples .* reference have different images"),
+        (
+            lambda folders: [change_table(it, lambda rows: rows.__setitem__("selecting", True)) for it in folders[:3]],
+            r"softmax, seed 1 was selected on all .*task.selection=all.* that of dnas, seed 1 on half",
+        ),
+        (
+            lambda folders: make_run(folders[0].parent / "vqa", task="vqa"),
+            "different tasks cannot be compared: gigaword, vqa",
+        ),
+    ],
+)
+def test_runs_that_cannot_be_compared_are_named(tmp_path, plant, message):
+    plant(make_runs(tmp_path, THREE))
+    if message is None:
+        assert compare("softmax", tmp_path).doubts == []
+    else:
+        with pytest.raises(RunError, match=message):
+            compare("softmax", tmp_path)
 
 
 @pytest.mark.slow
@@ -239,69 +264,37 @@ def test_what_pandas_would_take_from_the_metadata_of_a_table_is_not_read(tmp_pat
 
 
 @pytest.mark.slow
-def test_runs_with_other_inputs_are_not_compared(tmp_path):
-    folders = make_runs(tmp_path, THREE)
-    assert compare("softmax", tmp_path).doubts == []
-    with_column(folders[1], "input_hash", lambda old: [*old[:-4], "a", "b", "c", "d"])
-    with pytest.raises(RunError, match=r"softmax, seed 2 .*different data: \d of 100 examples .*different inputs"):
-        compare("dnas", tmp_path)
-
-
-@pytest.mark.slow
-def test_runs_that_saw_no_images_are_compared_with_runs_that_did(tmp_path):
-    folders = make_runs(tmp_path, THREE)
-    for folder in folders[:3]:
-        with_column(folder, "input_hash", lambda old: [f"{it}-{number}" for number, it in enumerate(old)])
-    assert compare("softmax", tmp_path).doubts == []
-    with_column(folders[3], "input_hash", lambda old: [f"{it}-another" for it in old])
-    with pytest.raises(RunError, match="100 of 100 examples with the same id and reference have different images"):
-        compare("softmax", tmp_path)
-
-
-@pytest.mark.slow
-def test_runs_without_hashes_of_their_inputs_cannot_be_checked(tmp_path):
+def test_runs_without_hashes_of_their_inputs_cannot_be_checked(monkeypatch, tmp_path, capsys):
     folders = make_runs(tmp_path, THREE)
     change_table(folders[4], lambda rows: rows.pop("input_hash"))
     [doubt] = compare("softmax", tmp_path).doubts
     assert "cannot be checked" in doubt and "dnas, seed 2 was scored by an older version" in doubt
+    assert runs.call(monkeypatch, "compare", f"against={tmp_path}") == 0
+    assert " ".join(doubt.split()) in " ".join(capsys.readouterr().out.split())
 
 
-def test_checkpoints_that_were_selected_in_different_ways_are_not_compared(tmp_path):
-    for folder in make_runs(tmp_path, THREE)[:3]:
-        change_table(folder, lambda rows: rows.__setitem__("selecting", True))
-    with pytest.raises(
-        RunError, match=r"softmax, seed 1 was selected on all .*task.selection=all.* that of dnas, seed 1 on half"
-    ):
-        compare("softmax", tmp_path)
-
-
-def score_test(folder, update, name="eval_test"):
-    """Scores of a checkpoint on the test split."""
-    table = pq.read_table(folder / "predictions/validation.parquet").drop_columns("selecting")
+def with_checkpoint(folder, update, stem="validation"):
+    """Scores of a checkpoint on the validation split, or on the test split."""
+    table = pq.read_table(folder / "predictions/validation.parquet")
     table = table.replace_schema_metadata({CHECKPOINT: json.dumps({"update": update, "sha256": str(update)})})
-    pq.write_table(table, folder / f"predictions/{name}.parquet")
-    (folder / f"{name}.json").write_text(json.dumps({"typed": {}, "checkpoint": "best", "step": update}))
-
-
-def end_training(folder, update):
-    path = folder / "predictions/validation.parquet"
-    table = pq.read_table(path)
-    checkpoint = json.dumps({"update": update, "sha256": str(update)})
-    pq.write_table(table.replace_schema_metadata({CHECKPOINT: checkpoint}), path)
+    if stem != "validation":
+        table = table.drop_columns("selecting")
+        (folder / f"{stem}.json").write_text(json.dumps({"typed": {}, "checkpoint": "best", "step": update}))
+    pq.write_table(table, folder / f"predictions/{stem}.parquet")
 
 
 @pytest.mark.slow
 def test_test_scores_of_an_earlier_checkpoint_are_refused(tmp_path):
     folders = make_runs(tmp_path, THREE)
     for folder in folders:
-        end_training(folder, 6)
-        score_test(folder, 6)
+        with_checkpoint(folder, 6)
+        with_checkpoint(folder, 6, "eval_test")
     assert compare("softmax", tmp_path).source == "test"
-    end_training(folders[0], 18)
+    with_checkpoint(folders[0], 18)
     with pytest.raises(RunError, match=r"softmax_1: its scores on the test split are of update 6.* is of update 18\."):
         compare("softmax", tmp_path)
     assert compare("softmax", tmp_path, split="validation").source == "half"
-    score_test(folders[0], 18, "eval_test_2")
+    with_checkpoint(folders[0], 18, "eval_test_2")
     assert compare("softmax", tmp_path).source == "test"
     (folders[0] / "eval_test_2.json").write_text('{"typed": {"decoding.beam_size": 1}}')
     with pytest.raises(RunError, match="training was continued"):
@@ -309,13 +302,24 @@ def test_test_scores_of_an_earlier_checkpoint_are_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_other_code_and_versions_are_doubts(tmp_path):
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        (
+            {"packages": {"torch": "2.1"}, "git": {"commit": "f" * 40, "changed": False}},
+            "differ in the version of torch",
+        ),
+        ({"git": {"commit": "f" * 40, "changed": True}}, "ffffffffff with uncommitted changes"),
+        ({"git": None, "code": "0123456789abcdef"}, "an installed package, version 0123456789abcdef"),
+    ],
+)
+def test_other_code_and_versions_are_doubts(tmp_path, environment, words):
     folders = make_runs(tmp_path, THREE)
-    (folders[0] / "environment.json").write_text(
-        json.dumps({"packages": {"torch": "2.1"}, "git": {"commit": "f" * 40, "changed": False}, "gpus": []})
-    )
-    doubts = " ".join(compare("softmax", tmp_path).doubts)
-    assert "differ in the commit of the code" in doubts and "differ in the version of torch" in doubts
+    assert compare("softmax", tmp_path).doubts == []
+    (folders[0] / "environment.json").write_text(json.dumps({"gpus": [], **environment}))
+    doubts = compare("softmax", tmp_path).doubts
+    assert "differ in the commit of the code" in " ".join(doubts) and words in " ".join(doubts)
+    assert collect([tmp_path]).tasks[0].doubts == doubts
 
 
 @pytest.mark.slow
@@ -345,14 +349,6 @@ def test_training_data_that_changed_under_the_same_settings_are_a_doubt(tmp_path
             settings = {"data.train_size": number}
             make_run(others / f"{name}{seed}", name, seed, gain=number, summary=summary, settings=settings)
     assert compare(others).doubts == []
-
-
-@pytest.mark.slow
-def test_the_command_prints_doubts(monkeypatch, tmp_path, capsys):
-    folders = make_runs(tmp_path, THREE)
-    change_table(folders[4], lambda rows: rows.pop("input_hash"))
-    assert runs.call(monkeypatch, "compare", f"against={tmp_path}") == 0
-    assert "It cannot be checked whether all runs were given the same inputs" in capsys.readouterr().out
 
 
 # verdicts
@@ -424,24 +420,6 @@ def test_what_is_detectable_allows_for_the_other_arms():
     assert math.isnan(replace(known, no_verdict="why").detectable)
 
 
-def test_two_seeds_give_no_verdict(tmp_path):
-    make_runs(tmp_path, THREE, seeds=(1, 2))
-    for verdict in compare("softmax", tmp_path).verdicts:
-        assert not verdict.is_shown and "no verdict" in verdict.sentence() and math.isnan(verdict.adjusted)
-
-
-@pytest.mark.slow
-def test_equal_runs_give_no_verdict(tmp_path):
-    make_runs(tmp_path, {"softmax": 0.0})
-    for seed in (1, 2, 3):
-        make_run(tmp_path / f"dnas_{seed}", "dnas", seed)
-        (tmp_path / f"dnas_{seed}/predictions/validation.parquet").write_bytes(
-            (tmp_path / f"softmax_{seed}/predictions/validation.parquet").read_bytes()
-        )
-    [verdict] = compare("softmax", tmp_path).verdicts
-    assert "no verdict" in verdict.sentence() and "zero" in verdict.no_verdict
-
-
 # verdicts that are withheld
 
 
@@ -486,9 +464,15 @@ def test_one_arm_that_beats_the_simple_method_is_enough_for_verdicts(tmp_path):
 @pytest.mark.parametrize(("ours", "is_beaten"), [(2.0, True), (1.5, True), (1.0, False)])
 def test_a_lower_loss_beats_a_simple_method(ours, is_beaten):
     runs_of_arms = {"softmax": [{"loss": 3.0}], "dnas": [{"loss": ours + 0.5}, {"loss": ours - 0.5}]}
-    assert bool(unbeaten(runs_of_arms, {"unigram": {"loss": 1.5}}, "loss")) is is_beaten
-    assert unbeaten(runs_of_arms, {}, "loss") == [] == unbeaten({"softmax": []}, {"unigram": {"loss": 1.5}}, "loss")
-    assert bool(unbeaten(runs_of_arms, {"unigram": {"loss": 1.5, "f1": 9.0}}, "f1 of another task")) is is_beaten
+    assert bool(unbeaten_methods(runs_of_arms, {"unigram": {"loss": 1.5}}, "loss")) is is_beaten
+    assert (
+        unbeaten_methods(runs_of_arms, {}, "loss")
+        == []
+        == unbeaten_methods({"softmax": []}, {"unigram": {"loss": 1.5}}, "loss")
+    )
+    assert (
+        bool(unbeaten_methods(runs_of_arms, {"unigram": {"loss": 1.5, "f1": 9.0}}, "f1 of another task")) is is_beaten
+    )
 
 
 def test_the_task_says_in_which_direction_its_own_metric_is_better(tmp_path):
@@ -518,16 +502,17 @@ def test_an_arm_with_one_output_for_all_examples_gets_no_verdict(tmp_path):
     assert compare("softmax", tmp_path).withheld == []  # two of four seeds are not most of them
 
 
-def test_arms_with_equal_scores_with_most_seeds_get_no_verdict(tmp_path):
+@pytest.mark.parametrize(("seeds", "words"), [((1, 3), "seeds 1 and 3 (of 3)"), ((1, 2, 3), "all 3 seeds")])
+def test_arms_with_equal_scores_with_most_seeds_get_no_verdict(tmp_path, seeds, words):
     make_runs(tmp_path, {"softmax": 0.0, "dnas": 0.0})
-    for seed in (1, 3):
+    for seed in seeds:
         (tmp_path / f"dnas_{seed}/predictions/validation.parquet").write_bytes(
             (tmp_path / f"softmax_{seed}/predictions/validation.parquet").read_bytes()
         )
     found = compare("softmax", tmp_path)
-    [clause] = found.withheld
-    assert "zero with seeds 1 and 3 (of 3), where 0 of 200 outputs differ" in clause
-    assert found.verdicts[0].is_silent and "Detectable" not in found.verdicts[0].sentence()
+    [clause], [verdict] = found.withheld, found.verdicts
+    assert f"zero with {words}, where 0 of {100 * len(seeds)} outputs differ" in clause
+    assert verdict.is_silent and "no verdict" in verdict.sentence() and "Detectable" not in verdict.sentence()
 
 
 # cautions
@@ -619,6 +604,8 @@ def test_an_arm_with_few_seeds_does_not_reduce_those_of_the_others(tmp_path):
     make_run(tmp_path / "hnas_2", "hnas", 2)
     found = compare("softmax", tmp_path)
     assert {it.label: it.difference.seeds for it in found.verdicts} == {"dnas": 4, "hnas": 1}
+    few = found.verdicts[1]
+    assert not few.is_shown and "no verdict" in few.sentence() and math.isnan(few.adjusted)
     make_runs(tmp_path, {"sinkhorn": 0.0}, seeds=(7, 8, 9))
     with_it = compare("softmax", tmp_path)
     assert [repr(it.difference) for it in with_it.verdicts] == [repr(it.difference) for it in found.verdicts]
@@ -674,15 +661,6 @@ def test_of_single_run_folders_only_the_jobs_of_their_arms_are_waited_for(tmp_pa
     assert waiting_jobs([tmp_path / "softmax_1"]) == []
 
 
-def test_runs_with_other_callbacks_are_another_arm(tmp_path):
-    make_run(tmp_path / "a")
-    make_run(tmp_path / "b", settings={"callbacks.early.patience": 3})
-    assert [arm.label for arm in arms_of(find_runs([tmp_path]))] == [
-        "softmax (callbacks={})",
-        "softmax (callbacks.early.patience=3)",
-    ]
-
-
 def test_arms_are_named_by_the_runs_that_have_recorded_their_attention(tmp_path):
     mixed = {"settings": {"attention.encoder": ["hnas", "softmax"]}, "summary": {"attention": "hnas+softmax"}}
     for seed, state in ((1, None), (2, "finished"), (3, "finished")):
@@ -694,14 +672,6 @@ def test_arms_are_named_by_the_runs_that_have_recorded_their_attention(tmp_path)
     environment = tmp_path / "mixed_1/environment.json"
     environment.write_text(json.dumps({"attention": "hnas+softmax"}))
     assert [arm.label for arm in arms_of(find_runs([tmp_path]))] == ["hnas+softmax", "softmax"]
-
-
-def test_two_spellings_of_a_folder_are_one_run(tmp_path, monkeypatch):
-    make_runs(tmp_path / "s", {"softmax": 0.0, "dnas": 3.0}, seeds=(1,))
-    monkeypatch.chdir(tmp_path)
-    found = find_runs(["s", tmp_path / "s", "s/../s/dnas_*"])
-    assert [str(run.folder) for run in found] == ["s/dnas_1", "s/softmax_1"]
-    assert compare(f"{tmp_path}/s/softmax_*", "s").baseline == "softmax"
 
 
 def test_a_label_with_signs_of_a_path_is_a_label(tmp_path):
@@ -720,59 +690,54 @@ def test_settings_besides_the_attention_that_differ_are_named(tmp_path):
     assert compare("softmax", tmp_path / "equal").differing == []
 
 
-def test_a_class_tells_arms_apart_without_the_settings_that_only_one_of_them_has(tmp_path):
-    for model, more in (("Flat", {}), ("Hierarchical", {"attention.sentence": "softmax"})):
-        make_run(tmp_path / model, settings={"model._target_": f"attnorm.models.documents.{model}", **more})
-    assert [arm.label for arm in arms_of(find_runs([tmp_path]))] == [
-        "softmax (model._target_=Flat)",
-        "softmax (model._target_=Hierarchical)",
-    ]
+EIGHT = [f"model.a{number}" for number in range(8)]
+DOCUMENTS = "attnorm.models.documents."
 
 
-def test_a_setting_that_only_one_arm_has_is_named_beside_another_difference(tmp_path):
-    make_run(tmp_path / "a", settings={"optimizer.lr": 0.01})
-    make_run(tmp_path / "b", settings={"optimizer.lr": 0.1, "callbacks.early.patience": 3})
-    labels = [arm.label for arm in arms_of(find_runs([tmp_path]))]
-    assert labels[1] == "softmax (callbacks.early.patience=3, optimizer.lr=0.1)"
-
-
-def test_options_of_the_normalizer_are_named_without_their_group(tmp_path):
-    make_run(tmp_path / "a", "ot", settings={"attention.options.ot.cost": "learned"})
-    make_run(tmp_path / "b", "ot", settings={"attention.options.ot.cost": "fixed"})
-    assert [arm.label for arm in arms_of(find_runs([tmp_path]))] == ["ot (cost=learned)", "ot (cost=fixed)"]
+@pytest.mark.parametrize(
+    ("settings", "labels"),
+    [
+        ([{}, {"callbacks.early.patience": 3}], ["callbacks={}", "callbacks.early.patience=3"]),
+        (  # a class, without the settings that only one of them has
+            [
+                {"model._target_": f"{DOCUMENTS}Flat"},
+                {"model._target_": f"{DOCUMENTS}Two", "attention.sentence": "dnas"},
+            ],
+            ["model._target_=Flat", "model._target_=Two"],
+        ),
+        (  # beside another difference, a setting that only one arm has
+            [{"optimizer.lr": 0.01}, {"optimizer.lr": 0.1, "callbacks.early.patience": 3}],
+            ["callbacks={}, optimizer.lr=0.01", "callbacks.early.patience=3, optimizer.lr=0.1"],
+        ),
+        ([{"attention.options.softmax.cost": it} for it in ("learned", "fixed")], ["cost=learned", "cost=fixed"]),
+        (  # what is enough to tell arms apart that differ in much
+            [{**dict.fromkeys(EIGHT, 1), "model.a7": last} for last in (1, 2, 3)] + [dict.fromkeys(EIGHT, 0)],
+            [f"model.a7={last}" for last in (1, 2, 3, 0)],
+        ),
+        (  # a class says more than its options
+            [{"model._target_": f"attnorm.{it}", **dict.fromkeys(EIGHT, it)} for it in ("One", "Zero")],
+            ["model._target_=One", "model._target_=Zero"],
+        ),
+        (  # all keys of a large grid
+            [{key: number >> bit & 1 for bit, key in enumerate(EIGHT[:4])} for number in range(16)],
+            [", ".join(f"{key}={n >> bit & 1}" for bit, key in enumerate(EIGHT[:4])) for n in range(16)],
+        ),
+        (
+            [{"model._target_": "one.Mine"}, {"model._target_": "two.Mine"}],
+            ["model._target_=Mine", "model._target_=Mine"],
+        ),
+    ],
+)
+def test_labels_name_what_tells_arms_apart(tmp_path, settings, labels):
+    for number, changes in enumerate(settings):
+        make_run(tmp_path / f"{number:02}", settings=changes)
+    expected = [f"softmax ({label})" for label in labels]
+    if len(set(expected)) < len(expected):  # classes of one name
+        expected = [f"{label} [{number}]" for number, label in enumerate(expected, start=1)]
+    assert [arm.label for arm in arms_of(find_runs([tmp_path]))] == expected
 
 
 # arguments
-
-
-def test_labels_of_arms_that_differ_in_much_name_what_is_enough_to_tell_them_apart(tmp_path):
-    shared = {f"model.a{number}": 1 for number in range(8)}
-    for name, last in (("one", 1), ("two", 2), ("three", 3)):
-        make_run(tmp_path / name, settings=shared | {"model.a7": last})
-    make_run(tmp_path / "zero", settings=dict.fromkeys(shared, 0))
-    labels = [arm.label for arm in arms_of(find_runs([tmp_path]))]
-    assert labels == [f"softmax (model.a7={last})" for last in (1, 3, 2, 0)]
-    for name in ("one", "zero"):  # a class says more than its options
-        make_run(tmp_path / "classes" / name, settings={"model._target_": f"attnorm.{name}.{name.title()}"} | shared)
-        shared = dict.fromkeys(shared, 0)
-    labels = [arm.label for arm in arms_of(find_runs([tmp_path / "classes"]))]
-    assert labels == ["softmax (model._target_=One)", "softmax (model._target_=Zero)"]
-
-
-@pytest.mark.slow
-def test_all_keys_of_a_large_grid_are_named(tmp_path):
-    for number in range(16):
-        values = {f"model.a{bit}": number >> bit & 1 for bit in range(4)}
-        make_run(tmp_path / str(number), settings=values)
-    labels = [arm.label for arm in arms_of(find_runs([tmp_path]))]
-    assert len(set(labels)) == 16 and all(label.count("model.a") == 4 for label in labels)
-
-
-def test_classes_of_one_name_get_labels_of_their_own(tmp_path):
-    for module in ("one", "two"):
-        make_run(tmp_path / module, settings={"model._target_": f"{module}.Mine"})
-    labels = [arm.label for arm in arms_of(find_runs([tmp_path]))]
-    assert labels == ["softmax (model._target_=Mine) [1]", "softmax (model._target_=Mine) [2]"]
 
 
 @pytest.mark.parametrize("state", ["failed", "interrupted", None])
@@ -824,6 +789,56 @@ def test_there_must_be_something_to_compare(tmp_path):
         compare(tmp_path)
 
 
+@pytest.mark.slow
+def test_the_verdicts_are_those_of_the_runs_with_these_scores(tmp_path):
+    make_runs(tmp_path, THREE)
+    expected = compare("softmax", tmp_path)
+    tables = {}
+    for file in sorted(tmp_path.rglob("validation.parquet")):  # sorted by arm and seed
+        rows = pd.read_parquet(file)
+        arm = next(name for name in THREE if name in str(file.relative_to(tmp_path)))
+        tables.setdefault(arm, []).append(rows[~rows["selecting"]][expected.metric])
+    found = compare_scores("softmax", tables, expected.metric)
+    assert sorted(map(repr, found)) == sorted(map(repr, expected.verdicts))
+    assert {verdict.word for verdict in found} == {"shown", "not shown"}
+
+
+def test_groups_enter_as_clusters_and_seeds_by_their_number():
+    table = np.random.default_rng(0).normal(size=(3, 40))
+    groups = [f"image {n // 4}" for n in range(40)]
+    [verdict] = compare_scores("softmax", {"softmax": 0 * table, "dnas": table}, seeds=[3, 5, 8], groups=groups)
+    assert verdict.difference.clusters == 10 and list(verdict.by_seed) == [3, 5, 8]
+
+
+def test_arms_without_any_difference_get_no_verdict():
+    table = np.random.default_rng(0).normal(size=(3, 40))
+    one, other = compare_scores("softmax", {"softmax": table, "copy": table, "better": table + 1})
+    assert one.no_verdict == "all differences are zero" and np.isnan(one.adjusted)
+    assert other.by_seed == pytest.approx({1: 1, 2: 1, 3: 1})
+
+
+def test_tables_that_do_not_fit_are_refused_together():
+    table = np.zeros((3, 5))
+    with pytest.raises(ConfigError, match=r"baseline=sofmax: must be one of softmax, dnas. Did you mean 'softmax'\?"):
+        compare_scores("sofmax", {"softmax": table, "dnas": table})
+    with pytest.raises(ConfigError) as refused:
+        scores = {"softmax": table, "dnas": table[:2], "hnas": table + np.nan, "flat": table[0]}
+        compare_scores("softmax", scores, seeds=[1, 2])
+    assert refused.value.problems == [
+        "seeds=[1,2]: softmax has 3 rows",
+        "scores.dnas: the shape (2, 5); softmax has (3, 5), (seeds, examples)",
+        "scores.hnas: some scores are not finite",
+        "scores.flat: the shape (5,); softmax has (3, 5), (seeds, examples)",
+    ]
+
+
+def test_a_loss_is_better_if_it_is_lower():
+    table = np.random.default_rng(0).normal(size=(4, 50))
+    for metric, said in (("loss", True), ("accuracy", False)):
+        [verdict] = compare_scores("softmax", {"softmax": table, "dnas": table**2}, metric)
+        assert ("(lower is better)" in verdict.sentence()) is said
+
+
 # the command
 
 
@@ -839,14 +854,10 @@ def test_the_command_prints_scores_verdicts_and_plans(monkeypatch, tmp_path, cap
     for verdict in compare("softmax", tmp_path).verdicts:  # two arms
         for row in plan(verdict.difference.variances, 1, level=0.975):
             assert re.search(rf"{row.examples:,} .*{row.seeds or 'no number is enough'} .*{row.detectable:.2f}", said)
-
-
-def test_an_arm_with_too_few_runs_does_not_keep_the_others_from_a_plan(monkeypatch, tmp_path, capsys):
-    make_runs(tmp_path, {"softmax": 0.0, "hnas": 3.0}, seeds=range(4))
-    make_runs(tmp_path, {"dnas": 3.0}, seeds=(1,))
+    make_runs(tmp_path, {"ot": 3.0}, seeds=(1,))  # too few runs, which do not keep the others from a plan
     assert runs.call(monkeypatch, "compare", str(tmp_path), "plan=1") == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "dnas minus softmax: no plan, pilot:" in said and "hnas minus softmax: to detect 1 ROUGE-L F1" in said
+    assert "ot minus softmax: no plan, pilot:" in said and "hnas minus softmax: to detect 1 ROUGE-L F1" in said
 
 
 @pytest.mark.parametrize(

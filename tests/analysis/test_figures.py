@@ -12,7 +12,6 @@ from attnorm.analysis.figures import (
     compare_column_mass,
     draw_learned_scalar,
     draw_run,
-    line,
     log_floor,
     normalizer_of,
     split_label,
@@ -77,6 +76,7 @@ def test_there_is_one_panel_per_stack_with_its_normalizer_in_the_title(run, draw
     assert [axes.get_title() for axes in hybrid.axes] == ["encoder: hnas"]
     titles = ["encoder: hnas", "decoder: Power", "decoder cross: softmax"]
     assert [axes.get_title() for axes in attention.axes] == titles + [""] * 3
+    assert "bottom" not in attention.axes[3].get_ylabel()  # there are no small values
     assert [len(axes.get_lines()) for axes in attention.axes] == [4, 2, 2] * 2  # one per head
     assert "seed 3" in attention.get_suptitle() and "one line per head" in attention.get_suptitle()
     assert "0.1, times 10 for fast" in hybrid.get_suptitle() and "per head" not in hybrid.get_suptitle()
@@ -197,12 +197,6 @@ def test_zeros_and_underflow_are_drawn_at_the_bottom_of_the_axis_which_says_so(r
     assert f"below {floor:.0e}: at the bottom" in drawn[1].axes[3].get_ylabel()
 
 
-@pytest.mark.slow
-def test_without_small_values_nothing_is_said_about_them(run, drawn):
-    draw_run(run)
-    assert "bottom" not in drawn[1].axes[3].get_ylabel()
-
-
 # several runs
 
 
@@ -216,25 +210,14 @@ def test_the_smallest_mass_of_a_run_is_the_least_over_heads_and_layers(run):
     assert [text.get_text() for text in legend.get_texts()] == ["one", "two"]
 
 
-def test_a_run_whose_smallest_mass_is_zero_can_be_compared(run):
-    CsvTable(run / "attention.csv").append(
-        {"step": 20, "layer": "fusion", "head": 0, "entropy": 1.0, "column_mass": 0, "column_mass_min": 0}
-    )
-    [axes] = compare_column_mass({"one": run}).axes
-    assert lines(axes)[0][1][-1] == 0.01 and "at the bottom" in axes.get_ylabel()
-
-
-def test_a_single_point_is_seen():
-    axes = Figure().add_subplot()
-    line(axes, {0: 1.0})
-    assert axes.get_lines()[0].get_marker() == "o"
-
-
-def test_the_smallest_mass_of_one_site(run):
-    CsvTable(run / "attention.csv").append(
-        {"step": 10, "layer": "fusion", "head": 0, "entropy": 1.0, "column_mass": 1e-9, "column_mass_min": 1e-9}
-    )
-    assert lines(compare_column_mass({"one": run}, "fusion").axes[0]) == [([10], [1e-9])]
+@pytest.mark.parametrize(("site", "mass", "drawn"), [(None, 0.0, 0.01), ("fusion", 1e-9, 1e-9)])
+def test_the_smallest_mass_is_that_of_all_sites_or_of_one_and_may_be_zero(run, site, mass, drawn):
+    row = {"step": 20, "layer": "fusion", "head": 0, "entropy": 1.0, "column_mass": mass, "column_mass_min": mass}
+    CsvTable(run / "attention.csv").append(row)
+    [axes] = compare_column_mass({"one": run}, site).axes
+    steps, values = lines(axes)[0]
+    assert (steps, values[-1]) == ([20] if site else [*STEPS, 20], drawn)
+    assert ("at the bottom" in axes.get_ylabel()) == (mass == 0)
 
 
 def test_what_was_not_recorded_is_said(run):

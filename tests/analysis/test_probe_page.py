@@ -1,11 +1,11 @@
 """The page of a comparison on probes: it has every arm, cell and size, and asks nobody for anything."""
 
 import re
-from html.parser import HTMLParser
 from importlib.metadata import version
 
 import numpy as np
 import pytest
+from browser import Page
 
 from attnorm.analysis.probes.figures import draw_doses, draw_map, draw_rates, draw_training
 from attnorm.analysis.probes.page import at_an_edge, colour_of, entry_of, sentences, write_page
@@ -41,40 +41,6 @@ def results(cell, means=MEANS, failed=()):
     tuning = {} if not cell.probe().updates else {arm: {1e-3: np.full(2, 0.3), 1e-2: np.full(2, 0.4)} for arm in tests}
     found = Found(cell, tuning, dict.fromkeys(tests, 0.01), tests, dict(failed), seconds=30.0)
     return results_of_cell(found, ARMS, (1e-3, 1e-2))
-
-
-class Page(HTMLParser):
-    """The elements of a page: names with attributes, the rows of tables, and the text outside of figures."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.rows, self.texts, self.open, self.cell = [], [], [], [], False
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        self.open.append(tag)
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("td", "th"):
-            self.rows[-1].append("")
-        self.cell = "td" in self.open or "th" in self.open
-
-    def handle_endtag(self, tag):
-        while self.open and self.open.pop() != tag:
-            pass
-        self.cell = "td" in self.open or "th" in self.open
-
-    def handle_data(self, data):
-        if self.cell and self.rows:
-            self.rows[-1][-1] += data
-        if "svg" not in self.open and "style" not in self.open:
-            self.texts.append(data)
-
-    @property
-    def text(self):
-        return " ".join("".join(self.texts).split())
 
 
 @pytest.fixture(scope="module")
@@ -145,8 +111,10 @@ def test_what_is_not_defined_or_failed_is_listed_with_the_reason(html):
 def test_the_page_asks_nobody_for_anything(html):
     assert "default-src 'none'" in html
     page = Page(html)
-    assert not {"script", "link", "img", "iframe", "object", "embed", "base", "form"} & {tag for tag, _ in page.tags}
-    for _, attributes in page.tags:
+    assert not {"script", "link", "img", "iframe", "object", "embed", "base", "form"} & {
+        tag for tag, _ in page.elements
+    }
+    for _, attributes in page.elements:
         for name, value in attributes.items():
             assert not name.startswith("on"), name
             if name in ("src", "href", "xlink:href", "action", "data"):
@@ -163,7 +131,7 @@ def test_texts_of_others_are_escaped(html):
 
 
 def test_sizes_that_training_does_not_draw_are_marked(html):
-    tags = [attributes for tag, attributes in Page(html).tags if tag == "th"]
+    tags = [attributes for tag, attributes in Page(html).elements if tag == "th"]
     probes = [cell.probe() for cell in CELLS]
     beyond = [size not in (*probe.train_sizes, probe.size) for probe in probes for size in probe.test_sizes]
     assert any(probe.train_sizes for probe in probes), "such as max, which is trained with 16 items too"
@@ -177,6 +145,9 @@ def test_a_page_without_doses_or_tuning_has_no_such_figures(tmp_path, html):
     text = write_page(only, ARMS, tmp_path / "probe.html", "attnorm probe").read_text()
     assert "learning rate nan" not in text
     assert "<svg" not in text and "null arms" in Page(text).text and 'class="note"' not in text
+    nothing = [results(Cell("hub", "0.9"), failed=dict.fromkeys(LABELS[:-1], "it failed"))]
+    text = write_page(nothing, ARMS, tmp_path / "probe.html", "attnorm probe").read_text()
+    assert "softmax at hub 0.9: it failed" in Page(text).text
 
 
 def row(cell, arm, difference, verdict, size=None, **others):
@@ -247,14 +218,6 @@ def test_a_legend_names_each_line_once_and_hides_none(cells):
         assert [text.get_text() for text in legend.get_texts()] == expected
         of_legend = legend.get_window_extent()
         assert not any(of_legend.overlaps(axes.get_tightbbox()) for axes in figure.axes if axes.get_visible())
-
-
-def test_a_page_without_any_normalizer_says_why(tmp_path):
-    failed = dict.fromkeys(LABELS[:-1], "it failed")
-    text = write_page(
-        [results(Cell("hub", "0.9"), failed=failed)], ARMS, tmp_path / "probe.html", "attnorm probe"
-    ).read_text()
-    assert "softmax at hub 0.9: it failed" in Page(text).text
 
 
 def test_numbers_of_the_map_are_black_where_they_are_discoveries():

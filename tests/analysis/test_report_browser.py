@@ -8,7 +8,7 @@ from browser import open_browser
 from made_up_runs import make_run, make_runs
 
 from attnorm.analysis.report.content import collect
-from attnorm.analysis.report.page import figures_of, write_page
+from attnorm.analysis.report.page import charts_of, write_report
 
 EVIL = "</script><img src=x onerror=alert(1)><!--"
 
@@ -30,7 +30,7 @@ def report(tmp_path_factory):
 @pytest.fixture(scope="module")
 def path(report, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "report.html"
-    write_page(report, path)
+    write_report(report, path)
     return path
 
 
@@ -51,7 +51,7 @@ def test_every_chart_is_drawn_without_an_error_or_a_request(browser, report, pat
     browser.requests(), browser.errors()
     browser.open(path)
     draw(browser)
-    figures = list(figures_of(report))
+    figures = list(charts_of(report))
     marks = browser.run(
         "return [...document.querySelectorAll('[data-chart]')].map((it) => [it.dataset.chart,"
         " it.querySelectorAll('svg .mark-line path, svg .mark-symbol path, svg .mark-rule line').length])"
@@ -173,7 +173,7 @@ def test_print_contains_all_charts(browser, report, path):
     content = base64.b64decode(found["data"])
     assert content.startswith(b"%PDF") and content.count(b"/Type /Page\n") >= 2
     drawn = browser.run("return document.querySelectorAll('[data-chart] svg').length")
-    assert drawn == len(list(figures_of(report)))
+    assert drawn == len(list(charts_of(report)))
     browser.open(path, width=700, dark=True, media="print")
     assert browser.run("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     browser.run("return document.documentElement.dataset.mode = 'dark'")
@@ -189,7 +189,7 @@ def test_charts_and_tables_have_names_in_the_accessibility_tree(browser, report,
         (node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node.get("ignored")
     ]
     images = [name for role, name in named if role in ("img", "image")]
-    assert images == [figure.description for figure in figures_of(report)]
+    assert images == [figure.description for figure in charts_of(report)]
     buttons = [name for role, name in named if role == "button"]
     assert {"LaTeX", "Markdown", "CSV", "Dark mode"} <= set(buttons) and all(buttons)
     assert all(name for role, name in named if role in ("table", "heading", "region", "navigation"))

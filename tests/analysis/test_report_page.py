@@ -6,50 +6,23 @@ import json
 import re
 import sys
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import altair
 import pytest
+from browser import Page
 from made_up_runs import make_run, make_runs
 
 from attnorm.analysis.report import page as pages
 from attnorm.analysis.report.charts import COLOURS, by_layer, curves, styles_of_arms, styles_of_layers
 from attnorm.analysis.report.content import collect
 from attnorm.analysis.report.curves import Point
-from attnorm.analysis.report.page import figures_of, html_of, json_of, write_page
+from attnorm.analysis.report.page import charts_of, html_of, json_of, write_report
 from attnorm.errors import UserError
 from attnorm.run.tables import NO_EVIDENCE
 
 SMALL = {"examples": 40, "steps": 600}
 EVIL = "</script><img src=x onerror=alert(1)><!--"
 POINTS = [Point(arm, step, 2.0 + step, 1.0, 3.0, 3) for arm in ("a", "b") for step in (0, 10)]
-
-
-class Page(HTMLParser):
-    """The elements of a page: their names and attributes, the texts of scripts, and the levels of headings."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.elements, self.scripts, self.levels, self.open = [], [], [], None
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-        if tag == "script":
-            self.scripts.append("")
-        if tag in ("h1", "h2", "h3", "h4", "h5"):
-            self.levels.append(int(tag[1]))
-        self.open = tag
-
-    def handle_endtag(self, tag):
-        self.open = None
-
-    def handle_data(self, data):
-        if self.open == "script":
-            self.scripts[-1] += data
-
-    def of(self, tag):
-        return [attributes for name, attributes in self.elements if name == tag]
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +109,7 @@ def test_the_page_has_landmarks_headings_and_unique_ids(text):
 
 
 def test_every_chart_has_a_description_and_a_table(report, text):
-    page, figures = Page(text), list(figures_of(report))
+    page, figures = Page(text), list(charts_of(report))
     charts = {it["data-chart"]: it for tag, it in page.elements if "data-chart" in it}
     tables = [it["data-table"] for it in page.of("details") if "data-table" in it]
     assert set(charts) == set(tables) == {figure.name for figure in figures}
@@ -152,12 +125,12 @@ def test_the_page_loads_itself_again_only_while_it_is_watched(report, text):
 
 def test_a_page_replaces_the_old_one_as_a_whole(report, tmp_path, monkeypatch):
     path = tmp_path / "new" / "report.html"
-    assert write_page(report, path) == path.stat().st_size
+    assert write_report(report, path) == path.stat().st_size
     assert [it.name for it in path.parent.iterdir()] == ["report.html"]
     before = path.read_bytes()
     monkeypatch.setattr(pages, "html_of", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        write_page(report, path)
+        write_report(report, path)
     assert path.read_bytes() == before
 
 

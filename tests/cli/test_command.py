@@ -30,7 +30,7 @@ from attnorm.experiments.papers.figures import FigureKeys
 from attnorm.run.trust import find_own_parts
 from attnorm.schema import EMPTY, defaults_of, parameters
 from attnorm.spec.command import fitting, read
-from attnorm.sweeps.settings import SweepSettings
+from attnorm.sweeps.command import SweepSettings
 
 NORMALIZER = "from attnorm.attention.normalizers.softmax import Softmax\n\n\nclass Mine(Softmax):\n    pass\n"
 

@@ -136,7 +136,7 @@ def test_a_page_that_cannot_be_written_does_not_change_how_a_sweep_ends(tmp_path
         "no report.html: the report needs the package altair; install it with: pip install" in capsys.readouterr().out
     )
     monkeypatch.undo()
-    monkeypatch.setattr("attnorm.analysis.report.page.write_page", lambda *_: 1 / 0)
+    monkeypatch.setattr("attnorm.analysis.report.page.write_report", lambda *_: 1 / 0)
     assert close(tmp_path, jobs, journal) == 1
     assert "no report.html: ZeroDivisionError: division by zero" in capsys.readouterr().out
     assert not (tmp_path / "report.html").exists()

@@ -26,16 +26,15 @@ def test_the_updates_of_a_hand_made_case():
     assert [name for name, cost in found.items() if cost.is_baseline] == ["softmax"]
     without = equalized([cost for cost in costs if cost.arm != "softmax"])
     assert [(cost.arm, cost.updates) for cost in without if cost.is_baseline] == [("dnas", 1000)]
-
-
-def test_each_task_has_a_budget_of_its_own():
-    costs = [
-        ArmCost("softmax mlm", "mlm", True, 1000, 1.0, "FLOPs"),
-        ArmCost("dnas mlm", "mlm", False, 1000, 2.0, "FLOPs"),
-        ArmCost("softmax vqa", "vqa", True, 300, 4.0, "FLOPs"),
-        ArmCost("dnas vqa", "vqa", False, 300, 2.0, "FLOPs"),
+    of_each_task = [  # which has a budget of its own
+        ArmCost(f"{arm} {task}", task, arm == "softmax", updates, cost, "FLOPs")
+        for task, updates, arms in (
+            ("mlm", 1000, {"softmax": 1.0, "dnas": 2.0}),
+            ("vqa", 300, {"softmax": 4.0, "dnas": 2.0}),
+        )
+        for arm, cost in arms.items()
     ]
-    assert [cost.updates for cost in equalized(costs)] == [1000, 500, 300, 600]
+    assert [cost.updates for cost in equalized(of_each_task)] == [1000, 500, 300, 600]
 
 
 @pytest.mark.slow
@@ -102,22 +101,13 @@ def test_arms_that_are_added_spend_the_budget_of_the_first_ones(tmp_path):
     sweep(tmp_path, "attention=softmax,sink", "price=0.2", *typed, "cost=time")
 
 
-def test_a_time_is_measured_without_the_validations_that_the_run_will_have():
-    assert "++trainer.val_check_interval=null" in MEASURING and "++task.validations=1" in MEASURING
-
-
 @pytest.mark.slow
-def test_runs_that_measure_are_no_runs_of_arms(tmp_path):
-    sweep(tmp_path, *ARMS, "cost=time")
-    folder = tmp_path / "s"
-    assert len(list((folder / "cost").iterdir())) == 3 and not waiting_jobs([folder])
-    assert {path.parent for path in run_folders(folder)} == {folder} and len(run_folders(folder)) == 6
-
-
-@pytest.mark.slow
-def test_a_run_that_measures_has_as_many_cores_as_a_job_and_no_neighbour(tmp_path):
+def test_a_run_that_measures_is_of_no_arm_and_has_as_many_cores_as_a_job_and_no_neighbour(tmp_path):
     sweep(tmp_path, *ARMS, "cost=time", "jobs=2")
     folder = tmp_path / "s"
+    assert len(list((folder / "cost").iterdir())) == 3 and not waiting_jobs([folder])
+    assert {path.parent for path in run_folders(folder)} == {folder} and len(run_folders(folder)) == 6  # those of arms
+    assert "++trainer.val_check_interval=null" in MEASURING and "++task.validations=1" in MEASURING
     measured, jobs = (
         [json.loads((run / "attempts.txt").read_text()) for run in runs]
         for runs in ((folder / "cost").iterdir(), run_folders(folder))

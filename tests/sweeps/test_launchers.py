@@ -71,24 +71,17 @@ def test_a_job_that_was_submitted_twice_runs_once(tmp_path, monkeypatch):
     assert len(attempts(tmp_path)[0]) == 1 and steps(tmp_path) == 5
 
 
-def test_a_run_does_not_take_part_in_the_slurm_job_of_the_sweep(tmp_path, monkeypatch):
+@pytest.mark.parametrize("purpose", ["", "compare", "tune", "cost"])
+def test_runs_are_one_group_in_wandb_and_take_no_part_in_the_slurm_job_of_the_sweep(tmp_path, monkeypatch, purpose):
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_JOB_NAME", "sweep")
-    one, lock = job(tmp_path), FolderLock(tmp_path, JOB_LOCK)
-    assert lock.acquire()
-    process = start_process(one, ["env"], lock, {"A": "b"})
-    assert process.wait() == 0
-    said = (tmp_path / "console.log").read_text().splitlines()
-    assert "A=b" in said and "SLURM_JOB_NAME=bash" in said and not any(it.startswith("SLURM_JOB_ID") for it in said)
-
-
-@pytest.mark.parametrize("purpose", ["", "compare", "tune", "cost"])
-def test_all_runs_of_a_sweep_are_one_group_in_wandb(tmp_path, purpose):
     folder = job_folder(tmp_path / "my_sweep", "a", purpose)
     folder.mkdir(parents=True)
     one, lock = replace(job(folder), purpose=purpose), FolderLock(folder, JOB_LOCK)
-    assert lock.acquire() and start_process(one, ["env"], lock, {}).wait() == 0
-    assert "WANDB_RUN_GROUP=my_sweep" in (folder / "console.log").read_text().splitlines()
+    assert lock.acquire() and start_process(one, ["env"], lock, {"A": "b"}).wait() == 0
+    said = (folder / "console.log").read_text().splitlines()
+    assert {"WANDB_RUN_GROUP=my_sweep", "A=b", "SLURM_JOB_NAME=bash"} <= set(said)
+    assert not any(line.startswith("SLURM_JOB_ID") for line in said)
 
 
 @pytest.mark.slow

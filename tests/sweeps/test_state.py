@@ -7,7 +7,7 @@ import pytest
 from attnorm.run.folder import JOB_LOCK, FolderLock
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.launchers.local import Places, environment
-from attnorm.sweeps.results import Result, ranked
+from attnorm.sweeps.record import JobResult, ranked
 from attnorm.sweeps.state import JobState, Journal, holders, state_of_job
 
 
@@ -85,9 +85,11 @@ def test_cores_are_divided_among_the_jobs(jobs, cores):
     assert places.take() == taken[0]
 
 
-def test_more_jobs_than_cores_share_them():
+def test_more_jobs_than_cores_or_gpus_share_them_evenly():
     places = Places(5, [4, 6])
     assert [places.take().cores for _ in range(5)] == [(4,), (6,), (4,), (6,), (4,)]
+    places = Places(4, range(4), ["0", "1"])
+    assert [places.take(1).gpus for _ in range(4)] == [("0",), ("1",), ("0",), ("1",)]
 
 
 def test_each_job_has_gpus_of_its_own():
@@ -98,11 +100,6 @@ def test_each_job_has_gpus_of_its_own():
     assert places.take(1).gpus == ("3",) and places.take(1) is None
     places.give_back(first)
     assert places.take(1, {"slot": 0, "gpus": ["1"]}).gpus == ("1",)  # one that an earlier sweep has started
-
-
-def test_more_jobs_than_gpus_share_them_evenly():
-    places = Places(4, range(4), ["0", "1"])
-    assert [places.take(1).gpus for _ in range(4)] == [("0",), ("1",), ("0",), ("1",)]
 
 
 def test_threads_follow_from_cores_and_processes(monkeypatch, tmp_path):
@@ -116,7 +113,7 @@ def test_threads_follow_from_cores_and_processes(monkeypatch, tmp_path):
 
 def test_results_are_ranked_by_state_and_value(tmp_path):
     def result(state, value):
-        return Result(job(tmp_path), state, 1, 0, None, "m", value, 1, 1.0, None, None, {})
+        return JobResult(job(tmp_path), state, 1, 0, None, "m", value, 1, 1.0, None, None, {})
 
     values = [
         result(JobState.FAILED, None),

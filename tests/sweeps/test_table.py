@@ -10,7 +10,7 @@ from rich.console import Console
 from attnorm.run.folder import JOB_LOCK, FolderLock
 from attnorm.sweeps import table
 from attnorm.sweeps.jobs import Job
-from attnorm.sweeps.results import result_of
+from attnorm.sweeps.record import result_of
 from attnorm.sweeps.scheduler import Grid
 from attnorm.sweeps.state import Journal
 from attnorm.sweeps.table import View, duration, print_results
@@ -111,29 +111,24 @@ def test_without_a_terminal_each_event_is_a_line(tmp_path, screen):
     lock.release()
 
 
-def test_the_closing_table_has_the_values_and_why_a_job_failed(tmp_path, screen):
+def test_the_closing_table_has_the_values_simple_methods_and_why_a_job_failed(tmp_path, screen):
     console, (found, lock) = screen(terminal=False), jobs(tmp_path, 3)
     lock.release()
     journal = Journal(tmp_path)
     journal.add("end", "j2", code=2, failure=True, why="error: model.dropout=3")
-    print_results([result_of(job, journal) for job in found[1:]])
-    said = console.file.getvalue()
-    assert "best val/f1" in said and "63.5" in said and "8,000" in said and "01:05" in said
-    assert "seed=2: failed: error: model.dropout=3" in said
-
-
-def test_the_closing_table_has_simple_methods_beside_the_jobs(tmp_path, screen):
-    console, (found, lock) = screen(terminal=False), jobs(tmp_path, 2)
-    lock.release()
-    summary = {"state": "finished", "monitor": "val/loss", "best_value": 6.25, "primary": "rougeL"}
     evaluation = {"metrics": {"rougeL": 5.6}, "baselines": {"lead-8": {"rouge1": 22.0, "rougeL": 19.5}}}
-    for job in found:
-        (job.folder / "summary.json").write_text(json.dumps({**summary, "validation": evaluation}))
-    results = [result_of(job, Journal(tmp_path)) for job in found]
+    summary = json.loads((found[1].folder / "summary.json").read_text()) | {
+        "primary": "rougeL",
+        "validation": evaluation,
+    }
+    (found[1].folder / "summary.json").write_text(json.dumps(summary))
+    results = [result_of(job, journal) for job in found[1:]]
     print_results(results)
     rows = console.file.getvalue().splitlines()
-    assert any("rougeL" in row for row in rows) and sum("5.60" in row for row in rows) == 2
+    assert any("best val/f1" in row and "final rougeL" in row for row in rows)
+    assert any("63.5" in row and "5.60" in row and "8,000" in row and "01:05" in row for row in rows)
     assert [row for row in rows if "simple baseline lead-8" in row and "19.50" in row]
+    assert "seed=2: failed: error: model.dropout=3" in rows
     assert (results[0].record()["score"], results[0].record()["simple"]) == (5.6, {"lead-8": 19.5})
 
 

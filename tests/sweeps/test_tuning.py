@@ -10,11 +10,9 @@ from sweeping import attempts, begin, end, events, report, steps, sweep, wait_fo
 
 from attnorm.analysis.arms import find_runs, run_folders
 from attnorm.analysis.waiting import waiting_jobs
-from attnorm.cli.sweep import run_sweep
 from attnorm.errors import ConfigError, Problem, RunError
-from attnorm.sweeps.command import read_sweep
 from attnorm.sweeps.jobs import Job, job_folder
-from attnorm.sweeps.results import result_of
+from attnorm.sweeps.record import result_of
 from attnorm.sweeps.state import JobState, Journal
 from attnorm.sweeps.table import print_tuning
 from attnorm.sweeps.tuning import MOST_ADDED, Tuned, TunedArm, Tuning, best_of, beyond
@@ -89,14 +87,10 @@ def test_further_values_are_trained_once_the_comparison_has_ended(tmp_path):
     assert bench.run()[4:] == [(1, x, seed) for x in (1, 4) for seed in (110, 111)]
     assert asked == [2 * 3 * 2 + 4] and bench.plan.total == len(bench.ran)
     assert bench.plan.record()["arms"][1]["further"] == {"1": ["1-1-110", "1-1-111"], "4": ["1-4-110", "1-4-111"]}
-    assert {path.parent.name for path in map(job_path, bench.plan.jobs[-4:])} == {"tune"}
+    assert {job.folder.parent.name for job in bench.plan.jobs[-4:]} == {"tune"}
     again = Bench(tmp_path, lambda arm, x, seed: (x - 4) ** 2 if arm else (x - 2) ** 2, modes=("min", "min"))
     again.run()  # one of the further values is the best one now, and nothing depends on the others
     assert not again.journal.has("1-1-110") and again.journal.has("1-4-110")
-
-
-def job_path(job):
-    return job.folder
 
 
 def test_no_score_of_a_comparison_changes_what_is_chosen(tmp_path):
@@ -197,23 +191,21 @@ def test_a_sweep_tunes_and_then_compares(tmp_path):
 
 
 @pytest.mark.slow
-def test_tuning_runs_are_no_runs_of_arms(tmp_path):
+def test_tuning_runs_are_no_runs_of_arms_and_those_of_arms_tune_nothing(tmp_path):
     """However the place is named: as the sweep, by a pattern, or as a run of the tuning itself."""
     sweep(tmp_path, *TUNE, "center=0.2")
     folder = tmp_path / "s"
     for place in (folder, folder / "*", folder / "*/*", folder / "**"):
-        assert set(map(parent_of, run_folders(place))) <= {folder}, place
+        assert {it.parent for it in run_folders(place)} <= {folder}, place
     assert len(run_folders(folder)) == 2
+    said = sweep(tmp_path, "dir=s", "seed=120", "tune=x=0.2,0.4", "tune_seeds=110", "center=0.2", "steps=1", code=2)
+    assert "error: dir=s: the run x=0.2 seed=110 is there already, to compare" in said
     [tuned, *_] = sorted((folder / "tune").iterdir())
     for place in (folder / "tune", tuned):
         with pytest.raises(RunError, match="those in tune/ and cost/ of a sweep folder are not compared"):
             find_runs([place])
     shutil.move(tuned, tmp_path / "copy")  # outside of a sweep, it is a run like any other
     assert run_folders(tmp_path / "copy") == [tmp_path / "copy"]
-
-
-def parent_of(folder):
-    return folder.parent
 
 
 @pytest.mark.slow
@@ -283,13 +275,6 @@ def names_of(folder):
 
 
 @pytest.mark.slow
-def test_a_comparison_seed_cannot_tune_in_the_same_folder(tmp_path):
-    sweep(tmp_path, *TUNE, "center=0.2")
-    said = sweep(tmp_path, "dir=s", "seed=120", "tune=x=0.2,0.4", "tune_seeds=110", "center=0.2", "steps=1", code=2)
-    assert "error: dir=s: the run x=0.2 seed=110 is there already, to compare" in said
-
-
-@pytest.mark.slow
 def test_a_value_that_a_job_refuses_is_named(tmp_path):
     assert "error: x=3: at most 2 (in x=3 seed=100)" in sweep(
         tmp_path, "dir=s", "seed=110", "tune=x=1,3", "tune_seeds=100", "upper=2", code=2
@@ -297,42 +282,3 @@ def test_a_value_that_a_job_refuses_is_named(tmp_path):
     sweep(tmp_path, "dir=t", "seed=110", "tune=x=0.75,1.5", "tune_seeds=100", "center=9", "upper=2", "steps=1")
     [note] = report(tmp_path / "t")["tuning"]["notes"]
     assert "x=1.5: 3 is not allowed: x=3" in note
-
-
-WRONG = {
-    "tune=optimizer.lr=1e-3,2e-3 seed=1,2": "tune_seeds: must be given with tune, as in tune_seeds=100,101",
-    "tune=optimizer.lr=1e-3,2e-3 tune_seeds=[100,101] seed=1": "tune_seeds=[100,101]: expected a single value, without",
-    "tune_seeds=100 seed=1": "tune_seeds=100: has no effect without tune=<key>=<values>",
-    "tune=optimizer.lr=1e-3,2e-3 tune_seeds=100": "seed: must be given with tune",
-    "tune=optimizer.lr=1e-3,2e-3 tune_seeds=1,5 seed=1,2": "tune_seeds=1,5: must differ from the seeds that compare; "
-    "seed has 1 as well",
-    "tune=optimizer.lr=1e-3,2e-3 tune_seeds=range(1,4) seed=2": "tune_seeds=range(1,4): must differ",
-    "tune=optimizer.lr=1e-3,2e-3 tune_seeds=a,b seed=1": "tune_seeds=a,b: allowed: whole numbers from 0",
-    "tune=optimizer.lr tune_seeds=100 seed=1": "tune=optimizer.lr: expected <key>=<value>,<value>,...",
-    "tune=optimizer.lr=1e-3 tune_seeds=100 seed=1": "tune=optimizer.lr=1e-3: expected <key>=<value>,<value>,...",
-    "tune=optimizer.lr=1e-3,0.001 tune_seeds=100 seed=1": "the values are different numbers above 0",
-    "tune=optimizer.lr=0,1e-3 tune_seeds=100 seed=1": "the values are different numbers above 0",
-    "tune=attention=softmax,dnas tune_seeds=100 seed=1": "the values are different numbers above 0",
-    "tune=seed=3,4 tune_seeds=100 seed=1": "seeds are not tuned",
-    "tune=optimizer.lr=1e-3,2e-3 tune_seeds=100 seed=1 optimizer.lr=1e-2": "optimizer.lr: is set by tune=optimizer.lr=",
-    "tune=x=1,2 search=random trials=2 seed=1,2": "tune=x=1,2: has no effect with search=random; it is for search=grid",
-    "tune_seeds=100 search=random trials=2 seed=1,2": "tune_seeds=100: has no effect with search=random",
-    "cost=time search=random trials=2 seed=1,2": "cost=time: has no effect with search=random",
-    "cost=time seed=1,2": "cost=time: has no effect with a single arm",
-    "cost=flops attention=softmax,dnas trainer.max_steps=3,4": "cost=flops: sets trainer.max_steps for each arm",
-    "cost=flops attention=softmax,dnas tune=trainer.max_steps=3,4 tune_seeds=1 seed=2": "max_steps may",
-    "cost=time attention=softmax,dnas tune=model.d_model=8,16 tune_seeds=1 seed=2": "model.d_model may change its cost",
-    "cost=hours attention=softmax,dnas": "cost=hours: allowed: updates, time, flops",
-}
-
-
-@pytest.mark.parametrize("typed", WRONG)
-def test_keys_that_cannot_have_an_effect_are_refused(capsys, typed):
-    assert run_sweep(typed.split()) == 2
-    assert WRONG[typed] in capsys.readouterr().err
-
-
-def test_all_problems_with_tuning_are_reported_together():
-    with pytest.raises(ConfigError) as error:
-        read_sweep(["tune=optimizer.lr=1e-3", "tune_seeds=1.5", "cost=time", "jobs=0"])
-    assert {problem.key for problem in error.value.problems} == {"tune", "tune_seeds", "seed", "cost", "jobs"}

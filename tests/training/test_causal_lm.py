@@ -56,7 +56,7 @@ def test_the_sinks_and_activations_of_every_layer_are_measured_over_training(swe
 
 @pytest.mark.slow
 def test_runs_are_compared_by_the_sums_over_documents(swept):
-    from attnorm.analysis.comparison import compare
+    from attnorm.analysis import compare
 
     for metric in (None, "bits_per_byte", "loss_8x"):
         found = compare(str(swept["softmax"]), str(swept["hnas_prefix"]), metric=metric)

@@ -4,17 +4,19 @@ Everything is read from files as plain data. Nothing that a run names is importe
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from glob import glob, has_magic
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from attnorm.errors import RunError
+from attnorm.errors import ConfigError, Problem, RunError
+from attnorm.imports import nearest
 from attnorm.run.folder import COST, EVENTS, TUNE, RunState, folders_in, opened
 from attnorm.run.run import Run
 
+DEFAULT_BASELINE = "softmax"
 MAX_LISTED = 3  # keys in which arms may differ before labels name only those that are needed to tell them apart
 
 
@@ -48,43 +50,47 @@ class Arm:
         return self.settings["task.name"]
 
 
-def find_runs(paths: Iterable[str | Path]) -> list[Run]:
-    """The runs in some places: run folders, folders with runs below them, such as that of a sweep, or patterns.
+def find_runs(
+    places: Iterable[str | Path],
+    unreadable: dict[Path, RunError] | None = None,
+    is_awaited: Callable[[str | Path], bool] = lambda place: False,
+) -> list[Run]:
+    """The runs in some places, each once: run folders, folders with runs below them, such as that of a sweep, or
+    patterns.
 
-    Raises RunError for a place without runs, and for a run folder whose config.yaml cannot be read.
+    unreadable: receives the run folders whose config.yaml cannot be read, with the reasons. is_awaited: whether a place
+    without runs will have some.
+
+    Raises RunError for any other place without runs, and, without `unreadable`, for a config.yaml that cannot be read.
     """
-    folders: list[Path] = []
-    for path in paths:
-        found = run_folders(path)
-        if not found:
-            raise no_runs(path)
-        folders += found
-    runs = [Run(folder) for folder in each_once(folders)]
-    for run in runs:
-        _ = run.config  # RunError
+    folders: dict[Path, Path] = {}
+    for place in places:
+        here = run_folders(place)
+        if not here and not is_awaited(place):
+            raise RunError(
+                f"{place}: no run folder there; a run folder has a config.yaml, and those in {TUNE}/ and {COST}/ of a "
+                "sweep folder are not compared"
+            )
+        for folder in here:  # which may be spelled in different ways
+            folders.setdefault(folder.resolve(), folder)
+    runs = []
+    for folder in folders.values():
+        run = Run(folder)
+        try:
+            _ = run.config  # RunError
+        except RunError as error:
+            if unreadable is None:
+                raise
+            unreadable[folder] = error
+        else:
+            runs.append(run)
     return runs
 
 
-def each_once(folders: Iterable[Path]) -> list[Path]:
-    """The folders without repetitions, which may be spelled in different ways."""
-    found: dict[Path, Path] = {}
-    for folder in folders:
-        found.setdefault(folder.resolve(), folder)
-    return [*found.values()]
-
-
-def no_runs(place: str | Path) -> RunError:
-    """The error for a place without runs."""
-    return RunError(
-        f"{place}: no run folder there; a run folder has a config.yaml, and those in {TUNE}/ and {COST}/ of a sweep "
-        "folder are not compared"
-    )
-
-
-def run_folders(place: str | Path) -> list[Path]:
-    """The run folders in one place, without those that tune or measure."""
+def run_folders(pattern: str | Path) -> list[Path]:
+    """The run folders in one place, or in those that a pattern matches, without those that tune or measure."""
     folders: list[Path] = []
-    for root in expanded(place):
+    for root in expanded(pattern):
         if Run(root).exists or (root / EVENTS).is_file():
             opened(root)  # the report is written there, too
         for folder in folders_in(root):
@@ -95,11 +101,9 @@ def run_folders(place: str | Path) -> list[Path]:
 
 
 def expanded(pattern: str | Path) -> list[Path]:
-    """The paths that a pattern matches, or the place itself if it is not a pattern."""
+    """The paths that a pattern matches, or the path itself if it is not a pattern."""
     return (
-        [Path(path) for path in sorted(glob(str(pattern), recursive=True))]
-        if has_magic(str(pattern))
-        else [Path(pattern)]
+        [Path(it) for it in sorted(glob(str(pattern), recursive=True))] if has_magic(str(pattern)) else [Path(pattern)]
     )
 
 
@@ -111,21 +115,36 @@ def arms_of(runs: Sequence[Run]) -> list[Arm]:
     groups: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         groups[repr(sorted(run.settings.items(), key=lambda item: item[0]))].append(run)
-    members = [one_per_seed(group) for group in groups.values()]
-    names = _labels_of([next((run for run in group if run.label), group[0]) for group in members])
-    arms = []
-    for name, counting, group in zip(names, members, groups.values(), strict=True):
-        older = [run for run in group if run.state is RunState.FINISHED and run not in counting]
-        arms.append(Arm(name, counting, tuple(older)))
-    return arms
+    members = []
+    for group in groups.values():
+        newest_last = sorted(group, key=lambda it: (it.state is RunState.FINISHED, it.config_file.stat().st_mtime))
+        best = {run.seed: run for run in newest_last}
+        members.append(tuple(best[seed] for seed in sorted(best)))
+    labels = _labels_of([next((run for run in counting if run.label), counting[0]) for counting in members])
+    return [
+        Arm(label, counting, tuple(it for it in group if it.state is RunState.FINISHED and it not in counting))
+        for label, counting, group in zip(labels, members, groups.values(), strict=True)
+    ]
 
 
-def one_per_seed(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """The run that counts of each seed, ordered by seed."""
-    best: dict[int, Run] = {}
-    for run in sorted(runs, key=lambda run: (run.state is RunState.FINISHED, run.config_file.stat().st_mtime)):
-        best[run.seed] = run
-    return tuple(best[seed] for seed in sorted(best))
+def baseline_of(arms: Sequence[Arm], label: str | None) -> Arm:
+    """The arm with a label; without one, softmax, or else the first arm. Raises ConfigError for an unknown label.
+
+    Without a label, an arm of which every run has ended early is chosen only if there is no other.
+    """
+    labels = [arm.label for arm in arms]
+    if label is None:
+        usable = [arm.label for arm in arms if not all(run.state.is_unfinished for run in arm.runs)] or labels
+        label = DEFAULT_BASELINE if DEFAULT_BASELINE in usable else usable[0]
+    if label not in labels:
+        message = f"there is neither such a folder nor such an arm; the arms are: {', '.join(labels)}"
+        raise ConfigError([Problem("baseline", f"{message}.{nearest(label, labels)}", label)])
+    return arms[labels.index(label)]
+
+
+def beginning_with(baseline: Arm, arms: Iterable[Arm]) -> list[Arm]:
+    """The baseline, and then the other arms."""
+    return [baseline, *(arm for arm in arms if arm is not baseline)]
 
 
 def _labels_of(arms: Sequence[Run]) -> list[str]:
@@ -136,8 +155,8 @@ def _labels_of(arms: Sequence[Run]) -> list[str]:
         alike = [run for run in arms if (run.attention_label, run.settings["task.name"]) == (attention, task)]
         keys = distinguishing([run.settings for run in alike])
         prefix = f"attention.options.{attention}."
-        told = [f"{key.removeprefix(prefix)}={_shown(key, arm.settings[key])}" for key in keys if key in arm.settings]
-        labels.append(f"{attention} ({', '.join(told)})" if told else attention)
+        more = [f"{key.removeprefix(prefix)}={_shown(key, arm.settings[key])}" for key in keys if key in arm.settings]
+        labels.append(f"{attention} ({', '.join(more)})" if more else attention)
     names = [(arm.settings["task.name"], label) for arm, label in zip(arms, labels, strict=True)]
     # classes of one name in different modules look alike
     numbers = [f" [{names[:n].count(name) + 1}]" if names.count(name) > 1 else "" for n, name in enumerate(names)]
@@ -151,7 +170,7 @@ def distinguishing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     if the settings could not be told apart without them.
     """
     keys = varying(settings)
-    common = [key for key in keys if not is_of_site(key) or all(key in its for its in settings)]
+    common = [key for key in keys if not is_of_site(key) or all(key in each for each in settings)]
     kept = common if number_of_kinds(settings, common) == len(settings) else keys
     return kept if len(kept) <= MAX_LISTED else sorted(fewest(settings, kept))
 
@@ -163,7 +182,7 @@ def fewest(settings: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[s
     """
 
     def length(key: str) -> tuple[bool, int]:
-        return not key.endswith("_target_"), max(len(str(_shown(key, its.get(key, "")))) for its in settings)
+        return not key.endswith("_target_"), max(len(str(_shown(key, each.get(key, "")))) for each in settings)
 
     ordered, chosen, kinds = sorted(keys, key=length), list[str](), number_of_kinds(settings, keys)
     while number_of_kinds(settings, chosen) < kinds:
@@ -173,7 +192,7 @@ def fewest(settings: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[s
 
 def number_of_kinds(settings: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> int:
     """How many of the settings these keys tell apart."""
-    return len({repr([its.get(key) for key in keys]) for its in settings})
+    return len({repr([each.get(key) for key in keys]) for each in settings})
 
 
 def _shown(key: str, value: object) -> object:
@@ -183,10 +202,16 @@ def _shown(key: str, value: object) -> object:
 
 def varying(settings: Iterable[Mapping[str, Any]]) -> list[str]:
     """The keys in which some settings differ, sorted."""
-    found = list(settings)
-    keys = sorted({key for its in found for key in its})
+    first, *others = settings
     absent = object()
-    return [key for key in keys if any(its.get(key, absent) != found[0].get(key, absent) for its in found[1:])]
+    keys = sorted({key for each in (first, *others) for key in each})
+    return [key for key in keys if any(each.get(key, absent) != first.get(key, absent) for each in others)]
+
+
+def differing(arms: Sequence[Arm]) -> list[str]:
+    """The settings in which arms differ, sorted. An empty mapping only says that no options are set."""
+    keys = varying(arm.settings for arm in arms)
+    return [key for key in keys if any(arm.settings.get(key, {}) != {} for arm in arms)]
 
 
 def is_of_normalizer(key: str) -> bool:
@@ -204,3 +229,9 @@ def as_number(value: object) -> float | None:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value):
         return float(value)
     return None
+
+
+def numbers_of(record: object) -> dict[str, float]:
+    """The finite numbers of a JSON object, by name."""
+    items = record.items() if isinstance(record, dict) else ()
+    return {str(name): number for name, value in items if (number := as_number(value)) is not None}

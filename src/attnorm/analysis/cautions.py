@@ -13,7 +13,7 @@ from statistics import median
 
 import numpy as np
 
-from attnorm.analysis.arms import as_number
+from attnorm.analysis.arms import numbers_of
 from attnorm.analysis.scores import ExampleTable
 from attnorm.analysis.seeds import SharedSeeds
 from attnorm.analysis.statistics.shape import distances, outlying_seeds, skewed_examples
@@ -32,20 +32,14 @@ EFFECT = "so the interval may miss the true difference more often than it says"
 # ---------------------------------------------------------------------------------------------------- verdicts withheld
 
 
-def numbers_of(record: object) -> dict[str, float]:
-    """The finite numbers of a JSON object, by name."""
-    items = record.items() if isinstance(record, dict) else ()
-    return {str(name): number for name, value in items if (number := as_number(value)) is not None}
-
-
 def simple_methods(record: Mapping[str, object]) -> dict[str, dict[str, float]]:
     """The metrics of the simple methods by name, as a recorded evaluation states them for its whole split."""
     methods = record.get("baselines")
-    scores = {str(name): numbers_of(its) for name, its in methods.items()} if isinstance(methods, dict) else {}
+    scores = {str(name): numbers_of(each) for name, each in methods.items()} if isinstance(methods, dict) else {}
     return {name: metrics for name, metrics in scores.items() if metrics}
 
 
-def unbeaten(
+def unbeaten_methods(
     arms: Mapping[str, Sequence[Metrics]],
     methods: Mapping[str, Metrics],
     primary: str | None,
@@ -60,22 +54,22 @@ def unbeaten(
     higher value of it is better, -1 if a lower one is.
     """
     clauses = []
-    for method, its in methods.items():
-        metric = primary if primary is not None and primary in its else next(iter(its))
+    for method, scores in methods.items():
+        metric = primary if primary is not None and primary in scores else next(iter(scores))
         means = {
             label: float(np.mean([run[metric] for run in runs]))
             for label, runs in arms.items()
             if runs and all(metric in run for run in runs)
         }
         sign = direction(metric)
-        if means and all(sign * (mean - its[metric]) <= 0 for mean in means.values()):
+        if means and all(sign * (mean - scores[metric]) <= 0 for mean in means.values()):
             best = max(means, key=lambda label: sign * means[label])
-            scores = f"{means[best]:.2f} {NAMES.get(metric, metric)} against {its[metric]:.2f}"
-            clauses.append(f"no arm beats the simple baseline {method}; the best one, {best}, has {scores}")
+            compared = f"{means[best]:.2f} {NAMES.get(metric, metric)} against {scores[metric]:.2f}"
+            clauses.append(f"no arm beats the simple baseline {method}; the best one, {best}, has {compared}")
     return clauses
 
 
-def undefined(metric: str, records: Iterable[Mapping[str, object]]) -> list[str]:
+def undefined_metric(metric: str, records: Iterable[Mapping[str, object]]) -> list[str]:
     """A clause if a metric is not defined for many references. records: the recorded evaluations of all runs."""
     share = max((numbers_of(record.get("undefined")).get(metric, 0.0) for record in records), default=0.0)
     return [f"{NAMES.get(metric, metric)} is undefined for {share:.1%} of the references"] * (share > UNDEFINED)
@@ -116,7 +110,7 @@ def identical(
     if 2 * len(equal) <= len(pairs):
         return None
     texts = [zip(one.texts("output", ids), other.texts("output", ids), strict=True) for one, other in equal.values()]
-    differ = sum(ours != theirs for outputs in texts for ours, theirs in outputs)
+    differ = sum(first != second for outputs in texts for first, second in outputs)
     between = f"all differences between {labels[0]} and {labels[1]} are zero"
     where = f"{differ:,} of {len(equal) * len(ids):,} outputs differ"
     return f"{between} with {seeds_of(list(equal), len(pairs))}, where {where}"
@@ -172,9 +166,9 @@ def cautions_of(
         differ = usual > largest * 1e-6  # otherwise they are equal up to rounding
         ratio = f"{largest / usual:,.0f} times the usual distance" if differ else "and the others are equal"
         seed, value = seeds[int(apart.argmax())], means[apart.argmax()]
-        own, median = (f"{it:+.4g}" if it else "0" for it in (value, np.median(means)))
-        its = f"its difference is {own}, where the median of all seeds is {median} ({ratio})"
-        cautions.append(f"seed {seed} is unusual: {its}, {EFFECT}")
+        difference, middle = (f"{it:+.4g}" if it else "0" for it in (value, np.median(means)))
+        why = f"its difference is {difference}, where the median of all seeds is {middle} ({ratio})"
+        cautions.append(f"seed {seed} is unusual: {why}, {EFFECT}")
     if skewed_examples(rows, groups):
         kind = "examples" if groups is None else "groups"
         cautions.append(f"the differences of the {kind} are skewed, and there are too few of them, {EFFECT}")
@@ -202,12 +196,13 @@ def divergence(name: str, losses: Mapping[str, Sequence[float]]) -> str | None:
 
     losses: those of all runs by name.
     """
-    own, others = losses.get(name, []), [its[-1] for key, its in losses.items() if key != name and isfinite(its[-1])]
-    if not own:
+    course = losses.get(name, [])
+    others = [each[-1] for key, each in losses.items() if key != name and isfinite(each[-1])]
+    if not course:
         return None
-    if not isfinite(own[-1]):
+    if not isfinite(course[-1]):
         return ": its last validation loss is not finite"
-    if len(others) > 1 and own[-1] > own[0] and own[-1] >= WORSE * median(others) > 0:
-        rose = f" or overfitted: its validation loss rose from {own[0]:.3g} to {own[-1]:.3g}"
+    if len(others) > 1 and course[-1] > course[0] and course[-1] >= WORSE * median(others) > 0:
+        rose = f" or overfitted: its validation loss rose from {course[0]:.3g} to {course[-1]:.3g}"
         return f"{rose}, and the median of the other runs is {median(others):.3g}"
     return None

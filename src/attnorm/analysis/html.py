@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     import jinja2
 
 
-def environment(package: str) -> "jinja2.Environment":
+def templates_of(package: str) -> "jinja2.Environment":
     """The templates of a package, which escape every text and raise an error for a name without a value."""
     import jinja2
 

@@ -129,7 +129,7 @@ def check_inputs(tables: Mapping[str, ExampleTable], ids: Sequence[str]) -> list
     for part, known in (("inputs", {name: texts for name, (texts, _) in hashes.items()}), ("images", images)):
         first = next(iter(known), "")
         for name, values in known.items():
-            differing = sum(ours != theirs for ours, theirs in zip(values, known[first], strict=True))
+            differing = sum(one != other for one, other in zip(values, known[first], strict=True))
             if differing:
                 raise RunError(
                     f"{first} and {name} were scored on different data: {differing:,} of {len(ids):,} examples with "

@@ -161,7 +161,7 @@ def shared_examples(tables: Mapping[str, ExampleTable], metric: str) -> tuple[li
         )
     ids = [name for name in ids if name in common]
     scored = {name: np.isfinite(table.values(metric, ids)) for name, table in tables.items()} if ids else {}
-    if none := [name for name, its in scored.items() if not its.any()]:
+    if none := [name for name, known in scored.items() if not known.any()]:
         raise RunError(f"no example has a finite {metric} in the scores of {'; '.join(none)}")
     known = np.all([*scored.values()], axis=0) if ids else np.zeros(0, bool)
     if not known.all():
@@ -179,7 +179,8 @@ def evaluation_of(run: Run, split: SplitName) -> Mapping[str, Any]:
 def test_tables(run: Run) -> list[str]:
     """The stems of the tables of the test split with the settings and the best checkpoint of the run, newest first."""
     records = {stem: run.evaluation(stem) for stem in run.repeated(TEST)}
-    return [stem for stem, its in records.items() if not its.get("typed") and its.get("checkpoint", "best") == "best"]
+    best = {stem: record for stem, record in records.items() if record.get("checkpoint", "best") == "best"}
+    return [stem for stem, record in best.items() if not record.get("typed")]
 
 
 def test_table(run: Run) -> str | None:

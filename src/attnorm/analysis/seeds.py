@@ -39,16 +39,13 @@ class SharedSeeds:
 
     def tables(self, arm: Arm, seeds: Sequence[int] | None = None) -> dict[int, ExampleTable]:
         """The examples of an arm by seed. seeds: by default those that count."""
-        return {seed: self.scored[arm.finished[seed].folder] for seed in (seeds or self.seeds[arm.label])}
+        counting = self.seeds[arm.label] if seeds is None else seeds
+        return {seed: self.scored[arm.finished[seed].folder] for seed in counting}
 
     def pairs(self, arm: Arm) -> dict[int, tuple[ExampleTable, ExampleTable]]:
         """The examples of an arm and of the baseline, by seed."""
-        ours = self.tables(arm)
-        return {seed: (ours[seed], its) for seed, its in self.tables(self.arms[0], list(ours)).items()} if ours else {}
-
-    def named_tables(self) -> dict[str, ExampleTable]:
-        """The examples of all runs that count, by the name of the run."""
-        return {f"{arm.label}, seed {seed}": table for arm in self.arms for seed, table in self.tables(arm).items()}
+        tables, baseline = self.tables(arm), self.tables(self.arms[0], self.seeds[arm.label])
+        return {seed: (table, baseline[seed]) for seed, table in tables.items()}
 
     def is_scored(self, arm: Arm, seed: int) -> bool:
         """Whether an arm has scores of examples for a seed."""
@@ -71,21 +68,17 @@ class SharedSeeds:
 
     def left_out(self, arm: Arm) -> str:
         """The seeds of an arm and the baseline that do not count, with the reasons, as a sentence; "" without any."""
-        pair = (self.arms[0], arm)
-        reasons: dict[str, list[int]] = {}
-        for seed in sorted({run.seed for its in pair for run in its.runs} - set(self.seeds[arm.label])):
-            lacking = [its for its in pair if not self.is_scored(its, seed)]
-            lacking = lacking or [its for its in self.arms if not self.is_scored(its, seed)]
-            reasons.setdefault(" and ".join(self.why_not_scored(its, seed) for its in lacking), []).append(seed)
-        listed = "; ".join(f"{listed_seeds(its)}, because {reason}" for reason, its in reasons.items())
+        pair, reasons = (self.arms[0], arm), dict[str, list[int]]()
+        for seed in sorted({run.seed for each in pair for run in each.runs} - set(self.seeds[arm.label])):
+            lacking = [each for each in pair if not self.is_scored(each, seed)]
+            clauses = []
+            for each in lacking or [each for each in self.arms if not self.is_scored(each, seed)]:
+                run = next((run for run in each.runs if run.seed == seed), None)
+                unscored = f"has not been scored on the {self.split} split"
+                clauses.append(f"{each.label} {STATES.get(run.state, unscored) if run else 'has no such run'}")
+            reasons.setdefault(" and ".join(clauses), []).append(seed)
+        listed = "; ".join(f"{listed_seeds(seeds)}, because {reason}" for reason, seeds in reasons.items())
         return f"Left out: {listed}." if listed else ""
-
-    def why_not_scored(self, arm: Arm, seed: int) -> str:
-        """Why an arm has no scores for a seed, as a clause."""
-        run = next((run for run in arm.runs if run.seed == seed), None)
-        if run is None:
-            return f"{arm.label} has no such run"
-        return f"{arm.label} {STATES.get(run.state, f'has not been scored on the {self.split} split')}"
 
 
 class NoSharedSeed(RunError):
@@ -107,17 +100,17 @@ def shared_seeds(arms: Sequence[Arm], scored: Mapping[Path, ExampleTable], split
     """
     if not scored:
         raise RunError("none of the runs has finished with scores of single examples, so there is nothing to compare")
-    own = {arm.label: {seed for seed, run in arm.finished.items() if run.folder in scored} for arm in arms}
-    baseline, *others = own
-    shared = {label: own[label] & own[baseline] for label in others}
-    for label in (label for label, its in shared.items() if not its):
+    seeds = {arm.label: {seed for seed, run in arm.finished.items() if run.folder in scored} for arm in arms}
+    baseline, *others = seeds
+    shared = {label: seeds[label] & seeds[baseline] for label in others}
+    for label in (label for label, each in shared.items() if not each):
         raise NoSharedSeed(label, baseline)
-    enough = [its for its in shared.values() if len(its) >= MIN_SEEDS] or list(shared.values())
-    common = own[baseline].intersection(*enough)
+    enough = [each for each in shared.values() if len(each) >= MIN_SEEDS] or list(shared.values())
+    common = seeds[baseline].intersection(*enough)
     if not common:
-        raise RunError(f"no seed has been scored for all arms: {', '.join(own)}; compare fewer of them")
-    counting = {baseline: common, **{label: its & common or its for label, its in shared.items()}}
-    return SharedSeeds(arms, scored, {label: tuple(sorted(its)) for label, its in counting.items()}, split)
+        raise RunError(f"no seed has been scored for all arms: {', '.join(seeds)}; compare fewer of them")
+    counting = {baseline: common, **{label: each & common or each for label, each in shared.items()}}
+    return SharedSeeds(arms, scored, {label: tuple(sorted(each)) for label, each in counting.items()}, split)
 
 
 def common_source(tables: Mapping[str, ExampleTable]) -> Source:

@@ -8,11 +8,11 @@ from math import isnan, nan
 import numpy as np
 
 from attnorm.analysis.arms import as_number
-from attnorm.analysis.grids import OtherValues
 from attnorm.analysis.statistics.crossed import Difference, Interval
 from attnorm.analysis.statistics.multiple import holm
 from attnorm.analysis.statistics.power import detectable
 from attnorm.analysis.statistics.tuned import DISMISSAL
+from attnorm.analysis.tuning import OtherValues
 from attnorm.run.run import Run
 from attnorm.tasks.results import NAMES, NATS_OR_BITS
 from attnorm.wording import counted
@@ -38,26 +38,21 @@ COSTS = {
 }
 
 
-def _costs_of(run: Run) -> dict[str, float]:
-    """The costs of a run by name, as in COSTS, as far as they are recorded. On a GPU, the memory is that of the GPU."""
-    memory = run.summary.get("peak_memory")
-    memory = memory if isinstance(memory, dict) else {}
-    seconds = as_number(run.summary.get("wall_seconds"))
-    costs = {
-        "tokens_per_second": as_number(run.summary.get("tokens_per_second")),
-        "peak_memory_mb": as_number(memory.get("gpu_mb", memory.get("process_mb"))),
-        "hours": None if seconds is None else seconds / 3600,
-        "parameters": as_number(run.summary.get("parameters")),
-    }
-    return {name: value for name, value in costs.items() if value is not None}
-
-
 def mean_costs(runs: Iterable[Run]) -> dict[str, float]:
-    """The mean of each cost over the runs that have recorded it."""
+    """The mean of each cost in COSTS over the runs that have recorded it. On a GPU, the memory is that of the GPU."""
     values: dict[str, list[float]] = defaultdict(list)
     for run in runs:
-        for name, value in _costs_of(run).items():
-            values[name].append(value)
+        memory, seconds = run.summary.get("peak_memory"), as_number(run.summary.get("wall_seconds"))
+        memory = memory if isinstance(memory, dict) else {}
+        costs = {
+            "tokens_per_second": as_number(run.summary.get("tokens_per_second")),
+            "peak_memory_mb": as_number(memory.get("gpu_mb", memory.get("process_mb"))),
+            "hours": None if seconds is None else seconds / 3600,
+            "parameters": as_number(run.summary.get("parameters")),
+        }
+        for name, value in costs.items():
+            if value is not None:
+                values[name].append(value)
     return {name: sum(each) / len(each) for name, each in values.items()}
 
 
@@ -154,7 +149,7 @@ class Verdict:
         ends = self.difference.new_seeds_and_examples
         if not self.is_shown or self.others is None:
             return ends
-        more = [its.new_seeds_and_examples for its in self.others.differences.values()]
+        more = [difference.new_seeds_and_examples for difference in self.others.differences.values()]
         if self.difference.estimate > 0:
             return Interval(min(it.low for it in (ends, *more)), ends.high)
         return Interval(ends.low, max(it.high for it in (ends, *more)))
@@ -222,12 +217,11 @@ def adjusted(verdicts: Sequence[Verdict], left_out: int = 0) -> list[Verdict]:
     left_out: further arms that were to be compared and could not be; they belong to the family too.
     """
     here = [nan if verdict.no_verdict is not None else verdict.difference.p_value for verdict in verdicts]
-    tuned = [its.others for its in verdicts]
     p_values = [
-        p if others is None or isnan(p) else max(p, others.p_value(verdict.difference.estimate))
-        for p, others, verdict in zip(here, tuned, verdicts, strict=True)
+        p if it.others is None or isnan(p) else max(p, it.others.p_value(it.difference.estimate))
+        for p, it in zip(here, verdicts, strict=True)
     ]
-    charge = DISMISSAL if any(others is not None for others in tuned) else 0.0
+    charge = DISMISSAL if any(verdict.others is not None for verdict in verdicts) else 0.0
     every = [[charged(p, charge) for p in holm([*these, *[nan] * left_out])] for these in (p_values, here)]
     return [
         replace(verdict, adjusted=p, here=p_here, family=len(every[0]), charge=charge)

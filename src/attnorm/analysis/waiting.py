@@ -1,14 +1,15 @@
-"""The jobs that sweeps have not started yet: there is no verdict on an arm that waits for one."""
+"""What sweeps have still to do: there is no verdict on an arm that waits for one of their jobs."""
 
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from attnorm.analysis.arms import expanded
-from attnorm.run.folder import EVENTS, RunState, opened
+from attnorm.run.folder import EVENTS, FolderLock, RunState, opened
 from attnorm.run.run import Run
 from attnorm.sweeps.jobs import Job, override_key
-from attnorm.sweeps.state import JobState, Journal, state_of_job
+from attnorm.sweeps.state import SWEEP_LOCK, JobState, Journal, state_of_job
 
 
 def waiting_jobs(paths: Iterable[str | Path]) -> list[str]:
@@ -40,3 +41,13 @@ def waiting_in(sweep: Path, names: Container[str] | None = None) -> Iterator[Job
         has_run = job.run.state is not RunState.ABSENT
         if arm(job) in asked and (state is JobState.WAITING or (state is JobState.RUNNING and not has_run)):
             yield job
+
+
+def sweep_at_work(places: Iterable[str | Path]) -> bool:
+    """Whether the process of a sweep is at work in one of these places, and may start or resume runs there."""
+    for root in (path for place in places for path in expanded(place)):
+        with suppress(OSError):
+            events = [root.parent / EVENTS, *sorted(root.rglob(EVENTS))] if root.is_dir() else []
+            if any(FolderLock(path.parent, SWEEP_LOCK).holder() is not None for path in events if path.is_file()):
+                return True
+    return False

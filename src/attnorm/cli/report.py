@@ -59,7 +59,7 @@ def run_report(arguments: Sequence[str]) -> int:
     is_open = False
     while True:
         started = time.monotonic()
-        goes_on = write(settings)
+        goes_on = write_once(settings)
         if settings.open and not is_open:
             is_open = webbrowser.open(settings.path.resolve().as_uri())
         if not goes_on:
@@ -84,23 +84,23 @@ def read_report(arguments: Sequence[str]) -> ReportSettings:
     return replace(settings, runs=(*places, *settings.runs))
 
 
-def write(settings: ReportSettings, ended: bool = False) -> bool:
+def write_once(settings: ReportSettings, ended: bool = False) -> bool:
     """Writes the page once. Returns whether it is to be written again. ended: see `collect`."""
     from attnorm.analysis.report.content import Report, collect
-    from attnorm.analysis.report.page import write_page
+    from attnorm.analysis.report.page import write_report
 
     def collected(refresh: int | None) -> Report:
         options: dict[str, Any] = {"split": settings.split, "level": settings.level, "refresh": refresh, "ended": ended}
         return collect(settings.runs, settings.baseline, settings.metric, **options)
 
-    found = collected(settings.every if settings.watch else None)
-    goes_on = settings.watch and bool(found.running or found.at_work)
+    report = collected(settings.every if settings.watch else None)
+    goes_on = settings.watch and bool(report.running or report.at_work)
     if settings.watch and not goes_on:
-        found = collected(None)  # the last page does not load itself again, and contains what has ended meanwhile
-    size = write_page(found, settings.path)
+        report = collected(None)  # the last page does not load itself again, and contains what has ended meanwhile
+    size = write_report(report, settings.path)
     if not goes_on:
-        show_verdicts(found)
-    left = f"; {len(found.running)} running, {len(found.waiting)} waiting" if found.running or found.waiting else ""
+        show_verdicts(report)
+    left = f"; {len(report.running)} running, {len(report.waiting)} waiting" if report.running or report.waiting else ""
     console.print(f"written to {settings.path} ({size / 1e6:.1f} MB){left}", markup=False)
     return goes_on
 
@@ -121,7 +121,7 @@ def write_report_of_sweep(folder: Path) -> None:
 
     try:
         check_installed()
-        write(ReportSettings(runs=(str(folder),)), ended=True)
+        write_once(ReportSettings(runs=(str(folder),)), ended=True)
     except Exception as error:  # the runs are done: nothing about a page may change how the sweep ends
         kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
         console.print(f"no {PAGE}: {kind}{' '.join(str(error).splitlines())}", markup=False)

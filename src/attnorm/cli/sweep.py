@@ -19,7 +19,7 @@ from attnorm.sweeps.command import SweepCommand, read_sweep
 from attnorm.sweeps.cost import record_of
 from attnorm.sweeps.plan import Planner, checked, refuse_other_code, sweep_folder
 from attnorm.sweeps.record import SweepRecord
-from attnorm.sweeps.scheduler import Grid, Scheduler, both
+from attnorm.sweeps.scheduler import Grid, Scheduler
 from attnorm.sweeps.state import SWEEP_LOCK, JobState, Journal
 from attnorm.sweeps.table import View, print_results, print_tuning
 from attnorm.sweeps.tuning import Tuned
@@ -69,9 +69,8 @@ def sweep(command: SweepCommand) -> int:
         if isinstance(plan, Tuned):
             plan.further = partial(values_to_try, folder, record)
         try:
-            with View(plan, journal) as view:
-                show, said = both(view.show, record.refresh), both(view.said, record.note)
-                stopped_by = Scheduler(plan, launcher, journal, command.settings.retries, show, said, view.stops).run()
+            with View(plan, journal, record) as view:
+                stopped_by = Scheduler(plan, launcher, journal, command.settings.retries, view).run()
         finally:
             launcher.close()
         code = close(folder, record, stopped_by)
@@ -95,7 +94,7 @@ def take_over(folder: Path, lock: FolderLock) -> None:
 
 def values_to_try(folder: Path, record: SweepRecord) -> list[tuple[int, str]]:
     """The numbers of arms and their further values to train, for verdicts that would be shown at the best values."""
-    from attnorm.analysis.further import further_values
+    from attnorm.analysis.study import further_values
 
     record.write(record.results())  # which runs compare
     try:
@@ -118,10 +117,10 @@ def close(folder: Path, record: SweepRecord, stopped_by: int) -> int:
     if isinstance(record.plan, Tuned):
         print_tuning(record.plan.record(), results)
     if content := record.about().get("search"):
-        from attnorm.analysis.report.search import search_of
+        from attnorm.analysis.swept import SearchRecord
         from attnorm.training.console import show_lines
 
-        search = search_of("search", content)  # as `attnorm compare` and the report show it
+        search = SearchRecord(content)  # as `attnorm compare` and the report show it
         show_lines(search.headline, search.command)
     if left:
         saved = "saved; " if any(result.state is JobState.INTERRUPTED for result in results) else ""

@@ -1,11 +1,11 @@
 """The command line of `attnorm sweep`: its own keys, and the overrides of its runs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
@@ -13,12 +13,12 @@ from hydra.core.override_parser.types import Override
 from attnorm.errors import ConfigError, Problem
 from attnorm.imports import nearest
 from attnorm.parts import names_of
+from attnorm.schema import Count, Text, WholeNumber
 from attnorm.spec.command import Command, read
 from attnorm.spec.compose import hydra_started
 from attnorm.spec.options import split_options
 from attnorm.spec.settings import RunConfig
 from attnorm.sweeps.jobs import as_typed, choices, expand, label_of, override_key, parse, readable
-from attnorm.sweeps.settings import SweepSettings
 from attnorm.sweeps.tuning import Tuning
 
 if TYPE_CHECKING:
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 Overrides = tuple[str, ...]  # of a job
 EXPECTED = "expected <key>=<value>,<value>,..."  # of tune
 COSTLY = ("attention", "data", "decoding", "model", "task", "tokenizer", "trainer")  # their keys may change the cost
-OWN = tuple(field.name for field in fields(SweepSettings))
+SEARCH_KEYS = ("trials", "search_seed", "pruner")
+GRID_KEYS = ("tune", "tune_seeds", "cost")
+LAUNCHER_KEYS = ("submitit", "ray")
 TUNING = frozenset(("tune", "tune_seeds"))
 REFUSED = {  # keys of a single run
     "resume": "a sweep resumes its runs by itself; repeat its command",
@@ -38,6 +40,66 @@ REFUSED = {  # keys of a single run
     "hydra/sweeper": "attnorm sweep has searches of its own; use search=optuna or search=random",
     "hydra/launcher": "attnorm sweep has launchers of its own; use launcher=submitit or launcher=ray",
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepSettings:
+    """The keys of `attnorm sweep`.
+
+    dir:         the sweep folder; None for one that is named after the overrides.
+    jobs:        number of jobs at once; None for one per GPU, or one on a CPU.
+    retries:     how many more times a job that failed is tried.
+    launcher:    where jobs run: on this machine, or as jobs of SLURM or Ray.
+    search:      all combinations of the values, or so many trials.
+    trials:      number of runs of a search.
+    search_seed: seed of a search.
+    pruner:      when to stop unpromising runs of a search.
+    tune:        a key and the values that every arm tries before it is compared at its best one.
+    tune_seeds:  the seeds of these runs.
+    cost:        what all arms spend: as many updates, as much time, or as many floating-point operations.
+    submitit:    parameters of submitit's AutoExecutor.
+    ray:         arguments of `ray.init`.
+    """
+
+    dir: Text | None = None
+    jobs: Count | None = None
+    retries: WholeNumber = 1
+    launcher: Literal["local", "submitit", "ray"] = "local"
+    search: Literal["grid", "random", "optuna"] = "grid"
+    trials: Count | None = None
+    search_seed: WholeNumber = 0
+    pruner: Literal["none", "median", "halving", "hyperband"] = "median"
+    tune: Text | None = None
+    tune_seeds: Text | None = None
+    cost: Literal["updates", "time", "flops"] = "updates"
+    submitit: dict[str, Any] = field(default_factory=dict)
+    ray: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_search(self) -> bool:
+        """Whether an algorithm chooses the values."""
+        return self.search != "grid"
+
+    def problems(self, typed: Collection[str]) -> list[Problem]:
+        """What is wrong with the combination of keys. typed: the keys that were given."""
+        problems = []
+        if not self.is_search:
+            message = "has no effect with search=grid; it is for search=random and search=optuna"
+            problems += [Problem(key, message, getattr(self, key)) for key in SEARCH_KEYS if key in typed]
+        else:
+            message = f"has no effect with search={self.search}; it is for search=grid"
+            problems += [Problem(key, message, getattr(self, key)) for key in GRID_KEYS if key in typed]
+        if self.is_search and self.trials is None:
+            problems.append(Problem("trials", f"must be given with search={self.search}, as in trials=20"))
+        for name in LAUNCHER_KEYS:
+            if name in typed and self.launcher != name:
+                problems.append(
+                    Problem(name, f"has no effect with launcher={self.launcher}; it is for launcher={name}")
+                )
+        return problems
+
+
+OWN = tuple(key.name for key in fields(SweepSettings))
 
 
 @dataclass(frozen=True)
@@ -118,9 +180,9 @@ class SweepCommand:
 def read_sweep(arguments: Sequence[str]) -> SweepCommand:
     """Reads the arguments. Raises ConfigError with everything that is wrong with the keys of the sweep itself."""
     options, folders, rest, problems = split_options(arguments)
-    own = [it for it in rest if override_key(it).partition(".")[0] in OWN]
-    theirs = [it for it in rest if it not in own]
-    for argument in theirs:
+    of_sweep = [it for it in rest if override_key(it).partition(".")[0] in OWN]
+    of_runs = [it for it in rest if it not in of_sweep]
+    for argument in of_runs:
         key = override_key(argument)
         if key in REFUSED:
             problems.append(Problem.about(key, f"{argument}: {REFUSED[key]}"))
@@ -128,7 +190,7 @@ def read_sweep(arguments: Sequence[str]) -> SweepCommand:
             continue  # a key of the runs
         elif suggestion := nearest(key, OWN, cutoff=0.7):
             problems.append(Problem.about(key, f"{argument}: attnorm sweep has no such key.{suggestion}"))
-    if sum(override_key(argument) == "tune" for argument in own) > 1:
+    if sum(override_key(argument) == "tune" for argument in of_sweep) > 1:
         problems.append(Problem("tune", "is given more than once; a sweep tunes one key"))
     overrides: list[Override] = []
 
@@ -137,11 +199,11 @@ def read_sweep(arguments: Sequence[str]) -> SweepCommand:
             yield from command.settings.problems(command.typed)
         if not problems:  # otherwise, Hydra may not be able to read them
             with hydra_started(folders):
-                overrides.extend(parse(readable(theirs, is_sweep=True), GlobalHydra.instance().config_loader()))
+                overrides.extend(parse(readable(of_runs, is_sweep=True), GlobalHydra.instance().config_loader()))
             unread = TUNING if command.wrong & TUNING else frozenset()  # they have their defaults, which say nothing
             yield from (it for it in problems_of(command.settings, overrides) if it.key not in unread)
 
-    settings = read(own, SweepSettings, "attnorm sweep", known=problems, check=check).settings
+    settings = read(of_sweep, SweepSettings, "attnorm sweep", known=problems, check=check).settings
     tuning, tuned, _ = read_tuning(settings, overrides)
     return SweepCommand(list(arguments), settings, [*overrides, *tuned], options, folders, tuning)
 
@@ -203,20 +265,20 @@ def read_tuning(
         elif both := [it for it in dict.fromkeys(tune_seeds) if it in seeds]:
             message = f"must differ from the seeds that compare; seed has {', '.join(both)} as well"
             problems.append(Problem("tune_seeds", message, settings.tune_seeds))
-    found = parse(readable([settings.tune], is_sweep=True)) if "=" in settings.tune else []
+    tuned = parse(readable([settings.tune], is_sweep=True)) if "=" in settings.tune else []
     numbers: dict[float, str] = {}
-    if not found or not found[0].is_sweep_override() or found[0].is_interval_sweep():
+    if not tuned or not tuned[0].is_sweep_override() or tuned[0].is_interval_sweep():
         problems.append(Problem("tune", f"{EXPECTED}, as in tune=optimizer.lr=1e-3,2e-3,4e-3", settings.tune))
         return None, [], problems
-    for text in (choice.partition("=")[2] for choice in choices(found[0])):
+    for text in (choice.partition("=")[2] for choice in choices(tuned[0])):
         with suppress(ValueError):
             numbers[float(text)] = text
-    if len(numbers) < 2 or len(numbers) < len(choices(found[0])) or not all(0 < it < inf for it in numbers):
+    if len(numbers) < 2 or len(numbers) < len(choices(tuned[0])) or not all(0 < it < inf for it in numbers):
         problems.append(Problem("tune", f"{EXPECTED}; the values are different numbers above 0", settings.tune))
-    key = plain_key(found[0])
+    key = plain_key(tuned[0])
     if key == "seed":
         problems.append(Problem("tune", "seeds are not tuned; give them as seed=... and tune_seeds=...", settings.tune))
     elif key in map(plain_key, overrides):
         problems.append(Problem(key, f"is set by tune={settings.tune}; leave it out"))
     values = tuple(numbers[it] for it in sorted(numbers))
-    return Tuning(key, values, tuple(dict.fromkeys(tune_seeds)), tuple(dict.fromkeys(seeds))), found, problems
+    return Tuning(key, values, tuple(dict.fromkeys(tune_seeds)), tuple(dict.fromkeys(seeds))), tuned, problems

@@ -5,19 +5,19 @@ the sweep folder, so the costs are the same when the command is repeated.
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from attnorm.errors import ConfigError, Problem, RunError
-from attnorm.run.folder import SWEEP_FILE, read_record
 from attnorm.run.key import NOT_PART
 from attnorm.sweeps.jobs import Job, override_key
+from attnorm.sweeps.record import recorded
 from attnorm.sweeps.state import Journal
 
 WARMUP, MEASURED = 5, 20  # updates that are not counted, and updates that are
-KINDS = {"time": "seconds", "flops": "flops"}  # entries of COST_FILE
+KINDS = {"time": "seconds", "flops": "flops"}  # entries of cost.json
 MEASURING = (  # overrides of a run that measures
     "++seed=0",
     f"++trainer.max_steps={WARMUP + MEASURED}",
@@ -58,13 +58,13 @@ def equalized(costs: Sequence[ArmCost]) -> list[ArmCost]:
 
     The baseline is softmax, or the first arm if there is no softmax. The number is rounded, and at least 1.
     """
-    found = []
+    equal = []
     for cost in costs:
         alike = [other for other in costs if other.task == cost.task]
         baseline = next((other for other in alike if other.is_softmax), alike[0])
         updates = max(1, round(baseline.per_update * baseline.configured / cost.per_update))
-        found.append(replace(cost, updates=updates, is_baseline=cost is baseline))
-    return found
+        equal.append(replace(cost, updates=updates, is_baseline=cost is baseline))
+    return equal
 
 
 def cost_of(job: Job, kind: str) -> tuple[float, str]:
@@ -95,14 +95,17 @@ def check_machines(jobs: Sequence[Job], kind: str) -> None:
 
 def recorded_costs(folder: Path, kind: str) -> list[ArmCost]:
     """The costs of the arms that a sweep folder has recorded. Raises ConfigError if their budget is of another kind."""
-    record = read_record(folder / SWEEP_FILE).get("cost")
-    if not record:
-        return []
-    if record["kind"] != kind:
+    record = recorded(folder).get("cost")
+    if record and record["kind"] != kind:
         message = f"its arms spend the same {record['kind']}, not the same {kind}; choose another folder"
         raise ConfigError([Problem("dir", message, folder)])
+    return costs_in(record) if record else []
+
+
+def costs_in(record: Mapping[str, Any]) -> list[ArmCost]:
+    """The costs in the part "cost" of sweep.json."""
     names = [field.name for field in fields(ArmCost)]
-    return [ArmCost(**{name: its[name] for name in names}) for its in record["arms"]]
+    return [ArmCost(**{name: arm[name] for name in names}) for arm in record["arms"]]
 
 
 def refuse_other_total(folder: Path, before: Sequence[ArmCost], now: Sequence[ArmCost]) -> None:

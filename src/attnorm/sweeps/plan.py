@@ -212,7 +212,7 @@ class Planner:
             plan = Grid(list({job.key: job for job in jobs}.values()))
             with View(plan, journal) as view:
                 retries = self.command.settings.retries
-                stopped_by = Scheduler(plan, launcher, journal, retries, view.show, view.said, view.stops).run()
+                stopped_by = Scheduler(plan, launcher, journal, retries, view).run()
         if stopped_by:
             raise Interrupted(stopped_by, signal.Signals(stopped_by).name)
         try:

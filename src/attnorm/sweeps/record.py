@@ -1,19 +1,104 @@
-"""sweep.json: the command of a sweep, and what has become of each of its jobs."""
+"""sweep.json: the command of a sweep, and what has become of each of its jobs. Only this module writes and opens it."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from attnorm.files import write_json
-from attnorm.run.folder import SWEEP_FILE
-from attnorm.sweeps.jobs import Job
-from attnorm.sweeps.results import Result, ranked, result_of
+from attnorm.run.folder import EVENTS, FURTHER, SWEEP_FILE, TUNE, read_record
+from attnorm.sweeps.jobs import Job, as_typed
 from attnorm.sweeps.scheduler import Plan
-from attnorm.sweeps.state import Journal
+from attnorm.sweeps.state import JobState, Journal, state_of_job
 
 SECONDS = 1.0  # between two writes
+ORDER = (  # of states in the closing table
+    *(JobState.FINISHED, JobState.PRUNED, JobState.RUNNING, JobState.INTERRUPTED, JobState.KILLED),
+    *(JobState.FAILED, JobState.WAITING),
+)
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """A job and what has become of it.
+
+    attempts: number of processes that were started for it.
+    code:     exit code of the last of them; None if it was not seen.
+    steps:    number of updates.
+    seconds:  time that its processes took.
+    metric:   the primary metric of its task; score: its value in the final evaluation, on the whole validation split.
+    simple:   the same metric of simple methods, by name.
+    """
+
+    job: Job
+    state: JobState
+    attempts: int
+    code: int | None
+    why: str | None
+    monitor: str | None
+    best_value: float | None
+    steps: int | None
+    seconds: float
+    metric: str | None
+    score: float | None
+    simple: dict[str, float]
+
+    def record(self) -> dict[str, Any]:
+        """The result as an entry of sweep.json."""
+        job = self.job
+        values = {name: value for name, value in asdict(self).items() if name != "job"}
+        known: dict[str, Any] = {"name": job.name, "key": job.key, "arm": job.arm, "purpose": job.purpose}
+        known |= {"overrides": as_typed(job.overrides), "folder": str(job.folder)}
+        return {**known, **values, "state": str(self.state), "seconds": round(self.seconds, 1)}
+
+
+def result_of(job: Job, journal: Journal) -> JobResult:
+    """What has become of a job, from its run folder and from the events of the sweep."""
+    state, end = state_of_job(job, journal), journal.last_end(job.name)
+    # of a job that runs or was killed, the summary is that of an earlier attempt
+    run, is_current = job.run, state not in (JobState.RUNNING, JobState.KILLED)
+    summary = run.summary if is_current else {}
+    both = {**{key: value for key, value in run.progress.items() if value is not None}, **summary}
+    why = None if state in (JobState.FINISHED, JobState.RUNNING, JobState.WAITING) else summary.get("why")
+    if (state is JobState.FAILED and not why) or (state is JobState.INTERRUPTED and end.get("failure")):
+        why = end.get("why")
+    evaluation = summary.get("validation") or {}
+    metric = summary.get("primary")
+    return JobResult(
+        job,
+        state,
+        journal.attempts(job.name),
+        end.get("code"),
+        "pruned by the search" if state is JobState.PRUNED else why,
+        both.get("monitor"),
+        both.get("best_value"),
+        both.get("steps", both.get("step")),
+        journal.seconds(job.name) or summary.get("wall_seconds", 0.0),  # its end was not seen if the sweep was killed
+        metric,
+        evaluation.get("metrics", {}).get(metric),
+        {name: scores[metric] for name, scores in evaluation.get("baselines", {}).items() if metric in scores},
+    )
+
+
+def ranked(results: Iterable[JobResult], mode: str | None) -> list[JobResult]:
+    """Results by state; among equal states the best value first. Runs that compare come first.
+
+    mode: "min" or "max" of the metric is best.
+    """
+
+    def place(result: JobResult) -> tuple:
+        value = result.best_value
+        sign = -1 if mode == "max" else 1
+        return (
+            result.job.purpose in (TUNE, FURTHER),
+            ORDER.index(result.state),
+            value is None,
+            0.0 if value is None or mode is None else sign * value,
+        )
+
+    return sorted(results, key=place)
 
 
 class SweepRecord:
@@ -34,28 +119,24 @@ class SweepRecord:
     ):
         self.path, self.command, self.mode = folder / SWEEP_FILE, command, mode
         self.plan, self.journal, self.about = plan, journal, about
-        self.is_due = False
+        self.is_due = False  # whether something has happened since it was written
         self.written_at = 0.0
-
-    def note(self, job: Job, line: str) -> None:
-        """Something has happened to a job."""
-        self.is_due = True
 
     def refresh(self) -> None:
         """Writes the file if something has happened, at most once per second."""
         if self.is_due and time.monotonic() - self.written_at >= SECONDS:
             self.write(self.results())
 
-    def results(self) -> list[Result]:
+    def results(self) -> list[JobResult]:
         """What has become of each job so far, the best one first."""
         return ranked((result_of(job, self.journal) for job in self.plan.jobs), self.mode)
 
-    def unfinished(self, results: list[Result]) -> int:
+    def unfinished(self, results: list[JobResult]) -> int:
         """The number of jobs that are left to do."""
         done = sum(self.plan.is_done(result.job, result.state) for result in results)
         return self.plan.total - self.plan.repeated - done
 
-    def write(self, results: list[Result], code: int | None = None) -> None:
+    def write(self, results: list[JobResult], code: int | None = None) -> None:
         """Writes the file. code: the exit code of the sweep; None while it runs."""
         content: dict[str, Any] = {
             "command": self.command,
@@ -67,3 +148,8 @@ class SweepRecord:
         }
         write_json(self.path, content)
         self.is_due, self.written_at = False, time.monotonic()
+
+
+def recorded(folder: Path) -> dict[str, Any]:
+    """The content of the file in a sweep folder, which anyone may have written; {} without it, and in other folders."""
+    return read_record(folder / SWEEP_FILE) if (folder / EVENTS).is_file() else {}

@@ -6,13 +6,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from attnorm import progress
 from attnorm.errors import stopping
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.launchers.base import Handle, Launcher
 from attnorm.sweeps.state import DONE_STATES, JobState, Journal, state_of_job
+
+if TYPE_CHECKING:
+    from attnorm.sweeps.table import View
 
 POLL = 0.05  # seconds between two looks at the jobs
 LOOK = 1.0  # seconds between two looks at their metrics
@@ -69,24 +72,12 @@ class Grid:
 class Scheduler:
     """Runs the jobs of a plan until all of them have ended, or a signal stops the sweep.
 
-    retries: how many more times a job that failed is started.
-    show:    called about twenty times per second.
-    said:    called with a job and a line about it whenever something has happened to it.
-    stops:   called with the number of jobs that a signal stops.
+    retries: how many more times a job that failed is started. view: is told what happens, and draws itself about twenty
+    times per second.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        launcher: Launcher,
-        journal: Journal,
-        retries: int,
-        show: Callable[[], None] = lambda: None,
-        said: Callable[[Job, str], None] = lambda job, line: None,
-        stops: Callable[[int], None] = lambda count: None,
-    ):
-        self.plan, self.launcher, self.journal, self.retries = plan, launcher, journal, retries
-        self.show, self.said, self.stops = show, said, stops
+    def __init__(self, plan: Plan, launcher: Launcher, journal: Journal, retries: int, view: "View"):
+        self.plan, self.launcher, self.journal, self.retries, self.view = plan, launcher, journal, retries, view
         self.running: dict[str, Handle] = {}
         self.waiting: deque[Job] = deque()
         self.signal = 0  # the first signal that stopped the sweep
@@ -99,12 +90,12 @@ class Scheduler:
             while True:
                 if self.signal and not self.announced:
                     self.announced = True
-                    self.stops(len(self.running))
+                    self.view.stops(len(self.running))
                 self.reap()
                 if not self.signal:
                     self.watch()
                     self.fill()
-                self.show()
+                self.view.show()
                 if not self.running and (self.signal or not self.waiting):
                     return self.signal
                 time.sleep(POLL)
@@ -138,12 +129,12 @@ class Scheduler:
         """Starts a job, or finds that it is running or need not run. False if there is no room for it."""
         state = state_of_job(job, self.journal)
         if self.plan.is_done(job, state) or self.has_failed(job):
-            self.said(job, f"{state} before")
+            self.view.said(job, f"{state} before")
             self.plan.ended(job, state)
             return True
         placed = self.journal.of(job.name, "place")
         if handle := self.launcher.attach(job, placed[-1] if placed else {}):
-            self.said(job, "still running; waiting for it")
+            self.view.said(job, "still running; waiting for it")
             self.running[job.name] = handle
             if self.signal or self.journal.is_pruned(job.name):  # the sweep before was killed before it stopped it
                 handle.stop()
@@ -156,7 +147,7 @@ class Scheduler:
             return False
         self.running[job.name] = handle
         self.journal.add("place", job.name, **handle.placed)
-        self.said(job, "started" if state is JobState.WAITING else f"resumed ({state})")
+        self.view.said(job, "started" if state is JobState.WAITING else f"resumed ({state})")
         if self.signal:  # it arrived while the process was being started
             handle.kill() if self.forced else handle.stop()
         return True
@@ -197,10 +188,10 @@ class Scheduler:
         self.journal.add("end", job.name, code=code, state=str(state), why=why, failure=failure)
         state = state_of_job(job, self.journal)
         if again and not self.has_failed(job):
-            self.said(job, f"{state} ({why or f'exit code {code}'}); it will be tried again")
+            self.view.said(job, f"{state} ({why or f'exit code {code}'}); it will be tried again")
             self.waiting.append(job)
             return
-        self.said(job, str(state))
+        self.view.said(job, str(state))
         if not self.signal:
             self.plan.ended(job, state)
 
@@ -216,13 +207,3 @@ def handling(receive: Callable[[int, Any], None]) -> Iterator[None]:
         progress.stops.remove(receive)
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def both(first: Callable[..., None], second: Callable[..., None]) -> Callable[..., None]:
-    """A function that calls two functions."""
-
-    def call(*arguments: Any) -> None:
-        first(*arguments)
-        second(*arguments)
-
-    return call

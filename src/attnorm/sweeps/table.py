@@ -13,7 +13,7 @@ from rich.table import Table
 from attnorm.progress import console
 from attnorm.sweeps.cost import ArmCost
 from attnorm.sweeps.jobs import Job
-from attnorm.sweeps.results import Result
+from attnorm.sweeps.record import JobResult, SweepRecord
 from attnorm.sweeps.scheduler import Plan
 from attnorm.sweeps.state import DONE_STATES, JobState, Journal, state_of_job
 
@@ -29,10 +29,10 @@ COLOURS = {
 
 
 class View:
-    """Shows how far a sweep has come, while it is used as a context manager."""
+    """Shows how far a sweep has come, while it is used as a context manager. record: is kept up to date."""
 
-    def __init__(self, plan: Plan, journal: Journal):
-        self.plan, self.journal = plan, journal
+    def __init__(self, plan: Plan, journal: Journal, record: SweepRecord | None = None):
+        self.plan, self.journal, self.record = plan, journal, record
         self.live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
         self.shown = 0.0
 
@@ -47,6 +47,8 @@ class View:
 
     def said(self, job: Job, line: str) -> None:
         """Something has happened to a job."""
+        if self.record:
+            self.record.is_due = True
         number = self.plan.jobs.index(job) + 1
         if not self.live:
             console.print(f"[{number}/{self.plan.total}] {job.label}: {line}", markup=False)
@@ -60,6 +62,8 @@ class View:
 
     def show(self) -> None:
         """Draws the table again if its time has come."""
+        if self.record:
+            self.record.refresh()
         if time.monotonic() - self.shown < (REFRESH if self.live else QUIET):
             return
         self.shown = time.monotonic()
@@ -116,7 +120,7 @@ def duration(seconds: float) -> str:
     return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60:02}:{rest % 60:02}"
 
 
-def print_results(results: Sequence[Result]) -> None:
+def print_results(results: Sequence[JobResult]) -> None:
     """The closing table: a row per job, and a row per simple method that the models should beat."""
     metrics = list(dict.fromkeys(result.monitor for result in results if result.monitor))
     primary = list(dict.fromkeys(result.metric for result in results if result.metric and result.score is not None))
@@ -155,7 +159,7 @@ def print_results(results: Sequence[Result]) -> None:
             console.print(f"{result.job.label}: {result.state}: {result.why}", markup=False)
 
 
-def print_tuning(tuning: Mapping[str, Any], results: Sequence[Result]) -> None:
+def print_tuning(tuning: Mapping[str, Any], results: Sequence[JobResult]) -> None:
     """The mean of the metric by value, with the best value of each arm marked; without a mean, the state of a run that
     has none. tuning: as in sweep.json. results: of the jobs of the sweep."""
     state = {result.job.name: result.state for result in results if result.state is not JobState.FINISHED}

@@ -8,7 +8,7 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
-from attnorm.analysis.html import environment
+from attnorm.analysis.html import templates_of
 from attnorm.analysis.probes.figures import draw_doses, draw_rates, draw_training, svg_of
 from attnorm.analysis.probes.verdicts import CellResults, Row
 from attnorm.analysis.verdict import AT_THESE_RATES
@@ -38,7 +38,7 @@ def write_page(cells: Sequence[CellResults], arms: Sequence[Arm], path: Path, co
 
 def _html_of(cells: Sequence[CellResults], arms: Sequence[Arm], command: str, note: str) -> str:
     """The page as a text."""
-    templates = environment("attnorm.analysis.probes")
+    templates = templates_of("attnorm.analysis.probes")
     templates.filters["number"] = lambda value, form: "" if isnan(value) else format(value, form)
     compared = [arm for arm in arms if arm.label not in NULLS]
     drawn = {"dose": draw_doses, "rates": draw_rates, "training": draw_training}

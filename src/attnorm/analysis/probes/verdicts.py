@@ -210,15 +210,15 @@ def over_rates(row: Row, found: Found, arm: str, baseline: str) -> Row:
         result = found.further.get(worse, {}).get(rate)
         if result is not None and result.all_diverged:  # so it is not the best rate
             continue
-        theirs = None if result is None else result.scores[row.size].astype(float)
-        ours = found.tests[better].scores[row.size]
-        its = None
-        if theirs is not None and np.isfinite(theirs).all():
-            its = paired_difference(ours - theirs if worse == baseline else theirs - ours, level=LEVEL)
-        if its is None or isnan(its.p_value) or its.estimate * row.difference <= 0:
+        scores = None if result is None else result.scores[row.size].astype(float)
+        difference = None
+        if scores is not None and np.isfinite(scores).all():
+            gain = found.tests[better].scores[row.size] - scores
+            difference = paired_difference(gain if worse == baseline else -gain, level=LEVEL)
+        if difference is None or isnan(difference.p_value) or difference.estimate * row.difference <= 0:
             return replace(row, over_rates=1.0)
-        p_values.append(its.p_value)
-        ends = its.new_seeds_and_examples
+        p_values.append(difference.p_value)
+        ends = difference.new_seeds_and_examples
         low, high = (min(low, ends.low), high) if row.difference > 0 else (low, max(high, ends.high))
     if max(p_values) >= FALSE_CALLS:
         low, high = row.low, row.high
@@ -273,7 +273,7 @@ def write_csv(cells: Sequence[CellResults], path: Path, **same: str) -> None:
         writer = csv.DictWriter(file, [*same, *(it.name for it in fields(Row))])
         writer.writeheader()
         for row in all_rows(cells):
-            writer.writerow(same | {name: shown(value) for name, value in asdict(row).items()})
+            writer.writerow(same | {name: six_digits(value) for name, value in asdict(row).items()})
 
 
 def all_rows(cells: Sequence[CellResults]) -> Iterator[Row]:
@@ -282,7 +282,7 @@ def all_rows(cells: Sequence[CellResults]) -> Iterator[Row]:
         yield from cell.rows
 
 
-def shown(value: object) -> object:
+def six_digits(value: object) -> object:
     """A number with six digits, and nothing for NaN."""
     if isinstance(value, float):
         return "" if isnan(value) else f"{value:.6g}"

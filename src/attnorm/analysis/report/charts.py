@@ -12,11 +12,12 @@ from math import floor, log10
 from typing import TYPE_CHECKING, Any
 
 from attnorm.analysis.report.curves import Point
+from attnorm.analysis.study import COLOURS
 
 if TYPE_CHECKING:
     import altair as alt
 
-COLOURS, SHADES = 8, 8  # --c0 to --c7, --s0 to --s7 of assets/style.css
+SHADES = 8  # --s0 to --s7 of assets/style.css, where --c0 to --c7 are the COLOURS of arms
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
 FEW = 12  # steps of a curve up to which its points are drawn
 HEIGHT = 210
@@ -48,7 +49,7 @@ class Style:
 
 
 @dataclass(frozen=True)
-class Figure:
+class Chart:
     """A chart.
 
     name: unique on the page; the HTML id. title: what is drawn. description: the same for readers who do not see it,
@@ -94,7 +95,7 @@ def curves(
     from_zero: bool = False,
     along: str = "update",
     tried: Sequence[float] = (),
-) -> Figure:
+) -> Chart:
     """Lines with bands from the smallest to the largest value.
 
     series: what a series is. log: a logarithmic axis. from_zero: whether a line marks 0, for differences. along: what
@@ -141,12 +142,12 @@ def curves(
         zero = alt.Chart(alt.NamedData("zero")).mark_rule(strokeDash=[4, 3], color="var(--ink-soft)")
         layers.insert(0, zero.encode(y=alt.Y("at:Q", title=None, scale=scale)))
         data["zero"] = [{"at": 0}]
-    return Figure(name, title, description, specified(alt.layer(*layers)), data, fields, used)
+    return Chart(name, title, description, specified(alt.layer(*layers)), data, fields, used)
 
 
 def by_layer(
     name: str, title: str, points: Sequence[tuple[str, Point]], styles: Mapping[str, Style], log: bool = False
-) -> Figure:
+) -> Chart:
     """A point per layer and arm, with a line from the smallest to the largest value."""
     import altair as alt
 
@@ -172,10 +173,10 @@ def by_layer(
     ]
     dots = base.mark_point(filled=True, size=60, opacity=1).encode(y=y, tooltip=tooltip)
     description = f"Dot chart of {title} in {len(layers)} layers, for {', '.join(labels)}."
-    return Figure(name, title, description, specified(alt.layer(rule, dots)), {"rows": rows}, fields, used)
+    return Chart(name, title, description, specified(alt.layer(rule, dots)), {"rows": rows}, fields, used)
 
 
-def scatter(name: str, metric: str, key: str, points: Sequence[tuple[str, float]], is_log: bool) -> Figure:
+def scatter(name: str, metric: str, key: str, points: Sequence[tuple[str, float]], is_log: bool) -> Chart:
     """A point per trial: the metric against the value of a parameter, which is a number or a text.
 
     points: the value as it is typed, and the metric. is_log: whether the values are on a logarithmic axis.
@@ -195,7 +196,7 @@ def scatter(name: str, metric: str, key: str, points: Sequence[tuple[str, float]
     dots = alt.Chart(alt.NamedData("rows")).mark_point(filled=True, size=60, opacity=0.8, color="var(--accent)")
     title = f"{metric} against {key}"
     chart = alt.layer(dots.encode(x=x, y=y, tooltip=shown))
-    return Figure(
+    return Chart(
         name, title, f"Scatter plot of {title}.", specified(chart), {"rows": rows}, {"at": key, "metric": metric}, []
     )
 

@@ -36,20 +36,20 @@ def metric_rows(arms: Mapping[str, Sequence[Run]]) -> dict[str, pd.DataFrame]:
 
     arms: the runs by series.
     """
-    found: dict[str, list[pd.DataFrame]] = {}
+    parts: dict[str, list[pd.DataFrame]] = {}
     for series, runs in arms.items():
         for number, run in enumerate(runs):
             table = run.numbers(prefixes=LOGGED)
             for name in table.columns.drop("step", errors="ignore"):
                 rows = table[["step", name]].dropna().set_axis(["step", "value"], axis=1)
-                found.setdefault(str(name), []).append(rows.assign(series=series, run=number, seed=run.seed))
-    order = sorted(found, key=lambda name: next(n for n, it in enumerate(LOGGED) if name.startswith(it)))
-    return {name: pd.concat(found[name]) for name in order}
+                parts.setdefault(str(name), []).append(rows.assign(series=series, run=number, seed=run.seed))
+    order = sorted(parts, key=lambda name: next(n for n, prefix in enumerate(LOGGED) if name.startswith(prefix)))
+    return {name: pd.concat(parts[name]) for name in order}
 
 
 def metric_curves(rows: Mapping[str, pd.DataFrame]) -> dict[str, list[Point]]:
     """The curves of losses and metrics by name, over the seeds of each arm. rows: see `metric_rows`."""
-    curves = {name: aggregated(its) for name, its in rows.items()}
+    curves = {name: aggregated(recorded) for name, recorded in rows.items()}
     return {name: points for name, points in curves.items() if points}
 
 
@@ -61,11 +61,11 @@ def difference_curves(
     rows: see `metric_rows`. compared: the arms whose differences are wanted.
     """
     curves = {}
-    for name, its in rows.items():
-        theirs = its[its["series"] == baseline].set_index(["seed", "step"])["value"].rename("theirs")
-        ours = its[its["series"].isin(list(compared))]
-        pairs = ours.join(theirs[~theirs.index.duplicated(keep="last")], on=["seed", "step"], how="inner")
-        pairs = pairs.assign(value=pairs["value"] - pairs["theirs"])
+    for name, recorded in rows.items():
+        values = recorded[recorded["series"] == baseline].set_index(["seed", "step"])["value"].rename("baseline")
+        arms = recorded[recorded["series"].isin(list(compared))]
+        pairs = arms.join(values[~values.index.duplicated(keep="last")], on=["seed", "step"], how="inner")
+        pairs = pairs.assign(value=pairs["value"] - pairs["baseline"])
         curves[name] = aggregated(pairs) if pairs["value"].any() else []
     return curves
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from pandas import DataFrame
 
 from attnorm.analysis.arms import Arm
-from attnorm.analysis.report.charts import COLOURS, Figure, Style, by_layer, curves, styles_of_arms, styles_of_layers
+from attnorm.analysis.report.charts import Chart, Style, by_layer, curves, scatter, styles_of_arms, styles_of_layers
 from attnorm.analysis.report.curves import (
+    Point,
     attention_curves,
     difference_curves,
     final_by_layer,
@@ -17,16 +18,14 @@ from attnorm.analysis.report.curves import (
     runs_to_draw,
     scalar_curves,
 )
-from attnorm.analysis.report.results import title_of
+from attnorm.analysis.study import COLOURS
+from attnorm.analysis.swept import EqualCost, SearchRecord
+from attnorm.analysis.table import GRADIENT_NORM, title_of, title_of_curve
+from attnorm.analysis.tuning import TuningRecord
 from attnorm.run.run import Run
 from attnorm.run.tables import NO_EVIDENCE, is_share
 
 MOST_SCALARS = 12  # charts of learned scalars
-GRADIENT_NORM = "train/gradient_norm"
-LOGGED = {
-    "train/loss": "training loss (nats)",
-    GRADIENT_NORM: "norm of the gradient",
-}
 HEAD_MEASURES = {  # columns of head_measures.csv: words, and whether the axis is logarithmic
     "entropy": ("entropy / log n", False),
     "sink_mass": ("largest mean mass on a key", False),
@@ -62,11 +61,11 @@ class Drawings:
     dropped: what is not drawn because there is too much of it, in words.
     """
 
-    curves: list[Figure]
-    differences: list[Figure]
-    scalars: list[Figure]
-    attention: list[Figure]
-    measures: list[Figure]
+    curves: list[Chart]
+    differences: list[Chart]
+    scalars: list[Chart]
+    attention: list[Chart]
+    measures: list[Chart]
     dropped: list[str]
 
 
@@ -113,7 +112,7 @@ def difference_figures(
     baseline: str,
     compared: Collection[str],
     styles: Mapping[str, Style],
-) -> list[Figure]:
+) -> list[Chart]:
     """A chart for each loss and metric in which any arm differs from the baseline."""
     wanted = {name: rows for name, rows in recorded.items() if name != GRADIENT_NORM}
     differences = difference_curves(wanted, baseline, compared) if compared else {}
@@ -139,9 +138,9 @@ def series_of(arms: Sequence[Arm]) -> Mapping[str, Sequence[Run]]:
     return {**series, f"the other {len(rest)} arms": [run for arm in rest for run in runs_to_draw(arm)]}
 
 
-def scalar_figures(anchor: str, arms: Sequence[Arm]) -> list[Figure]:
+def scalar_figures(anchor: str, arms: Sequence[Arm]) -> list[Chart]:
     """A chart for each learned scalar and stack of each arm."""
-    figures: list[Figure] = []
+    figures: list[Chart] = []
     for arm in arms:
         if len(figures) > MOST_SCALARS:
             break
@@ -165,7 +164,7 @@ def about_scalar(name: str, runs: Sequence[Run]) -> str:
     return f"{rate} {NO_EVIDENCE}" if is_share(name) else rate
 
 
-def measure_figures(anchor: str, series: Mapping[str, Sequence[Run]], styles: Mapping[str, Style]) -> list[Figure]:
+def measure_figures(anchor: str, series: Mapping[str, Sequence[Run]], styles: Mapping[str, Style]) -> list[Chart]:
     """A chart by layer for each measure that was recorded: the last values."""
     heads, states = (layer_rows(series, file) for file in ("head_measures", "state_measures"))
     if {"objective", "objective_rows", "objective_both"} <= set(heads.columns):
@@ -175,7 +174,7 @@ def measure_figures(anchor: str, series: Mapping[str, Sequence[Run]], styles: Ma
     if "place" in states:
         places = sorted(states["place"].unique())
         tables += [(states[states["place"] == place], STATE_MEASURES, f", {place}") for place in places]
-    figures: list[Figure] = []
+    figures: list[Chart] = []
     for rows, measures, place in tables:
         for column, (words, log) in measures.items():
             if last := final_by_layer(rows, column):
@@ -184,9 +183,38 @@ def measure_figures(anchor: str, series: Mapping[str, Sequence[Run]], styles: Ma
     return figures
 
 
-def title_of_curve(name: str) -> str:
-    """A column of metrics.csv in words."""
-    if name in LOGGED:
-        return LOGGED[name]
-    metric = name.removeprefix("val/")
-    return f"validation {title_of(metric)}" + (" (nats)" if metric == "loss" else "")
+def tuning_figures(name: str, tuning: TuningRecord, arms: Sequence[Arm]) -> list[Chart]:
+    """The metric that selects a value against the values that were tried."""
+    tuned, points = tuning.of(arms), list[Point]()
+    for label, values in tuned.items():
+        for value, at in zip(tuning.values, tuning.numbers, strict=True):
+            scores = [trial.value for trial in values.trials[value] if trial.value is not None]
+            if (mean := values.mean(value)) is not None and scores:
+                points.append(Point(label, at, mean, min(scores), max(scores), len(scores)))
+    if not points:
+        return []
+    title = f"{title_of_curve(tuning.monitor)} against {tuning.key}"
+    return [curves(name, title, points, styles_of_arms(list(tuned)), along=tuning.key, tried=tuning.numbers)]
+
+
+def cost_figures(name: str, equal: EqualCost, arms: Sequence[Arm]) -> list[Chart]:
+    """The curves of the validations against the cost."""
+    costs = equal.of(arms)
+    series = {arm.label: runs_to_draw(arm) for arm in [arm for arm in arms if arm.label in costs][:COLOURS]}
+    return [
+        curves(
+            f"{name}-{number}",
+            f"{title_of_curve(metric)} against {equal.unit}",
+            [replace(point, step=point.step * costs[point.series].per_update) for point in points],
+            styles_of_arms(list(series)),
+            along=equal.unit,
+        )
+        for number, (metric, points) in enumerate(metric_curves(metric_rows(series)).items(), start=1)
+        if metric.startswith("val/")
+    ]
+
+
+def search_figures(name: str, search: SearchRecord) -> list[Chart]:
+    """The metric of the trials against each key."""
+    numbered = enumerate(search.points.items(), start=1)
+    return [scatter(f"{name}-{number}", search.metric, key, *points) for number, (key, points) in numbered]

@@ -1,16 +1,14 @@
 """Single examples: outputs of the arms side by side, and the examples on which two arms differ most."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 import numpy as np
 
-from attnorm.analysis.arms import Arm
-from attnorm.analysis.comparison import Comparison
-from attnorm.analysis.report.runs import shortened
-from attnorm.analysis.scores import ExampleTable, SplitName, example_table
-from attnorm.analysis.verdict import decimals
+from attnorm.analysis.scores import ExampleTable
+from attnorm.analysis.study import Study
+from attnorm.analysis.table import MINUS
+from attnorm.analysis.verdict import Verdict, decimals
 from attnorm.errors import RunError
 from attnorm.run.run import Run
 
@@ -51,91 +49,79 @@ class Contrast:
     worse: list[Example]
 
 
-def samples_of(comparison: Comparison, arms: Sequence[Arm], split: SplitName) -> list[Example]:
+def samples_of(study: Study) -> list[Example]:
     """Examples at equal distances in the split, with the output of one run of each arm; the first is the baseline.
 
     Words that the baseline did not write are marked. The run is that with the smallest seed.
     """
-    tables = {arm.label: table for arm in arms[:MOST_ARMS] if (table := first_table(arm, split)) is not None}
-    if comparison.baseline not in tables:
+    tables: dict[str, ExampleTable] = {}
+    for arm in study.ranked[:MOST_ARMS] if study.main else ():
+        if table := next((it for run in arm.finished.values() if (it := _table_of(study, run)) is not None), None):
+            tables[arm.label] = table
+    first = tables.pop(study.arms[0].label, None)
+    if first is None:
         return []
-    first = tables[comparison.baseline]
     ids = [name for name in first.rows.index if all(name in table.rows.index for table in tables.values())]
     chosen = [ids[int((number + 0.5) * len(ids) / SAMPLES)] for number in range(min(SAMPLES, len(ids)))]
     examples = []
     for name in dict.fromkeys(chosen):
-        there = output_of(first, name)
-        outputs = [Output(comparison.baseline, [(there, False)] if there else [])]
-        for label, table in tables.items():
-            if label != comparison.baseline:
-                outputs.append(Output(label, marked(output_of(table, name), there)))
+        text = output_of(first, name)
+        outputs = [Output(study.arms[0].label, [(text, False)] if text else [])]
+        outputs += [Output(label, marked(output_of(table, name), text)) for label, table in tables.items()]
         examples.append(example_of(first, name, outputs))
     return examples
 
 
-def contrasts_of(comparison: Comparison, baseline: Arm, arms: Sequence[Arm], split: SplitName) -> list[Contrast]:
+def contrasts_of(study: Study) -> list[Contrast]:
     """For the arms that differ most from the baseline, the examples whose scores differ most, as means over seeds."""
-    sizes = {
-        verdict.label: abs(verdict.difference.estimate) for verdict in comparison.verdicts if not verdict.is_silent
-    }
-    chosen = sorted((arm for arm in arms if arm.label in sizes), key=lambda arm: -sizes[arm.label])[:PAIRS]
-    return [result for arm in chosen if (result := contrast(comparison, baseline, arm, split))]
+    verdicts = [verdict for verdict in study.comparisons[0].verdicts if not verdict.is_silent]
+    place = {arm.label: number for number, arm in enumerate(study.ranked)}
+    verdicts.sort(key=lambda verdict: (-abs(verdict.difference.estimate), place[verdict.label]))
+    return [contrast for verdict in verdicts[:PAIRS] if (contrast := _contrast(study, verdict))]
 
 
-def contrast(comparison: Comparison, baseline: Arm, arm: Arm, split: SplitName) -> Contrast | None:
-    """The examples whose scores differ most between two arms; None if none differs."""
-    counted = next(verdict.by_seed for verdict in comparison.verdicts if verdict.label == arm.label)
-    pairs = {
-        seed: (ours, theirs)
-        for seed, run in arm.finished.items()
-        if seed in counted
-        and (ours := _table_of(run, split)) is not None
-        and (theirs := _table_of(baseline.finished[seed], split)) is not None
-    }
+def _contrast(study: Study, verdict: Verdict) -> Contrast | None:
+    """The examples whose scores differ most between an arm and the baseline; None if none differs."""
+    arms = {arm.label: arm for arm in study.arms}
+    arm, baseline = arms[verdict.label], arms[verdict.baseline]
+    pairs = {}
+    for seed in verdict.by_seed:
+        tables = [_table_of(study, it.finished[seed]) for it in (arm, baseline)]
+        if tables[0] is not None and tables[1] is not None:
+            pairs[seed] = tables[0], tables[1]
     if not pairs:
         return None
     indexes = [set(table.rows.index) for pair in pairs.values() for table in pair]
     first = next(iter(pairs.values()))[1]
     ids = [name for name in first.rows.index if all(name in index for index in indexes)]
-    metric = comparison.metric
-    scores = np.stack([[table.values(metric, ids) for table in pair] for pair in pairs.values()])  # (seeds, 2, n)
-    ours, theirs = scores.mean(0)
-    gap = ours - theirs
-    sign = comparison.direction
+    scores = np.stack([[table.values(verdict.metric, ids) for table in pair] for pair in pairs.values()])
+    means = scores.mean(0)  # (2, n) of (seeds, 2, n)
+    gap, sign = means[0] - means[1], study.comparisons[0].direction
     order = [row for row in np.argsort(-sign * gap, kind="stable") if np.isfinite(gap[row]) and gap[row]]
     best = [row for row in order if sign * gap[row] > 0][:EXTREMES]
     worst = [row for row in reversed(order) if sign * gap[row] < 0][:EXTREMES]
-    digits = decimals(metric)
+    digits = decimals(verdict.metric)
 
     def shown(row: int) -> Example:
         # the seed in which the two differ most, because it shows best what the difference is
         seed = max(pairs, key=lambda s: abs(np.diff(scores[list(pairs).index(s), :, row])[0]))
-        mine, other = pairs[seed]
-        texts = output_of(mine, ids[row]), output_of(other, ids[row])
+        texts = [output_of(table, ids[row]) for table in pairs[seed]]
         outputs = [
-            Output(baseline.label, marked(texts[1], texts[0]), f"{theirs[row]:.{digits}f}"),
-            Output(arm.label, marked(*texts), f"{ours[row]:.{digits}f}"),
+            Output(baseline.label, marked(texts[1], texts[0]), f"{means[1, row]:.{digits}f}"),
+            Output(arm.label, marked(texts[0], texts[1]), f"{means[0, row]:.{digits}f}"),
         ]
-        difference = f"{gap[row]:+.{digits}f}".replace("-", "\u2212")
-        return example_of(other, ids[row], outputs, difference)
+        difference = f"{gap[row]:+.{digits}f}".replace("-", MINUS)
+        return example_of(pairs[seed][1], ids[row], outputs, difference)
 
     if not best and not worst:
         return None
     return Contrast(arm.label, baseline.label, len(pairs), [shown(row) for row in best], [shown(row) for row in worst])
 
 
-def first_table(arm: Arm, split: SplitName) -> ExampleTable | None:
-    """The table of the finished run with the smallest seed that has one."""
-    for run in arm.finished.values():
-        if (table := _table_of(run, split)) is not None:
-            return table
-    return None
-
-
-def _table_of(run: Run, split: SplitName) -> ExampleTable | None:
+def _table_of(study: Study, run: Run) -> ExampleTable | None:
     """The examples of a run; None if it has none, or if they cannot be read, which the comparison reports."""
     try:
-        return example_table(run, split)
+        return study.read_examples(run, "test" if study.comparisons[0].source == "test" else "validation")
     except RunError:
         return None
 
@@ -157,7 +143,12 @@ def text_of(value: object, separator: str = " ") -> str:
     if isinstance(value, (list, tuple, np.ndarray)):
         texts = [str(item) for item in value]
         value = separator.join(texts if separator == " " else dict.fromkeys(texts))
-    return shortened("" if value is None else str(value), LONGEST)
+    return shortened("" if value is None else str(value))
+
+
+def shortened(text: str) -> str:
+    """A text that is cut off after LONGEST characters."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1].rstrip()}\u2026"
 
 
 def marked(text: str, other: str) -> Words:
@@ -166,9 +157,8 @@ def marked(text: str, other: str) -> Words:
     Neighbouring words with the same mark are joined, so that marked("a b c d", "a d") is
     [("a", False), ("b c", True), ("d", False)].
     """
-    ours, theirs = text.split(), other.split()
-    pieces: Words = []
-    for kind, start, end, _, _ in SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes():
+    words, pieces = text.split(), list[tuple[str, bool]]()
+    for kind, start, end, _, _ in SequenceMatcher(None, words, other.split(), autojunk=False).get_opcodes():
         if start < end:
-            pieces.append((" ".join(ours[start:end]), kind != "equal"))
+            pieces.append((" ".join(words[start:end]), kind != "equal"))
     return pieces

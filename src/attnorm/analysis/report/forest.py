@@ -5,9 +5,9 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from attnorm.analysis.comparison import Comparison
-from attnorm.analysis.report.charts import Figure, specified
+from attnorm.analysis.report.charts import Chart, specified
 from attnorm.analysis.report.curves import rounded
-from attnorm.analysis.report.results import title_of
+from attnorm.analysis.table import title_of
 from attnorm.analysis.verdict import AT_THESE_RATES, Verdict
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MANY = 12  # rows from which it is drawn narrowly, without single seeds
 
 
-def forest(name: str, comparison: Comparison) -> Figure:
+def forest(name: str, comparison: Comparison) -> Chart:
     """The difference of each arm from the baseline: the mean, both intervals, and the difference of each seed."""
     import altair as alt
 
@@ -71,7 +71,7 @@ def forest(name: str, comparison: Comparison) -> Figure:
     chart = alt.layer(zero, narrow_rule, wide_rule, *([ticks] if seeds else []), dots)
     spec = specified(chart, height=(22 if many else 46) * len(rows))
     data = {"rows": rows, "seeds": seeds, "zero": [{"at": 0}]}
-    return Figure(name, title, f"Forest plot of the {title}. {listed}.", spec, data, fields, [])
+    return Chart(name, title, f"Forest plot of the {title}. {listed}.", spec, data, fields, [])
 
 
 def _row_of(verdict: Verdict) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from attnorm.analysis.html import environment
-from attnorm.analysis.report.charts import Figure
+from attnorm.analysis.html import templates_of
+from attnorm.analysis.report.charts import Chart
 from attnorm.analysis.report.content import Report
 from attnorm.errors import UserError
 from attnorm.files import write_text
@@ -35,7 +35,7 @@ def check_installed() -> None:
             raise UserError(f"the report needs the package {name}; install it with: {needed}") from error
 
 
-def write_page(report: Report, path: Path) -> int:
+def write_report(report: Report, path: Path) -> int:
     """Writes the page, whole or not at all, and returns its size in bytes."""
     write_text(path, html_of(report))
     return path.stat().st_size
@@ -43,9 +43,9 @@ def write_page(report: Report, path: Path) -> int:
 
 def html_of(report: Report) -> str:
     """The page as a text."""
-    figures = {figure.name: payload_of(figure) for figure in figures_of(report)}
+    figures = {figure.name: payload_of(figure) for figure in charts_of(report)}
     scripts = [asset("page.js"), *([asset("charts.js")] if figures else [])]
-    page = environment("attnorm.analysis.report").get_template("page.html")
+    page = templates_of("attnorm.analysis.report").get_template("page.html")
     return page.render(
         report=report,
         style=asset("style.css"),
@@ -56,18 +56,17 @@ def html_of(report: Report) -> str:
     )
 
 
-def figures_of(report: Report) -> Iterator[Figure]:
+def charts_of(report: Report) -> Iterator[Chart]:
     """All charts of the page."""
-    yield from (figure for search in report.searches for figure in search.figures)
+    yield from (figure for _, figures in report.searches for figure in figures)
     for page in report.tasks:
         yield from [page.forest] if page.forest else []
         yield from (*page.drawings.curves, *page.drawings.differences, *page.drawings.scalars)
         yield from (*page.drawings.attention, *page.drawings.measures)
-        yield from (figure for tuning in page.tunings for figure in tuning.figures)
-        yield from (figure for cost in page.costs for figure in cost.figures)
+        yield from (figure for part in (*page.tunings, *page.costs) for figure in part.figures)
 
 
-def payload_of(figure: Figure) -> dict[str, Any]:
+def payload_of(figure: Chart) -> dict[str, Any]:
     """What the script needs for a chart: its specification, and its data as lists of values."""
     return {
         "spec": figure.spec,

@@ -1,68 +1,173 @@
-"""Tables of the report as plain values, and the way in which numbers are written."""
+"""The tables of the report: scores and verdicts of the arms, further metrics, settings, runs, and what sweeps chose."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import isfinite
+from dataclasses import replace
+from math import isnan
 
-MINUS, NOTHING = "\u2212", "\u2013"
+from attnorm.analysis.arms import Arm, as_number, differing, is_of_normalizer
+from attnorm.analysis.cautions import simple_label
+from attnorm.analysis.comparison import SOURCES, Comparison
+from attnorm.analysis.study import Study
+from attnorm.analysis.swept import EqualCost
+from attnorm.analysis.table import NOTHING, Cell, Column, Table, interval, number, title_of
+from attnorm.analysis.tuning import TuningRecord
+from attnorm.analysis.verdict import COSTS, ArmScores, Verdict, decimals, p_text
+from attnorm.errors import in_yaml
+from attnorm.wording import counted
+
+BASELINE = "baseline"
+MANY = 6  # arms that fit side by side
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of a table.
+def scores_table(study: Study) -> Table | None:
+    """The final scores and the verdicts: one row per arm, the baseline first."""
+    if (shown := next(iter((*study.comparisons, *study.reported)), None)) is None:
+        return None
+    verdicts = {verdict.label: verdict for verdict in shown.verdicts}
+    digits, level = decimals(shown.metric), next((it.difference.level for it in shown.verdicts), 0.95)
+    title, better = title_of(shown.metric), "lower" if shown.direction < 0 else "higher"
+    columns = [
+        Column("arm"),
+        Column("verdict"),
+        Column("difference", True, "arm minus baseline, over the same seeds"),
+        Column(f"{level * 100:g} % interval", True, "of the difference, for new seeds and new examples, unadjusted"),
+        Column("adjusted p", True, "for new seeds and new examples, adjusted for all comparisons on the page (Holm)"),
+        Column(f"{title} {_arrow(shown)}", True, f"{title}, mean over seeds; {better} is better"),
+        Column("s.d.", True, "standard deviation over seeds"),
+        Column("seeds", True, "number of seeds; all means and differences are over the same seeds"),
+        *(Column(cost.name, True, cost.meaning) for cost in COSTS.values()),
+    ]
+    scored = {scores.label: scores for scores in shown.scores}
+    rows = []
+    for label in dict.fromkeys([*scored, *(arm.label for arm in study.ranked)]):
+        scores = scored.get(label, ArmScores(label, {}))
+        compared = _verdict_cells(verdicts.get(label), shown, digits)
+        rows.append(
+            [
+                Cell(label),
+                *([Cell(BASELINE), *[Cell("")] * 3] if label == shown.baseline else compared),
+                number(scores.mean, digits),
+                number(scores.spread, digits),
+                Cell(str(len(scores.values)), len(scores.values)),
+                *(number(scores.costs.get(name), cost.digits) for name, cost in COSTS.items()),
+            ]
+        )
+    for simple, value in shown.simple.items():
+        name = Cell(simple_label(simple), mark="simple")
+        rows.append([name, *[Cell("")] * 4, number(value, digits), *[Cell("")] * (len(columns) - 6)])
+    caption = f"Final {title} on the validation split"
+    if shown.source is not None:
+        caption = f"Final {title} of each arm, on {shown.examples:,} examples of {SOURCES[shown.source]}"
+    return Table(caption, columns, rows, can_copy=True)
 
-    name: its header. is_numeric: whether it is aligned to the right and sorted by value. hint: what it means.
+
+def further_metrics_table(study: Study) -> Table | None:
+    """All other metrics, one row per metric and arm: the difference with the unadjusted interval, mean and spread."""
+    others = [*study.comparisons, *study.reported][1:]
+    if not others:
+        return None
+    compared = any(it.verdicts for it in others) and not (study.main and study.main.pending)
+    columns = [Column("metric"), Column("arm")]
+    if compared:
+        hint = "arm minus baseline, with the interval for new seeds and new examples"
+        columns += [Column("difference", True, hint), Column("interval", True, f"{hint}, unadjusted")]
+    columns += [Column("mean", True, "mean over seeds"), Column("s.d.", True, "standard deviation over seeds")]
+    rows = []
+    for shown in others:
+        digits, verdicts = decimals(shown.metric), {verdict.label: verdict for verdict in shown.verdicts}
+        for scores in shown.scores:
+            row = [Cell(f"{title_of(shown.metric)} {_arrow(shown)}"), Cell(scores.label)]
+            if compared:
+                cells = _verdict_cells(verdicts.get(scores.label), shown, digits)[1:3]
+                row += [Cell(BASELINE), Cell("")] if scores.label == shown.baseline else cells
+            rows.append([*row, number(scores.mean, digits), number(scores.spread, digits)])
+    return Table("The other metrics of each arm", columns, rows, can_copy=True)
+
+
+def _arrow(comparison: Comparison) -> str:
+    """An arrow that points to where the metric is better."""
+    return "\u2193" if comparison.direction < 0 else "\u2191"
+
+
+def _verdict_cells(verdict: Verdict | None, comparison: Comparison, digits: int) -> list[Cell]:
+    """Verdict, difference, interval and p-value; only dashes where no claim is made."""
+    if verdict is None or verdict.is_silent:
+        word = "pending" if comparison.pending else NOTHING if verdict is None else "no verdict"
+        return [Cell(word), Cell(NOTHING), Cell(NOTHING), Cell(NOTHING)]
+    ends = verdict.interval
+    return [
+        Cell(verdict.word, mark="shown" if verdict.is_shown else ""),
+        number(verdict.difference.estimate, digits, sign=True),
+        interval(ends.low, ends.high, digits),
+        Cell(NOTHING) if isnan(verdict.p_value) else Cell(p_text(verdict.p_value), verdict.p_value),
+    ]
+
+
+def settings_table(arms: Sequence[Arm]) -> Table | None:
+    """The settings in which arms differ; what differs from the first arm, the baseline, is marked.
+
+    There is one column per arm, or, if there are many arms, one column per setting. None for a single arm.
     """
-
-    name: str
-    is_numeric: bool = False
-    hint: str = ""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell of a table.
-
-    text: what is shown. value: what the column is sorted by, and what is copied as CSV; None for text and for nothing.
-    mark: a CSS class, such as "differs".
-    """
-
-    text: str
-    value: float | None = None
-    mark: str = ""
+    if len(arms) < 2:
+        return None
+    keys = sorted(differing(arms), key=lambda key: (is_of_normalizer(key), key))
+    texts = [[in_yaml(arm.settings[key]) if key in arm.settings else NOTHING for key in keys] for arm in arms]
+    by_arm = [
+        [Cell(text, mark="" if text == first else "differs") for text, first in zip(each, texts[0], strict=True)]
+        for each in texts
+    ]
+    caption = "The settings in which the arms differ"
+    if len(arms) > max(MANY, len(keys)):
+        rows = [[Cell(arm.label), *row] for arm, row in zip(arms, by_arm, strict=True)]
+        return Table(caption, [Column("arm"), *(Column(key) for key in keys)], rows)
+    marks = ["" if is_of_normalizer(key) else "confound" for key in keys]
+    rows = [[Cell(key, mark=mark), *row] for key, mark, *row in zip(keys, marks, *by_arm, strict=True)]
+    return Table(caption, [Column("setting"), *(Column(arm.label) for arm in arms)], rows)
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table. The first cell of each row is its header.
-
-    name: unique on the page; the HTML id. caption: what the table shows, also for screen readers.
-    """
-
-    name: str
-    caption: str
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[Cell]]
-    can_copy: bool = False
-
-
-def number(value: float | None, digits: int = 2, sign: bool = False) -> Cell:
-    """A number with so many digits after the point and thousands separated; a dash for None, NaN and infinity."""
-    if value is None or not isfinite(value):
-        return Cell(NOTHING)
-    return Cell(written(value, digits, sign), float(value))
-
-
-def written(value: float, digits: int, sign: bool = False) -> str:
-    """A number as text, with a minus sign instead of a hyphen."""
-    text = f"{value:{'+' if sign else ''},.{digits}f}"
-    if float(text.replace(",", "")) == 0:  # neither +0.00 nor -0.00
-        text = f"{0:.{digits}f}"
-    return text.replace("-", MINUS)
+def runs_table(arms: Sequence[Arm]) -> Table:
+    """One row per run."""
+    names = {"arm": False, "seed": True, "state": False, "updates": True, "hours": True, "folder": False}
+    rows = []
+    for arm in arms:
+        for run in arm.runs:
+            seconds = as_number(run.summary.get("wall_seconds"))
+            rows.append(
+                [
+                    Cell(arm.label),
+                    Cell(str(run.seed), run.seed),
+                    Cell(str(run.state)),
+                    number(as_number(run.summary.get("steps")), 0),
+                    number(None if seconds is None else seconds / 3600),
+                    Cell(str(run.folder)),
+                ]
+            )
+    return Table(f"All {counted(len(rows), 'run')}", [Column(*column) for column in names.items()], rows)
 
 
-def interval(low: float, high: float, digits: int) -> Cell:
-    """An interval, sorted by its lower end; a dash if it is not defined."""
-    if not (isfinite(low) and isfinite(high)):
-        return Cell(NOTHING)
-    return Cell(f"{written(low, digits)} to {written(high, digits)}", float(low))
+def tuning_table(tuning: TuningRecord, arms: Sequence[Arm]) -> Table:
+    """The mean of the metric that selects a value, by arm and value; the chosen values are marked."""
+    rows = []
+    for label, tuned in tuning.of(arms).items():
+        means = {value: tuned.mean(value) for value in tuning.values}
+        cells = {value: Cell("failed") if mean is None else number(mean, 4) for value, mean in means.items()}
+        cells[tuned.best] = replace(cells[tuned.best], mark="shown")
+        rows.append([Cell(label), Cell(tuned.best), *cells.values()])
+    at_values = [Column(value, True, f"mean at {tuning.key}={value}") for value in tuning.values]
+    columns = [Column("arm"), Column(f"best {tuning.key}"), *at_values]
+    return Table(f"Mean of {tuning.monitor} over the tuning seeds", columns, rows, can_copy=True)
+
+
+def cost_table(equal: EqualCost, arms: Sequence[Arm]) -> Table:
+    """The cost of an update of each arm, and what the arm spends."""
+    rows = [
+        [
+            Cell(label),
+            Cell(f"{cost.per_update:.4g}", cost.per_update),
+            number(cost.updates, 0),
+            Cell(f"{cost.total:.4g}", cost.total),
+        ]
+        for label, cost in equal.of(arms).items()
+    ]
+    columns = [Column("arm"), *(Column(name, True) for name in (f"{equal.unit} per update", "updates", equal.unit))]
+    return Table("The cost of an update, and the updates of each arm", columns, rows)

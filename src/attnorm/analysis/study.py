@@ -1,0 +1,294 @@
+"""A study: the arms of a task, what they scored, and what can be said about their differences.
+
+It is computed once, from run folders, the folder of a sweep, or tables of scores. What the terminal prints and what the
+report shows is drawn from it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attnorm.analysis import Places
+from attnorm.analysis.arms import Arm, arms_of, baseline_of, beginning_with, find_runs, numbers_of
+from attnorm.analysis.comparison import Comparison, ReadExamples, compare_arms, decided
+from attnorm.analysis.scores import SplitName, common_split, direction_of, evaluation_of, example_table, primary_metric
+from attnorm.analysis.seeds import NoSharedSeed
+from attnorm.analysis.swept import EqualCost, parts_of
+from attnorm.analysis.table import title_of
+from attnorm.analysis.tuning import TuningRecord
+from attnorm.analysis.verdict import AT_THESE_RATES, ArmScores, adjusted, mean_costs
+from attnorm.analysis.waiting import waiting_jobs
+from attnorm.errors import ConfigError, Problem, RunError
+from attnorm.imports import nearest
+from attnorm.run.run import Run
+from attnorm.tasks.results import direction
+
+Compare = Callable[[Sequence[Arm], str | None], Comparison]
+COLOURS = 8  # arms that the colours of a chart tell apart
+
+
+@dataclass
+class Study:
+    """Arms of one task that are compared with a baseline.
+
+    arms:        the baseline first; none if only their scores are known.
+    comparisons: on the metric of the verdicts first, and then on further metrics; [] if nothing can be compared.
+    reported:    if nothing can be compared, what the runs have recorded when they ended, the primary metric first.
+    left_out:    why arms and further metrics are not compared, as sentences. missing: the number of these arms.
+    tunings, costs: what the sweeps that trained the arms chose for each of them.
+    read_examples: `example_table`, which reads each table once.
+    """
+
+    arms: Sequence[Arm] = ()
+    comparisons: list[Comparison] = field(default_factory=list)
+    reported: list[Comparison] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    missing: int = 0
+    tunings: list[TuningRecord] = field(default_factory=list)
+    costs: list[EqualCost] = field(default_factory=list)
+    read_examples: ReadExamples = field(default_factory=lambda: cache(example_table))
+
+    @property
+    def main(self) -> Comparison | None:
+        """The comparison on the metric of the verdicts."""
+        return self.comparisons[0] if self.comparisons else None
+
+    @property
+    def ranked(self) -> list[Arm]:
+        """The baseline, and then the other arms in the order given; of more than charts tell apart, the best first."""
+        baseline, *others = self.arms
+        if self.main is not None and len(self.arms) > COLOURS:
+            means = {it.label: -self.main.direction * it.mean for it in self.main.scores if it.values}
+            others.sort(key=lambda arm: means.get(arm.label, float("inf")))
+        return [baseline, *others]
+
+    @property
+    def chosen(self) -> list[str]:
+        """The settings that one sweep chose for all arms by the same rule."""
+        labels, parts = {arm.label for arm in self.arms}, list[TuningRecord | EqualCost]([*self.tunings, *self.costs])
+        return [part.key for part in parts if labels <= part.arms.keys()]
+
+    @property
+    def choices(self) -> list[str]:
+        """What sweeps chose, as sentences."""
+        parts: list[TuningRecord | EqualCost] = [*self.tunings, *self.costs]
+        return [part.choice(self.arms) for part in parts]
+
+    @property
+    def dependences(self) -> list[str]:
+        """The verdicts that depend on the value that was tuned, as sentences."""
+        verdicts = self.main.verdicts if self.main else []
+        lines = [tuning.dependence(verdict) for tuning in self.tunings for verdict in verdicts]
+        return [line for line in lines if line]
+
+
+def study_of_arms(
+    arms: Sequence[Arm],
+    metric: str | None = None,
+    *,
+    split: SplitName = "auto",
+    level: float = 0.95,
+    grouped: bool = True,
+    pending: Sequence[str] = (),
+    strict: bool = False,
+) -> Study:
+    """Compares arms with the first one.
+
+    metric: that of the verdicts; None: the primary one. pending: further runs that are planned. split, level, grouped:
+    see `compare`. strict: compare on this metric alone, and raise an error for arms that cannot be compared, unless
+    only some of them share no scored seed with the baseline. Otherwise, arms and metrics are left out for any reason.
+    """
+    study = Study(arms, tunings=parts_of(arms, "tuning", TuningRecord), costs=parts_of(arms, "cost", EqualCost))
+    options = {"split": split, "level": level, "grouped": grouped, "pending": pending, "tunings": study.tunings}
+    on: Compare = partial(compare_arms, **options, read_examples=study.read_examples)  # type: ignore[arg-type]
+    if strict:
+        _begin(study, on, metric, arms, NoSharedSeed)
+        study.arms = study.comparisons[0].arms
+        labels = {arm.label for arm in study.arms}
+        study.tunings = [tuning for tuning in study.tunings if labels & tuning.arms.keys()]
+        study.costs = [cost for cost in study.costs if labels & cost.arms.keys()]
+        return study
+    runs = [run for arm in arms for run in arm.finished.values()]
+    primary, metrics = primary_metric(runs), _metrics_of(runs, study.read_examples, common_split(runs, split))
+    try:
+        if not metrics:
+            raise RunError("No finished run has scores of single examples, so there is nothing to compare yet")
+        chosen = next((name for name in (metric, primary) if name in metrics), metrics[0])
+        study.left_out = [f"{arm.label} is not compared: no run has finished." for arm in arms[1:] if not arm.finished]
+        _begin(study, on, chosen, [arms[0], *(arm for arm in arms[1:] if arm.finished)], RunError)
+    except RunError as error:
+        text = str(error).strip()
+        study.left_out = [text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")]
+        study.reported = _reported(arms, runs, primary)
+        return study
+    for name in metrics:
+        try:
+            study.comparisons += [] if name == chosen else [on(study.comparisons[0].arms, name)]
+        except RunError as error:  # the verdicts do not depend on it
+            study.left_out.append(f"{title_of(name)} is not compared: {str(error).rstrip('.')}.")
+    return study
+
+
+def _begin(study: Study, on: Compare, metric: str | None, arms: Sequence[Arm], expected: type[RunError]) -> None:
+    """Begins a study with the metric of the verdicts. Leaves out arms for which an expected error is raised, and raises
+    it if no other is left, unless any error is expected."""
+    try:
+        main = on(arms, metric)
+    except expected:
+        kept = [arms[0]]
+        for arm in arms[1:]:
+            try:
+                kept += on([arms[0], arm], metric).arms[1:]
+            except expected as error:
+                study.left_out.append(f"{arm.label} is not compared: {str(error).rstrip('.')}.")
+        if len(kept) == 1 and expected is not RunError:
+            raise
+        main = on(kept, metric)
+    study.missing = len(study.left_out)
+    study.comparisons = [replace(main, verdicts=adjusted(main.verdicts, study.missing))]
+
+
+def _metrics_of(runs: Iterable[Run], read_examples: ReadExamples, split: SplitName) -> list[str]:
+    """The metrics for which all runs have scores of single examples, those of the task before the losses."""
+    names: list[list[str]] = []
+    for run in runs:
+        with suppress(RunError):
+            if (table := read_examples(run, split)) is not None:
+                names.append(table.metrics())
+    return [name for name in (names[0] if names else []) if all(name in each for each in names)]
+
+
+def _reported(arms: Sequence[Arm], runs: Sequence[Run], primary: str | None) -> list[Comparison]:
+    """The metrics that finished runs reported at the end of training, the primary one first."""
+    metrics = {run.folder: numbers_of(evaluation_of(run, "validation").get("metrics")) for run in runs}
+    reported = []
+    for name in sorted(dict.fromkeys(name for each in metrics.values() for name in each), key=lambda it: it != primary):
+        scores = []
+        for arm in arms:
+            values = {seed: metrics[run.folder].get(name) for seed, run in arm.finished.items()}
+            known = {seed: value for seed, value in values.items() if value is not None}
+            scores.append(ArmScores(arm.label, known, mean_costs(arm.finished.values())))
+        reported.append(Comparison(arms=arms, metric=name, direction=direction_of(runs, name), scores=scores))
+    return reported
+
+
+def adjust_together(studies: Iterable[Study]) -> None:
+    """Adjusts the p-values for all primary metrics together."""
+    primary = [study for study in studies if study.main is not None and study.main.is_primary]
+    every = [verdict for study in primary for verdict in study.comparisons[0].verdicts]
+    verdicts = iter(adjusted(every, sum(study.missing for study in primary)))
+    for study in primary:
+        main = study.comparisons[0]
+        study.comparisons[0] = replace(main, verdicts=[next(verdicts) for _ in main.verdicts])
+
+
+def further_values(folder: Path) -> list[tuple[int, str]]:
+    """The numbers of arms in sweep.json and their values besides the best one that a sweep trains with the comparison
+    seeds, so that every verdict that would be shown at the best values can be decided.
+
+    The arms are compared with the default baseline of `compare` on the primary metric of each task. Raises RunError if
+    the arms of a task cannot be compared.
+    """
+    by_task: dict[str, list[Arm]] = {}
+    for arm in arms_of(find_runs([folder])):
+        by_task.setdefault(arm.task, []).append(arm)
+    values: dict[tuple[int, str], None] = {}
+    for arms in by_task.values():
+        study = study_of_arms(beginning_with(baseline_of(arms, None), arms))
+        if study.main is None:
+            raise RunError(*study.left_out)
+        for verdict in study.main.verdicts:
+            if (others := verdict.others) and verdict.word in ("shown", AT_THESE_RATES):
+                values |= {(others.number, value): None for value in others.runs}
+    return list(values)
+
+
+def study_of(
+    baseline: Places,
+    against: Places | None = None,
+    metric: str | None = None,
+    *,
+    split: SplitName = "auto",
+    level: float = 0.95,
+    grouped: bool = True,
+) -> Study:
+    """The study of which `compare` returns the comparison."""
+    paths = listed_places(baseline if against is None else against)
+    arms = arms_of(find_runs(paths))
+    if against is None or _is_label(baseline, arms):
+        chosen = baseline_of(arms, None if against is None else str(baseline))
+    else:
+        paths = [*listed_places(baseline), *paths]
+        arms, folders = arms_of(find_runs(paths)), {run.folder for run in find_runs(listed_places(baseline))}
+        formed = [arm for arm in arms if any(run.folder in folders for run in arm.runs)]
+        if len(formed) != 1:
+            labels = "; ".join(arm.label for arm in formed) or "they repeat runs of against"
+            raise ConfigError([Problem("baseline", f"must be one arm, but these runs form {len(formed)}: {labels}")])
+        [chosen] = formed
+    if len(arms) == 1:
+        raise ConfigError([Problem("against", f"there is nothing to compare with the baseline, {chosen.label}")])
+    options = {"split": split, "level": level, "grouped": grouped, "pending": waiting_jobs(paths)}
+    return study_of_arms(beginning_with(chosen, arms), metric, strict=True, **options)  # type: ignore[arg-type]
+
+
+def _is_label(baseline: Places, arms: Sequence[Arm]) -> bool:
+    """Whether a baseline is given by the label of an arm: it is that of one of these, or no path and no pattern."""
+    if not isinstance(baseline, str) or Path(baseline).exists():
+        return False
+    return not set("*?[/") & set(baseline) or any(arm.label == baseline for arm in arms)
+
+
+def listed_places(places: Places) -> list[str | Path]:
+    """One place or several as a list."""
+    return [places] if isinstance(places, (str, Path)) else list(places)
+
+
+def study_of_scores(
+    baseline: str,
+    scores: Mapping[str, ArrayLike],
+    metric: str,
+    *,
+    seeds: Sequence[int] | None = None,
+    groups: Sequence[str] | None = None,
+    level: float = 0.95,
+) -> Study:
+    """The study of arms of which only the scores are known; for the arguments, see `analysis.compare_scores`."""
+    tables = {arm: np.asarray(table, dtype=np.float64) for arm, table in scores.items()}
+    if baseline not in tables:
+        message = f"must be one of {', '.join(tables)}.{nearest(baseline, tables)}"
+        raise ConfigError([Problem("baseline", message, baseline)])
+    first = tables[baseline]
+    tables = {baseline: first, **tables}
+    seeds = range(1, len(first) + 1) if seeds is None else seeds
+    problems = []
+    if len(seeds) != len(first):
+        problems.append(Problem("seeds", f"{baseline} has {len(first)} rows", list(seeds)))
+    for arm, table in tables.items():
+        if table.ndim != 2 or table.shape != first.shape:
+            shape = f"the shape {table.shape}; {baseline} has {first.shape}, (seeds, examples)"
+            problems.append(Problem(f"scores.{arm}", shape))
+        elif not np.isfinite(table).all():
+            problems.append(Problem(f"scores.{arm}", "some scores are not finite"))
+    if problems:
+        raise ConfigError(problems)
+    clusters = groups if groups is not None and len(set(groups)) < len(groups) else None
+    verdicts = []
+    for arm, table in tables.items():
+        if arm != baseline:
+            differences = dict(zip(seeds, table - first, strict=True))
+            verdict = decided(arm, baseline, metric, differences, direction(metric), clusters, level)
+            zero = not np.any(table - first)
+            verdicts.append(replace(verdict, no_verdict="all differences are zero") if zero else verdict)
+    main = Comparison(
+        metric=metric,
+        direction=direction(metric),
+        examples=first.shape[1],
+        scores=[ArmScores(arm, dict(zip(seeds, table.mean(1).tolist(), strict=True))) for arm, table in tables.items()],
+        verdicts=adjusted(verdicts),
+    )
+    return Study(comparisons=[main])
