@@ -20,7 +20,7 @@ class Newswire(Source):
     """`train_size`, `valid_size` and `test_size` pairs. `corpus_seed` selects another corpus of the same kind.
 
     difficulty: "hard" for articles with a second event, rare names and several wordings, see
-                `attnorm.data.synthetic.newswire.difficulty`; "easy" for articles without them.
+                `attnorm.data.synthetic.newswire.generate`; "easy" for articles without them.
     """
 
     splits = SPLITS
