@@ -136,8 +136,8 @@ def free_place(
     """
     x1, y1, x2, y2 = (min(max(edge, 0.05), 0.95) for edge in box)
 
-    def quality(place: tuple[float, float]) -> tuple[bool, float]:
-        x, y = place
+    def quality(corner: tuple[float, float]) -> tuple[bool, float]:
+        x, y = corner
         visible = not any(u1 <= x <= u2 and v1 <= y <= v2 for u1, v1, u2, v2 in painted_over)
         room = min((abs(x - u) + 2 * abs(y - v) for u, v in taken), default=ROOMY)
         return visible, min(room, ROOMY)

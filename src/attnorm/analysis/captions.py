@@ -55,7 +55,7 @@ def looks(run: LoadedRun, example: str, layer: str | None = None) -> Looks:
     image = image_of(run, run.row_of(example))
     if image.dtype != torch.uint8:
         raise ConfigError([Problem("run", "its images are features of regions, which have no pixels", run.folder)])
-    layers = {label: it for label, it in run.attention(example=example).items() if label.endswith("cross")}
+    layers = {label: of_layer for label, of_layer in run.attention(example=example).items() if label.endswith("cross")}
     if layer is not None and layer not in layers:
         raise ConfigError([Problem("layer", f"no such layer; allowed: {', '.join(layers)}", layer)])
     chosen = layers[list(layers)[-1] if layer is None else layer]

@@ -65,7 +65,7 @@ def run_doctor(arguments: Sequence[str], sizes: "Sizes | None" = None) -> int:
 
 def read_keys(arguments: Sequence[str]) -> DoctorKeys:
     """The keys that were typed. Raises ConfigError with all problems."""
-    names, typed, problems = [it.name for it in fields(DoctorKeys)], dict[str, str](), list[str]()
+    names, typed, problems = [field.name for field in fields(DoctorKeys)], dict[str, str](), list[str]()
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if not equals:
@@ -117,7 +117,7 @@ def examine(keys: DoctorKeys, sizes: "Sizes | None") -> dict[str, Any]:
     sizes = sizes or checkup.default_sizes(device)
     of_versions, of_machine = versions(), machine()
     for described in (of_versions, of_machine, *of_machine["gpus"]):
-        texts = (f"{name.replace('_', ' ')} {it}" for name, it in described.items() if not isinstance(it, list))
+        texts = (f"{name.replace('_', ' ')} {fact}" for name, fact in described.items() if not isinstance(fact, list))
         print(", ".join(texts))
     if not has_gpu:
         of_machine["no_gpu"] = why_no_gpu()
@@ -132,16 +132,16 @@ def examine(keys: DoctorKeys, sizes: "Sizes | None") -> dict[str, Any]:
     speeds: list[Speed] = []
     left_out: list[LeftOut] = []
     for dtype in sizes.measured_dtypes:
-        for it in checkup.speeds(sizes, dtype, device, keys.seconds / len(sizes.measured_dtypes)):
-            if isinstance(it, checkup.LeftOut):
-                left_out.append(it)
+        for entry in checkup.speeds(sizes, dtype, device, keys.seconds / len(sizes.measured_dtypes)):
+            if isinstance(entry, checkup.LeftOut):
+                left_out.append(entry)
             else:
-                speeds.append(it)
-                speed = f"{it.milliseconds:,.1f}", f"{it.ratio:.2f}x"
-                memory = f"{it.megabytes:,.0f}", f"{it.memory_ratio:.2f}x"
-                print(COLUMNS.format(*it[:5], *speed, *memory), flush=True)
-    for (dtype, length, why), members in groupby(left_out, lambda it: (it.dtype, it.length, it.why)):
-        names = ", ".join(it.attention for it in members)
+                speeds.append(entry)
+                speed = f"{entry.milliseconds:,.1f}", f"{entry.ratio:.2f}x"
+                memory = f"{entry.megabytes:,.0f}", f"{entry.memory_ratio:.2f}x"
+                print(COLUMNS.format(*entry[:5], *speed, *memory), flush=True)
+    for (dtype, length, why), members in groupby(left_out, lambda entry: (entry.dtype, entry.length, entry.why)):
+        names = ", ".join(entry.attention for entry in members)
         print(f"left out: {dtype}, {names} for N = {length:,} and above: {why}")
     slow = checkup.slower(speeds, checks, sizes, device)
     show_slow(slow, checkup.EXPECTED, checkup.SLOW)
@@ -150,10 +150,10 @@ def examine(keys: DoctorKeys, sizes: "Sizes | None") -> dict[str, Any]:
         "versions": of_versions,
         "machine": of_machine,
         "problem": {"device": device, "batch": sizes.batch, "heads": sizes.heads, "width": sizes.width},
-        "self_checks": [it._asdict() for it in checks],
-        "speed": [it._asdict() for it in speeds],
-        "left_out": [it._asdict() for it in left_out],
-        "slower": [it._asdict() for it in slow],
+        "self_checks": [entry._asdict() for entry in checks],
+        "speed": [entry._asdict() for entry in speeds],
+        "left_out": [entry._asdict() for entry in left_out],
+        "slower": [entry._asdict() for entry in slow],
     }
 
 
@@ -161,10 +161,10 @@ def versions() -> dict[str, Any]:
     """The versions of Python and of packages, without those that are not installed."""
     import torch
 
-    found = {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
-    found |= {"torch": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip}
-    found["cudnn"] = torch.backends.cudnn.version()
-    return {name: str(it) for name, it in found.items() if it is not None}
+    known = {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+    known |= {"torch": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip}
+    known["cudnn"] = torch.backends.cudnn.version()
+    return {name: str(value) for name, value in known.items() if value is not None}
 
 
 def machine() -> dict[str, Any]:
@@ -177,14 +177,14 @@ def machine() -> dict[str, Any]:
         processor = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
     gpus = []
     for index in range(torch.cuda.device_count()):
-        it = torch.cuda.get_device_properties(index)
-        architecture = it.gcnArchName if torch.version.hip else f"sm_{it.major}{it.minor}"
+        properties = torch.cuda.get_device_properties(index)
+        architecture = properties.gcnArchName if torch.version.hip else f"sm_{properties.major}{properties.minor}"
         gpus.append(
             {
-                "gpu": it.name,
+                "gpu": properties.name,
                 "architecture": architecture,
-                "gigabytes": round(it.total_memory / 1e9, 1),
-                "multiprocessors": it.multi_processor_count,
+                "gigabytes": round(properties.total_memory / 1e9, 1),
+                "multiprocessors": properties.multi_processor_count,
             }
         )
     return {
@@ -218,15 +218,15 @@ def why_no_gpu() -> str:
 
 def show_checks(checks: "Sequence[SelfCheck]") -> None:
     """A row per dtype and kernel, a column per head width, and the reasons of failures."""
-    widths = sorted({it.width for it in checks})
+    widths = sorted({check.width for check in checks})
     cells: dict[tuple[str, str], dict[int, list[str]]] = {}
     failures: dict[tuple[str, str], list[str]] = {}
-    for it in checks:
-        for kernel, reason in it.outcomes.items():
-            row = it.dtype, kernel
-            cells.setdefault(row, {}).setdefault(it.width, []).append("ok" if reason is None else "FAILED")
+    for check in checks:
+        for kernel, reason in check.outcomes.items():
+            row = check.dtype, kernel
+            cells.setdefault(row, {}).setdefault(check.width, []).append("ok" if reason is None else "FAILED")
             if reason is not None:
-                failures.setdefault(row, []).append(f"width {it.width}{', causal' * it.causal}: {reason}")
+                failures.setdefault(row, []).append(f"width {check.width}{', causal' * check.causal}: {reason}")
     form = "{:<9}{:<26}" + "{:<17}" * len(widths)
     print(form.format("", "", *widths).rstrip())
     for row, by_width in cells.items():
@@ -234,7 +234,7 @@ def show_checks(checks: "Sequence[SelfCheck]") -> None:
     for (dtype, kernel), reasons in failures.items():
         more = f" (and {len(reasons) - 1} more)" if reasons[1:] else ""
         print(f"{kernel} fails for {dtype}, {reasons[0]}{more}")
-    used = sorted({it.kernel for it in checks})
+    used = sorted({check.kernel for check in checks})
     print(f"The first one of a dtype that passes is used: {', '.join(used)}.")
 
 
@@ -242,8 +242,8 @@ def show_slow(slow: "Sequence[Slow]", expected: Mapping[str, float], tolerance: 
     """What is slower than expected, and why."""
     limits = ", ".join(f"{name} {tolerance * ratio:.2f}x" for name, ratio in expected.items())
     print(f"\nSlower than expected (above {limits} of SDPA): {'' if slow else 'nothing'}".rstrip())
-    for it in slow:
-        print(f"  {it.dtype}, {it.attention}, N = {it.length:,}: {it.ratio:.2f}x; {'; '.join(it.why)}")
+    for case in slow:
+        print(f"  {case.dtype}, {case.attention}, N = {case.length:,}: {case.ratio:.2f}x; {'; '.join(case.why)}")
 
 
 def without_paths(content: Any) -> Any:
@@ -251,5 +251,5 @@ def without_paths(content: Any) -> Any:
     if isinstance(content, str):
         return PATH.sub("<path>", content)
     if isinstance(content, dict):
-        return {key: without_paths(it) for key, it in content.items()}
-    return [without_paths(it) for it in content] if isinstance(content, (list, tuple)) else content
+        return {key: without_paths(value) for key, value in content.items()}
+    return [without_paths(value) for value in content] if isinstance(content, (list, tuple)) else content

@@ -59,10 +59,10 @@ def generate(arguments: list[str]) -> None:
                 written = iter(task.generate(model, tokenizer, [text for text in texts if text]))
             except DataError as error:
                 first = number * chunk + 1
-                place = f"line {first}" if len(inputs) == 1 else f"lines {first} to {first + len(inputs) - 1}"
-                raise DataError(f"input={source}, {place}: {error}") from error
-            found = [next(written) if text else "" for text in texts]  # an empty line stays empty
-            print("\n".join(found), flush=True)
+                position = f"line {first}" if len(inputs) == 1 else f"lines {first} to {first + len(inputs) - 1}"
+                raise DataError(f"input={source}, {position}: {error}") from error
+            outputs = [next(written) if text else "" for text in texts]  # an empty line stays empty
+            print("\n".join(outputs), flush=True)
             progress.advance(task_line, len(inputs))
 
 

@@ -84,7 +84,7 @@ def dispatch(verb: str, arguments: list[str]) -> int:
 
     The value of a setting must be UTF-8, in which it is recorded. A folder with another name can be entered.
     """
-    for argument in (it for it in arguments if "=" in it and not it.startswith("hydra.run.dir=")):
+    for argument in (text for text in arguments if "=" in text and not text.startswith("hydra.run.dir=")):
         if (shown := argument.encode(errors="backslashreplace").decode()) != argument:
             advice = "is not UTF-8; enter the folder with that name and give the path from there"
             print(f"error: {shown}: {advice}", file=sys.stderr)

@@ -103,13 +103,13 @@ class Slots(Probe):
         return -outputs.logsumexp(-1).flatten(1).mean(1)
 
     def score(self, outputs: Tensor, batch: Points) -> Tensor:
-        found = F.one_hot(outputs.argmax(-1), SLOTS).double()  # (E, B, M, SLOTS)
+        predicted = F.one_hot(outputs.argmax(-1), SLOTS).double()  # (E, B, M, SLOTS)
         true = F.one_hot(batch.targets, SLOTS).double()
-        table = true.transpose(-1, -2) @ found  # (E, B, clusters, SLOTS)
+        table = true.transpose(-1, -2) @ predicted  # (E, B, clusters, SLOTS)
         if self.distinct:
             return adjusted_rand_index(table).float()
         smallest = table[..., -1, :]  # the points of the smallest cluster in each slot
-        union = true[..., -1].sum(-1, keepdim=True) + found.sum(-2) - smallest
+        union = true[..., -1].sum(-1, keepdim=True) + predicted.sum(-2) - smallest
         return (smallest > union / 2).any(-1).float()
 
     def ceiling(self, batch: Points) -> Tensor:

@@ -31,20 +31,20 @@ def hydra_problem(error: Exception) -> str:
     message = str(error)
     if plain := in_our_words(message):
         return plain
-    found = re.search(r"(?:Could not override|overriding|full_key:|Key) '?([\w./]+)'?", message)
-    if found and (owners := known_keys().get(found[1])):  # Hydra would advise to append the key
-        return f"{message.splitlines()[0]}\n{found[1]} is a key of {' and '.join(owners)}."
-    return "\n".join(filter(None, [message, found and suggest_key(found[1])]))
+    match = re.search(r"(?:Could not override|overriding|full_key:|Key) '?([\w./]+)'?", message)
+    if match and (owners := known_keys().get(match[1])):  # Hydra would advise to append the key
+        return f"{message.splitlines()[0]}\n{match[1]} is a key of {' and '.join(owners)}."
+    return "\n".join(filter(None, [message, match and suggest_key(match[1])]))
 
 
 def in_our_words(message: str) -> str:
     """The message for the frequent errors of Hydra that mention its own terms or options; '' for the others."""
-    if found := re.search(
+    if match := re.search(
         r"Could not find '([\w/]+)/([^'/]+)'\n\nAvailable options in [^\n]*\n((?:\t[^\n]*\n?)+)", message
     ):
-        return no_such_file(found[1], found[2], map(str.strip, found[3].splitlines()))
-    if found := re.search(r"Ambiguous value for argument '\+*([^=']+)=(.*?)'\n", message):
-        key, values = found.groups()
+        return no_such_file(match[1], match[2], map(str.strip, match[3].splitlines()))
+    if match := re.search(r"Ambiguous value for argument '\+*([^=']+)=(.*?)'\n", message):
+        key, values = match.groups()
         return Problem(
             key,
             f"several values start a sweep: type attnorm sweep, or add -m; a list is typed as {key}=[{values}]",
@@ -52,23 +52,23 @@ def in_our_words(message: str) -> str:
         )
     several = r"Multiple values for (\w+)\. To override a value use 'override \w+: ([^']*)'"
     with_plus = r"force-add of config groups is not supported: '\++(\w+)=([^']*)'"
-    if found := re.search(several, message) or re.search(with_plus, message):
-        return Problem(found[1], f"one file of a group is chosen, without a plus, as in {found[1]}={found[2]}")
-    if found := re.search(r"Interpolation key '(([^'.]*)[^']*)' not found(?:\s+full_key: (\S+))?", message):
-        name, group, key = found.groups()
+    if match := re.search(several, message) or re.search(with_plus, message):
+        return Problem(match[1], f"one file of a group is chosen, without a plus, as in {match[1]}={match[2]}")
+    if match := re.search(r"Interpolation key '(([^'.]*)[^']*)' not found(?:\s+full_key: (\S+))?", message):
+        name, group, key = match.groups()
         if name in known_keys():
             return Problem(name, f"is not set; choose a file that sets it, with {group}=<file>")
         return Problem(key or name, f"there is no key {name}; type \\${{{name}}} for the text itself", f"${{{name}}}")
-    if (found := re.search(r"Error parsing override '([^=\n]*)'\n", message)) and found[1]:
-        return f"{found[1]}: expected key=value"
+    if (match := re.search(r"Error parsing override '([^=\n]*)'\n", message)) and match[1]:
+        return f"{match[1]}: expected key=value"
     return ""
 
 
 def no_such_file(group: str, name: str, names: Iterable[str]) -> Problem:
     """The problem with a choice of a group that is not one of its files. names: those of its files."""
     options = selectable(group, names)
-    own = ", or a normalizer as package.module.Class" if group == "attention" else ""
-    return Problem(group, f"allowed: {', '.join(options)}{own}.{nearest(name, options)}", name)
+    also = ", or a normalizer as package.module.Class" if group == "attention" else ""
+    return Problem(group, f"allowed: {', '.join(options)}{also}.{nearest(name, options)}", name)
 
 
 def suggest_key(key: str) -> str:

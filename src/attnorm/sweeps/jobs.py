@@ -96,7 +96,7 @@ def override_key(override: str) -> str:
 def label_of(overrides: Iterable[str], swept: Iterable[Override]) -> str:
     """Those overrides of a job that differ between the jobs, as they are typed."""
     keys = {override.get_key_element() for override in swept}
-    return " ".join(as_typed([it for it in overrides if it.partition("=")[0] in keys])) or "the only job"
+    return " ".join(as_typed([text for text in overrides if text.partition("=")[0] in keys])) or "the only job"
 
 
 def name_of(label: str, key: str) -> str:
@@ -126,9 +126,9 @@ def readable(arguments: Sequence[str], is_sweep: bool = False) -> list[str]:
 
 
 def _readable(argument: str, is_sweep: bool) -> str:
-    if not (found := _ARGUMENT.fullmatch(argument)):
+    if not (match := _ARGUMENT.fullmatch(argument)):
         return argument
-    key, value = found.groups()
+    key, value = match.groups()
     override, name = parsed(argument), key.lstrip("+")
     if value == "null" and (CONF / name).is_dir():
         return f"~{name}"
@@ -160,7 +160,7 @@ def _choices_quoted(value: str) -> str:
     override = parsed(f"attention={value}")
     if override is None or not any(isinstance(choice, list) for choice in _elements(override)):
         return value
-    texts = (f"[{','.join(map(str, it))}]" if isinstance(it, list) else str(it) for it in _elements(override))
+    texts = (f"[{','.join(map(str, item))}]" if isinstance(item, list) else str(item) for item in _elements(override))
     return ",".join(quoted(text) if text.startswith("[") else text for text in texts)
 
 

@@ -77,7 +77,7 @@ class Dimension:
     def text(self, value: Any) -> str:
         """A value of the distribution as it is typed."""
         if self.texts and value not in self.texts:  # a float that is a rounding error away from it
-            value = min(self.texts, key=lambda it: abs(it - value))
+            value = min(self.texts, key=lambda known: abs(known - value))
         return str(self.texts.get(value, value))
 
     def extremes(self) -> list[str]:
@@ -194,7 +194,7 @@ class Search:
         before = self.study.get_trials(deepcopy=False)
         self.asked, self.repeated = len(before), 0
         self.total = max(total, self.asked)
-        self.open = [it.number for it in before if not it.state.is_finished()]  # left by a sweep that was stopped
+        self.open = [trial.number for trial in before if not trial.state.is_finished()]  # left by a stopped sweep
         for trial in before:
             if trial.state.is_finished():
                 self.job_of(trial.number)
@@ -213,7 +213,7 @@ class Search:
         """The job of a trial, whose values are sampled unless they have been. None if an earlier trial tried the same
         values: its result is also that of this trial."""
         trial = self.trial(number)
-        job = self.make_job(number, [it.override(it.suggest(trial)) for it in self.space])
+        job = self.make_job(number, [dimension.override(dimension.suggest(trial)) for dimension in self.space])
         twin = self.frozen(self.first.setdefault(job.key, number))
         if twin.number != number and twin.state in (TrialState.COMPLETE, TrialState.PRUNED):
             if not self.frozen(number).state.is_finished():
@@ -266,19 +266,19 @@ class Search:
         names: dict[int, str] = {number: job for job, number in self.trials.items()}
         trials: list[dict[str, Any]] = []
         for frozen in self.study.get_trials(deepcopy=False):
-            values = {it.name: it.text(frozen.params[it.name]) for it in self.space if it.name in frozen.params}
+            values = {dim.name: dim.text(frozen.params[dim.name]) for dim in self.space if dim.name in frozen.params}
             value = frozen.value if frozen.state is TrialState.COMPLETE else None
             job = names.get(frozen.number, "")
             state = frozen.state.name.lower()
             trials.append({"number": frozen.number, "job": job, "state": state, "value": value, "values": values})
         sign, jobs = 1 if self.mode == "min" else -1, {job.name: job for job in self.jobs}
-        complete = [it for it in trials if it["value"] is not None and it["job"] in jobs]
-        best = min(complete, key=lambda it: sign * it["value"], default=None)
+        complete = [trial for trial in trials if trial["value"] is not None and trial["job"] in jobs]
+        best = min(complete, key=lambda trial: sign * trial["value"], default=None)
         overrides = [] if best is None else as_typed(jobs[best["job"]].overrides)
         return {
             "monitor": self.monitor,
             "mode": self.mode,
-            "logarithmic": [it.name for it in self.space if getattr(it.distribution, "log", False)],
+            "logarithmic": [dim.name for dim in self.space if getattr(dim.distribution, "log", False)],
             "best": best and best["number"],
             "command": shlex.join(["attnorm", "train", *overrides]) if overrides else None,
             "trials": trials,

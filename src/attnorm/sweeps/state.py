@@ -208,8 +208,8 @@ def _has_open(pid: int, wanted: os.stat_result) -> bool:
     try:
         for name in os.listdir(f"/proc/{pid}/fd"):
             with suppress(OSError):
-                found = os.stat(f"/proc/{pid}/fd/{name}")
-                if (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino):
+                status = os.stat(f"/proc/{pid}/fd/{name}")
+                if (status.st_dev, status.st_ino) == (wanted.st_dev, wanted.st_ino):
                     return True
     except OSError:  # it has ended, or belongs to somebody else
         return False

@@ -58,8 +58,8 @@ def best_of(means: Mapping[str, float | None], mode: str) -> str | None:
     sign = 1 if mode == "min" else -1
     middle = (len(means) - 1) / 2
     ranks = {
-        value: (sign * mean, abs(place - middle))
-        for place, (value, mean) in enumerate(means.items())
+        value: (sign * mean, abs(index - middle))
+        for index, (value, mean) in enumerate(means.items())
         if mean is not None
     }
     return min(ranks, key=lambda value: ranks[value]) if ranks else None
@@ -70,7 +70,7 @@ def beyond(values: Sequence[str], upwards: bool) -> str | None:
     such as a whole number below 1."""
     last, inner = (values[-1], values[-2]) if upwards else (values[0], values[1])
     value = float(last) * (float(last) / float(inner))
-    text = str(round(value)) if all(it.lstrip("-").isdigit() for it in values) else f"{value:.6g}"
+    text = str(round(value)) if all(digits.lstrip("-").isdigit() for digits in values) else f"{value:.6g}"
     return text if isfinite(value) and float(text) > 0 and float(text) not in map(float, values) else None
 
 

@@ -65,8 +65,8 @@ def draw_layer(readings: Sequence[Reading], label: str) -> "Figure":
 
 def panel_size(layers: Sequence[LayerAttention]) -> tuple[float, float]:
     """Width and height of a heat map with its labels, in inches."""
-    across, down = (max(len(it) for it in side) for side in zip(*((a.keys, a.queries) for a in layers), strict=True))
-    letters = max((len(written(token)) for it in layers for token in (*it.keys, *it.queries)), default=1)
+    across, down = (max(map(len, side)) for side in zip(*((a.keys, a.queries) for a in layers), strict=True))
+    letters = max((len(written(token)) for layer in layers for token in (*layer.keys, *layer.queries)), default=1)
     labels = 0.075 * letters + 0.15
     width, height = (min(max(CELL * count, SMALLEST), LARGEST) for count in (across, down))
     return width + labels, height + labels + 0.3
@@ -99,14 +99,14 @@ def overview(readings: Sequence[Reading], labels: Sequence[str]) -> "Figure":
     from attnorm.analysis.notebook import Figure
 
     columns = [
-        (reading, head) for reading in readings for head in sorted({it for of in reading.numbers.values() for it in of})
+        (reading, head) for reading in readings for head in sorted({n for of in reading.numbers.values() for n in of})
     ]
     size = min(1.5, max(0.7, WIDEST / max(1, len(columns))))
     figure = Figure(
         figsize=(max(6.0, size * len(columns) + 2.0), 1.15 * size * len(labels) + 1.0), layout="constrained"
     )
     panels = figure.subplots(len(labels), len(columns), squeeze=False)
-    every = [it.weights[reading.numbers[name]] for reading in readings for name, it in reading.layers.items()]
+    every = [layer.weights[reading.numbers[name]] for reading in readings for name, layer in reading.layers.items()]
     scale, image = colours(every), None
     for row, label in zip(panels, labels, strict=True):
         for axes, (reading, head) in zip(row, columns, strict=True):
@@ -118,7 +118,7 @@ def overview(readings: Sequence[Reading], labels: Sequence[str]) -> "Figure":
             image = axes.imshow(weights, norm=scale, cmap=colour_map(scale), aspect="auto", interpolation="nearest")
         row[0].set_ylabel(label, fontsize=8, rotation=0, ha="right", va="center")
     for axes, (reading, head) in zip(panels[0], columns, strict=True):
-        first = len(readings) > 1 and head == min(it for owner, it in columns if owner is reading)
+        first = len(readings) > 1 and head == min(number for owner, number in columns if owner is reading)
         axes.set_title(f"{reading.run}\nhead {head}" if first else f"head {head}", fontsize=8, loc="left")
     add_scale(figure, image, panels)
     figure.suptitle(" and ".join(reading.run for reading in readings), fontsize=10)

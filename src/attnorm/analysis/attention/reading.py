@@ -50,9 +50,9 @@ class Reading:
         """The reading with these layers and heads only; None: all. Raises ConfigError if one does not exist."""
         kept = [label for label in self.layers if layers is None or label in layers]
         problems = [
-            Problem("layers", f"no such layer; allowed: {', '.join(self.layers)}.{nearest(it, self.layers)}", it)
-            for it in layers or ()
-            if it not in self.layers
+            Problem("layers", f"no such layer; allowed: {', '.join(self.layers)}.{nearest(label, self.layers)}", label)
+            for label in layers or ()
+            if label not in self.layers
         ]
         most = max((len(self.layers[label].weights) for label in kept or self.layers), default=1)
         problems += [
@@ -62,7 +62,7 @@ class Reading:
         ]
         if problems:
             raise ConfigError(problems)
-        numbers = {label: [it for it in self.numbers[label] if heads is None or it in heads] for label in kept}
+        numbers = {label: [head for head in self.numbers[label] if heads is None or head in heads] for label in kept}
         kept = [label for label in kept if numbers[label]]
         return replace(
             self,
@@ -79,10 +79,10 @@ class Reading:
 
         rows: list[dict[str, Any]] = []
         for label, attention in self.layers.items():
-            found = {name: values[0].tolist() for name, values in self.records[label].of_heads().items()}
+            measured = {name: values[0].tolist() for name, values in self.records[label].of_heads().items()}
             largest = attention.weights.sum(1).argmax(-1).tolist()
             for head in self.numbers[label]:
-                measures: dict[str, Any] = {name: values[head] for name, values in found.items()}
+                measures: dict[str, Any] = {name: values[head] for name, values in measured.items()}
                 rows.append({"layer": label, "head": head, **measures, "sink_token": attention.keys[largest[head]]})
         return pd.DataFrame(rows)
 
@@ -92,9 +92,9 @@ class Reading:
         import pandas as pd
 
         return pd.DataFrame(
-            {"layer": label, "place": place} | {name: value.item() for name, value in measures.items()}
+            {"layer": label, "place": part} | {name: value.item() for name, value in measures.items()}
             for label, layer in self.records.items()
-            for place, measures in layer.of_states().items()
+            for part, measures in layer.of_states().items()
         )
 
     @cached_property
@@ -118,13 +118,13 @@ def read(run: str, text: str, model: nn.Module, inputs: tuple, tokens: Tokens) -
     Raises RunError for a model without attention layers.
     """
     device = next(model.parameters()).device
-    with record(model) as found:
-        model(*(moved(it, device) for it in inputs))
-    if not found:
+    with record(model) as captured:
+        model(*(moved(tensor, device) for tensor in inputs))
+    if not captured:
         raise RunError("the model of this run has no attention layer with a normalizer")
-    records = {layer_label(name, stacks_of(model)): layer for name, layer in found.items()}
+    records = {layer_label(name, stacks_of(model)): layer for name, layer in captured.items()}
     layers = {label: with_tokens(layer, *tokens(label)) for label, layer in records.items()}
-    return Reading(run, text, layers, records, {label: list(range(len(it.weights))) for label, it in layers.items()})
+    return Reading(run, text, layers, records, {label: list(range(len(of.weights))) for label, of in layers.items()})
 
 
 def with_tokens(layer: LayerRecord, queries: list[str], keys: list[str]) -> LayerAttention:
@@ -144,5 +144,5 @@ def kept(tokens: Iterable[str], mask: Tensor) -> list[str]:
 def moved(x: Any, device: torch.device) -> Any:
     """A tensor, or the tensors in nested tuples and lists, on a device."""
     if isinstance(x, (list, tuple)):
-        return type(x)(moved(it, device) for it in x)
+        return type(x)(moved(value, device) for value in x)
     return x.to(device) if isinstance(x, Tensor) else x
