@@ -25,7 +25,7 @@ RECORDED = {
     "lines of src": 52_844,
     "files of src": 424,
     "functions of src": 3715,
-    "public names that several modules define": 44,
+    "public names that several modules define": 40,
     "lines of tests per line of src": 1.07,
     "functions that an override passes": 161,
     "files that an override passes": 25,

@@ -157,7 +157,7 @@ class SortsPadding(ESPFormer):
 class SquaredCosts(ESPFormer):
     def weights(self, s, given):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(espformer, "distances", lambda x, y: torch.cdist(x, y).square())
+            patch.setattr(espformer, "pairwise_distances", lambda x, y: torch.cdist(x, y).square())
             return super().weights(s, given)
 
 

@@ -52,7 +52,7 @@ def run_doctor(arguments: Sequence[str], sizes: "Sizes | None" = None) -> int:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler of torch would print lines; read at its import
     try:
         keys = read_keys(arguments)
-        report = examine(keys, sizes)
+        report = measured_report(keys, sizes)
     except ConfigError as error:
         print(*(f"error: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
         return 2
@@ -96,7 +96,7 @@ def read_keys(arguments: Sequence[str]) -> DoctorKeys:
     return DoctorKeys(device=device, seconds=seconds, out=out)
 
 
-def examine(keys: DoctorKeys, sizes: "Sizes | None") -> dict[str, Any]:
+def measured_report(keys: DoctorKeys, sizes: "Sizes | None") -> dict[str, Any]:
     """The results for the file, which are also printed, each as soon as it is known.
 
     Raises ConfigError for a device that is not there, or a kernel that does not exist.

@@ -100,7 +100,7 @@ def start_process(
     return process
 
 
-def exit_code(returncode: int) -> int:
+def shell_code(returncode: int) -> int:
     """The exit code as a shell has it: 128 plus the number of the signal that ended the process."""
     return returncode if returncode >= 0 else 128 - returncode
 
@@ -135,8 +135,8 @@ class Remote:
         try:
             while process.poll() is None:
                 time.sleep(LOOK)  # Ray raises KeyboardInterrupt between two statements; it does not end process.wait()
-            return exit_code(process.returncode)
+            return shell_code(process.returncode)
         except KeyboardInterrupt:
             with suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
-            return exit_code(process.wait())
+            return shell_code(process.wait())

@@ -176,7 +176,7 @@ class Search:
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.space, self.make_job, self.monitor, self.mode = list(space), make_job, monitor, mode
-        storage = JournalStorage(JournalFileBackend(str(whole(folder / STUDY)), OneWriter(STUDY)))
+        storage = JournalStorage(JournalFileBackend(str(without_partial_line(folder / STUDY)), OneWriter(STUDY)))
         options: dict[str, Any] = {"storage": storage, "study_name": "sweep", "pruner": PRUNERS[pruner]()}
         options |= {"sampler": SeededSampler(sampler, seed)}
         if storage.get_all_studies():  # with load_if_exists, creating it would write into the file
@@ -285,7 +285,7 @@ class Search:
         }
 
 
-def whole(path: Path) -> Path:
+def without_partial_line(path: Path) -> Path:
     """Removes a last line that was being written when the process was killed; Optuna cannot append to it."""
     if path.exists() and (content := path.read_bytes()) and not content.endswith(b"\n"):
         with open(path, "r+b") as file:

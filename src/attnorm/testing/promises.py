@@ -22,7 +22,7 @@ from attnorm.testing.records import (
     DIVISOR,
     curves_of,
     differing,
-    files_of,
+    file_names_in,
     gradients_of,
     predictions_of,
     same,
@@ -68,11 +68,11 @@ def a_run_finishes(runs: TaskRuns) -> None:
 
 def a_run_leaves_exactly_its_files(runs: TaskRuns) -> None:
     """A run folder holds the files of every run, what the task and the tokenizer save, and nothing unexpected."""
-    file_names = files_of(runs.straight)
+    file_names = file_names_in(runs.straight)
     with tempfile.TemporaryDirectory() as folder:
         runs.best.split.tokenizer.save(Path(folder))
         runs.best.task.save(Path(folder))
-        saved = files_of(Path(folder))
+        saved = file_names_in(Path(folder))
     expected = FILES | saved | set(runs.files or ())
     if missing := sorted(expected - file_names):
         raise Failure(f"missing: {', '.join(missing)}")
@@ -139,7 +139,7 @@ def evaluating_again_gives_the_same(runs: TaskRuns) -> None:
     for name, value in scores_of(Run(runs.straight).summary["validation"]).items():
         if again[name] != value:
             raise Failure(f"{name}: expected {value}, got {again[name]}")
-    for name in sorted(files_of(moved) - files_of(runs.straight) - {"eval_validation.json"}):
+    for name in sorted(file_names_in(moved) - file_names_in(runs.straight) - {"eval_validation.json"}):
         first = moved / ("samples" if "/" not in name else "") / name.replace("eval_validation", "validation")
         if name.startswith(PREDICTIONS):
             tables = [without(predictions_of(moved, stem), "selecting") for stem in ("validation", "eval_validation")]

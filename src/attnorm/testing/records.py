@@ -26,7 +26,7 @@ def scores_of(record: Mapping[str, Any]) -> dict[str, Any]:
     return {name: record.get(name) for name in ("split", "unit", "size", "metrics", "baselines", "note", "settings")}
 
 
-def files_of(run: Path) -> set[str]:
+def file_names_in(run: Path) -> set[str]:
     """The paths of the files in a run folder, without kept gradients."""
     files = {path.relative_to(run) for path in run.rglob("*") if path.is_file()}
     return {str(path) for path in files if path.parts[0] != GRADIENTS}

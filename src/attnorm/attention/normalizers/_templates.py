@@ -20,7 +20,7 @@ def templates(name: str, s: Tensor, given: Given) -> Tensor:
     return without_padding(keys.to(torch.promote_types(upcast(keys).dtype, s.dtype)), s, given.mask)
 
 
-def positive(name: str, scale: float | Tensor | None) -> float | Tensor:
+def positive_scale(name: str, scale: float | Tensor | None) -> float | Tensor:
     """Returns alpha, the scale of the scores. Raises ValueError if it is missing or not above 0."""
     above = False if scale is None else scale > 0
     if scale is None or not (above.all() if isinstance(above, Tensor) else above):

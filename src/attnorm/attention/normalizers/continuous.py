@@ -12,7 +12,7 @@ from attnorm.attention.normalizers._covariance import covariance_solve
 from attnorm.attention.normalizers._templates import (
     center_on_first,
     log_preference,
-    positive,
+    positive_scale,
     templates,
     without_padding,
 )
@@ -59,7 +59,7 @@ class Continuous(FastNormalizer):
     total = None
 
     def weights(self, s: Tensor, given: Given) -> Tensor:
-        T, alpha = center_on_first(templates("continuous", s, given)), positive("continuous", given.scale)
+        T, alpha = center_on_first(templates("continuous", s, given)), positive_scale("continuous", given.scale)
         s = s.to(T.dtype)
         live = (s > -torch.inf).any(-1, keepdim=True)
         u = log_preference(s, given.mask, given.log_prior).exp()  # broadcastable to (B, H, N, M)
@@ -72,7 +72,7 @@ class Continuous(FastNormalizer):
 
     def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor | None:
         """The mean of the values, plus lambda* times the covariance of templates and values."""
-        mask, alpha = given.mask, positive("continuous", given.scale)
+        mask, alpha = given.mask, positive_scale("continuous", given.scale)
         with without_autocast(q):
             few = upcast(q).new_empty(()).expand(1, 1, q.shape[-2], k.shape[-2])  # only its shape and dtype are used
             u = log_preference(few, mask, given.log_prior).exp()

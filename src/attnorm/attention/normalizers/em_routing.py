@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._cluster_prior import ClusterPrior
-from attnorm.attention.normalizers._templates import center_on_first, positive, templates
+from attnorm.attention.normalizers._templates import center_on_first, positive_scale, templates
 from attnorm.attention.normalizers.base import (
     Given,
     Normalizer,
@@ -152,7 +152,7 @@ class EMRouting(Normalizer):
 
 def scaled_keys(s: Tensor, given: Given) -> Tensor:
     """The keys (B, H, M, D), multiplied by the square root of `scale`. Raises ValueError if one of them is missing."""
-    scale = positive("em_routing", given.scale)
+    scale = positive_scale("em_routing", given.scale)
     return templates("em_routing", s, given) * scale**0.5
 
 

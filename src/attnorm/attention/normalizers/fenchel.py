@@ -16,7 +16,7 @@ from attnorm.attention.normalizers._solvers import climb
 from attnorm.attention.normalizers._templates import (
     center_on_first,
     log_preference,
-    positive,
+    positive_scale,
     templates,
     without_padding,
 )
@@ -70,7 +70,7 @@ class Fenchel(FastNormalizer):
     def weights(self, s: Tensor, given: Given) -> Tensor:
         if self.order == 1:
             return softmax_over_keys(add_log_prior(s, given.log_prior))
-        T, alpha = center_on_first(templates("fenchel", s, given)), positive("fenchel", given.scale)
+        T, alpha = center_on_first(templates("fenchel", s, given)), positive_scale("fenchel", given.scale)
         if self.order == 2:
             return softmax_over_keys(second_order_logits(s, given, T, alpha))
         T, s = T.double(), s.double()
@@ -108,7 +108,7 @@ def solve(
     It is used for figures. mask and log_prior are as in `Normalizer.forward`. scale is alpha and defaults to D ** -0.5.
     The result has the dtype of q and no gradient. It is 0 for a query that may see no key.
     """
-    alpha = positive("fenchel", q.shape[-1] ** -0.5 if scale is None else scale)
+    alpha = positive_scale("fenchel", q.shape[-1] ** -0.5 if scale is None else scale)
     with torch.no_grad(), without_autocast(q):
         s = masked_scores(dot_scores(q.double(), k.double(), alpha), mask)
         log_u = log_preference(s, mask, log_prior)
@@ -137,7 +137,7 @@ def second_order_logits(s: Tensor, given: Given, T: Tensor, alpha: float | Tenso
 
 def second_order_queries(q: Tensor, k: Tensor, given: Given) -> Tensor:
     """Returns alpha (I + alpha Sigma)^-1 q in the dtype of q."""
-    alpha = positive("fenchel", given.scale)
+    alpha = positive_scale("fenchel", given.scale)
     with without_autocast(q):
         n_queries, n_keys = q.shape[-2], k.shape[-2]
         scores = upcast(q).new_empty(()).expand(1, 1, n_queries, n_keys)  # only the shape and dtype are used

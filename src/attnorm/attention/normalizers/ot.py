@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from attnorm.attention.masking import Mask
-from attnorm.attention.normalizers._templates import center_on_first, log_preference, positive, templates
+from attnorm.attention.normalizers._templates import center_on_first, log_preference, positive_scale, templates
 from attnorm.attention.normalizers._transport_orders import exact_weights, second_order_scores
 from attnorm.attention.normalizers.base import Given, Normalizer, masked_scores, upcast
 from attnorm.attention.option_checks import above_zero, inside_unit_interval, whole
@@ -136,7 +136,7 @@ class OptimalTransport(Normalizer):
         costs = self.costs(keys, outside, None if self.order == 1 else torch.float64)  # (B, H, A targets, M sources)
         if self.order == 1:
             return self.first_order(s, log_u, costs, keys)
-        T, alpha = center_on_first(keys.double()), positive("ot", given.scale)
+        T, alpha = center_on_first(keys.double()), positive_scale("ot", given.scale)
         if self.order == 2:
             return self.first_order(second_order_scores(s, log_u, costs, T, alpha, self.gamma), log_u, costs)
         return exact_weights(

@@ -13,7 +13,7 @@ from typing import Any
 from attnorm.sweeps.forkserver import Forked, ForkServer, takes_in_orphans
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.launchers.base import Attached, Handle
-from attnorm.sweeps.process import TRAIN, command_of, environment_of, exit_code, start_process
+from attnorm.sweeps.process import TRAIN, command_of, environment_of, shell_code, start_process
 
 # Jobs of a sweep in SLURM, and those whose threads are bound to cores as PyTorch is imported, start fresh.
 UNSHARED = {"SLURM_JOB_ID", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"}
@@ -158,7 +158,7 @@ class _Child:
             if time.monotonic() - self.ended_at > GRACE:
                 self.kill()
             return False
-        self.code = exit_code(returncode)
+        self.code = shell_code(returncode)
         self.places.give_back(self.place)
         return True
 
