@@ -8,12 +8,14 @@ machine slows all of them; the ratios are to `import torch`, and everything is a
 """
 
 import argparse
+import ctypes
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -26,6 +28,13 @@ HEAVY = (
 # Writes the names of all modules when the program ends.
 BEFORE = "import atexit, json, sys\natexit.register(lambda: open({file!r}, 'w').write(json.dumps([*sys.modules])))\n"
 VERB = "from attnorm.cli.main import main\nsys.argv = ['attnorm', *{arguments!r}]\nsys.exit(main())"
+CHECK = """from contextlib import closing
+from attnorm.choices import CONF
+from attnorm.sweeps.check import Checker
+with closing(Checker([CONF])) as checker:
+    checked = checker.check([["attention=hnas", "trainer.max_steps=150", f"seed={{seed}}"] for seed in range({seeds})])
+assert not any(job.problems for job in checked)
+"""
 TINY = (
     *("model.d_model=16", "model.n_heads=2", "model.ffn_dim=32", "model.encoder_layers=1", "model.decoder_layers=1"),
     *("data.train_size=200", "data.valid_size=20", "data.test_size=12", "tokenizer.vocab_size=300"),
@@ -33,6 +42,8 @@ TINY = (
     "trainer.accelerator=cpu",
 )
 SEEDS = 9  # jobs of the larger sweeps
+PROBE = (*("normalizers=softmax,dnas,hnas", "probes=hub:0.9", "seeds=2"), "out=probe")  # with preset=quick
+TAKE_IN_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 
 
 class Measurement(NamedTuple):
@@ -55,18 +66,21 @@ def programs(folder: Path) -> dict[str, str]:
         "eval of a run": ["eval", "run=run"],
         "probe with a mistyped name": ["probe", "normalizers=softmx"],
         "one update and its end": ["train", *TINY, "hydra.run.dir=${now:%H%M%S%f}"],
-        "check of a sweep of 1 job": ["sweep", "seed=1", "attention.cross=dnas"],
-        f"check of a sweep of {SEEDS} jobs": ["sweep", f"seed=range(0,{SEEDS})", "attention.cross=dnas"],
+        "check of a wrong sweep of 1 job": ["sweep", "seed=1", "attention.cross=dnas"],
+        f"check of a wrong sweep of {SEEDS} jobs": ["sweep", f"seed=range(0,{SEEDS})", "attention.cross=dnas"],
     }
-    again = "import shutil\nshutil.rmtree('sweep', ignore_errors=True)"
+    again = "import shutil\nfor name in ('sweep', 'probe'):\n    shutil.rmtree(name, ignore_errors=True)"
     jobs = ["sweep", *TINY, f"seed=range(0,{SEEDS})", "jobs=2", "dir=sweep"]
+    probes = {f"probe of 1 cell, jobs={count}": ["probe", *PROBE, f"jobs={count}"] for count in (1, 2)}
     return {
         "import torch": "import torch",
         "import pytorch_lightning": "import pytorch_lightning",
         "import attnorm.nn": "import attnorm.nn",
         "load_run(...).scores": "import attnorm\nattnorm.load_run('run').scores",
         **{name: VERB.format(arguments=arguments) for name, arguments in verbs.items()},
+        **{f"check of a sweep of {seeds} jobs": CHECK.format(seeds=seeds) for seeds in (1, SEEDS)},
         f"sweep of {SEEDS} jobs": f"{again}\n{VERB.format(arguments=jobs)}",
+        **{name: f"{again}\n{VERB.format(arguments=arguments)}" for name, arguments in probes.items()},
     }
 
 
@@ -83,11 +97,16 @@ def measured(program: str, folder: Path, source: Path) -> Measurement:
             stderr=subprocess.STDOUT,
         )
         _, status, usage = os.wait4(process.pid, 0)
+        elapsed, usages = time.perf_counter() - started, [usage]
+        with suppress(ChildProcessError):
+            while True:  # processes that it has left behind, such as a server
+                usages.append(os.wait4(-1, 0)[2])
     code = process.returncode = os.waitstatus_to_exitcode(status)
     text = (folder / "output").read_text()
     if code not in (0, 2) or "Traceback" in text:
         raise SystemExit(f"{program}: exit code {code}\n{text}")
-    return Measurement(usage.ru_utime + usage.ru_stime, time.perf_counter() - started, json.loads(file.read_text()))
+    cpu = sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    return Measurement(cpu, elapsed, json.loads(file.read_text()))
 
 
 def main() -> None:
@@ -96,6 +115,7 @@ def main() -> None:
     parser.add_argument("--source", type=Path, default=SOURCE, help="folder with the package attnorm")
     parser.add_argument("--only", default="", help="only programs with this text in their names, and import torch")
     asked = parser.parse_args()
+    ctypes.CDLL(None).prctl(TAKE_IN_ORPHANS, 1, 0, 0, 0)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "texts").write_text("the cat sat\ntwo dogs run\n")

@@ -343,10 +343,10 @@ def group(name: str, file: str) -> dict:
     return OmegaConf.to_container(composed(name=f"{name}/{file}"))[name]
 
 
-def problems(settings: Mapping, *, overrides: Iterable[str] = ()) -> list[str]:
-    """Every problem of plain settings; empty if they can be trained."""
+def problems(settings: Mapping, *, overrides: Iterable[str] = (), **known: Mapping) -> list[str]:
+    """Every problem of plain settings; empty if they can be trained. known: further arguments of `resolve`."""
     try:
-        resolve(dict(settings), list(overrides))
+        resolve(dict(settings), list(overrides), **known)
     except ConfigError as error:
         return error.problems
     return []

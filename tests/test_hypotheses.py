@@ -15,8 +15,8 @@ import torch
 from scipy import optimize, stats
 
 from attnorm.probes.arm import Arm
-from attnorm.probes.experiment import Found
-from attnorm.probes.jobs import Cell, Result
+from attnorm.probes.experiment import CellOutcome
+from attnorm.probes.jobs import Cell, ProbeResult
 from attnorm.probes.presets import PRESETS
 
 FOLDER = runs.ROOT / "experiments/atlas"
@@ -69,13 +69,13 @@ def made_up(script, change=lambda cell, arm, size: None, titles=(), shares=lambd
     rng = np.random.default_rng(0)
     found = []
     for cell in cells_of(*titles):
-        probe, result = cell.probe(), Found(cell)
+        probe, result = cell.probe(), CellOutcome(cell)
         for arm in ARMS:
             scores = {size: table_of(0.5 + effect(cell, arm, size), rng=rng) for size in probe.test_sizes}
             share = shares(effect(cell, "dnas", probe.size))
             scalars = {"hybrid_weights": np.full(SEEDS, share)} if arm == "hnas" else {}
             if (cell.title, arm) not in without:
-                result.tests[arm] = Result(NONE, scores, scalars, {}, 0, 0.0)
+                result.tests[arm] = ProbeResult(NONE, scores, scalars, {}, 0, 0.0)
                 result.rate[arm] = 0.01
         found.append(result)
     return script.Atlas(found)

@@ -8,7 +8,7 @@ import numpy as np
 
 from attnorm.analysis.statistics.crossed import paired_difference
 from attnorm.probes.arm import Arm
-from attnorm.probes.experiment import Found
+from attnorm.probes.experiment import CellOutcome
 
 LEVEL = 0.95
 
@@ -35,7 +35,7 @@ class Part:
 class Atlas:
     """The results of all cells. `difference` gives those of two arms as a table (seeds, examples)."""
 
-    def __init__(self, cells: Iterable[Found]):
+    def __init__(self, cells: Iterable[CellOutcome]):
         self.cells = {found.cell.title: found for found in cells}
 
     def difference(self, cell: str, one: str, other: str, size: int = 0) -> np.ndarray | None:

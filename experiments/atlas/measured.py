@@ -13,14 +13,14 @@ from attnorm.attention.normalizers.base import dot_scores
 from attnorm.attention.normalizers.sinkhorn import marginal_error
 from attnorm.probes.arm import Arm
 from attnorm.probes.ensemble import batches, train
-from attnorm.probes.experiment import Found
+from attnorm.probes.experiment import CellOutcome
 from attnorm.probes.jobs import MEASURED
 
 ERROR = 0.001  # the largest marginal error of converged sinkhorn
 ITERATIONS = (50, 500, 5_000, 50_000)  # of sinkhorn, until it has converged
 
 
-def sinkhorn_scores(found: Found) -> Iterator[tuple[int, Tensor, Tensor]]:
+def sinkhorn_scores(found: CellOutcome) -> Iterator[tuple[int, Tensor, Tensor]]:
     """For each size of a cell: the size, scores, and 1 for each key that some query wants and 0 for the others.
 
     The scores (B, 1, N, M) are those of sinkhorn, trained with the first seed of the comparison at its tuned rate, on

@@ -16,8 +16,8 @@ from attnorm.analysis.probes.figures import draw_map
 from attnorm.analysis.probes.page import write_page
 from attnorm.analysis.probes.verdicts import further_rates, results_of_cell, with_discoveries, write_csv
 from attnorm.probes.arm import NULLS, Arm, every_arm
-from attnorm.probes.experiment import Failure, Found, Plan, compare
-from attnorm.probes.jobs import Cell, Job, Result
+from attnorm.probes.experiment import CellOutcome, ProbeFailure, ProbePlan, compare
+from attnorm.probes.jobs import Cell, ProbeJob, ProbeResult
 from attnorm.probes.presets import PRESETS, comparison_seeds, tuning_seeds
 
 FIRST = ["softmax", "dnas", "hnas", "dnas_slack", "dnas_slack_u", "sinkhorn", "softmax_u", "dnas_u", *NULLS]
@@ -29,11 +29,11 @@ ROWS = {  # run next: the fastest of those without a column step
 STAGES = ("primary", "rows", "all")  # the arms of the hypotheses, those and `ROWS`, and all
 
 
-def plans(stage: str) -> list[Plan]:
+def plans(stage: str) -> list[ProbePlan]:
     """One plan per cell, so that a stopped run has whole cells."""
     atlas = PRESETS["atlas"]
     return [
-        Plan(
+        ProbePlan(
             [cell],
             arms_of(cell, stage),
             atlas.rates,
@@ -52,7 +52,7 @@ def arms_of(cell: Cell, stage: str) -> list[str]:
     return first if stage == "primary" else [*first, *others]
 
 
-def run(folder: Path, stage: str, workers: int, has_further: bool = False) -> list[Found]:
+def run(folder: Path, stage: str, workers: int, has_further: bool = False) -> list[CellOutcome]:
     """Runs the jobs that are missing, and returns the results of all cells.
 
     has_further: whether the rates are trained too on which the verdicts of this stage depend.
@@ -64,13 +64,13 @@ def run(folder: Path, stage: str, workers: int, has_further: bool = False) -> li
     return results
 
 
-def show(job: Job, result: Result | Failure) -> None:
+def show(job: ProbeJob, result: ProbeResult | ProbeFailure) -> None:
     """One line per job that has ended."""
-    outcome = f"{result.seconds:.0f} s" if isinstance(result, Result) else f"failed: {result.reason}"
+    outcome = f"{result.seconds:.0f} s" if isinstance(result, ProbeResult) else f"failed: {result.reason}"
     print(f"{time.strftime('%H:%M:%S')} {job.stem} {outcome}", flush=True)
 
 
-def write(found: list[Found], folder: Path) -> None:
+def write(found: list[CellOutcome], folder: Path) -> None:
     """Writes results.csv and map.png beside this file, and the page atlas.html into the folder of the results."""
     arms = [Arm(name) for name in dict.fromkeys([*FIRST, *CAUSAL, *every_arm()])]
     here, rates = Path(__file__).parent, PRESETS["atlas"].rates

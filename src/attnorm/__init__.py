@@ -6,7 +6,7 @@ TYPE_CHECKING = False  # no library is imported here: with `python -m`, it could
 if TYPE_CHECKING:
     from attnorm.analysis.run import LoadedRun as Run
     from attnorm.analysis.run import load_run
-    from attnorm.cli.from_python import train
+    from attnorm.cli.train import train
 
 __all__ = ["Run", "load_run", "train"]
 __version__ = "0.1.0"
@@ -19,7 +19,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         if name == "train":
-            from attnorm.cli.from_python import train
+            from attnorm.cli.train import train
 
             return train
         from attnorm.analysis import run

@@ -1,6 +1,6 @@
-"""The files of conf/, by group: what can be chosen with `group=file`."""
+"""The files of conf/, by group: what can be chosen with `group=file`, and from which further folders."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,28 @@ def own_folder() -> Path | None:
     groups = {path.name for path in CONF.iterdir() if path.is_dir()}
     is_own = folder.is_dir() and not (folder / "train.yaml").exists()
     return folder if is_own and any((folder / group).is_dir() for group in groups) else None
+
+
+def split_options(arguments: Sequence[str]) -> tuple[tuple[str, ...], list[Path], list[str], list[str]]:
+    """`--config-dir` options, all configuration folders, the other arguments, and problems with other options."""
+    options, folders, rest, problems = [], [CONF], [], []
+    left = list(arguments)
+    while left:
+        argument = left.pop(0)
+        name, equals, value = argument.partition("=")
+        if name in ("--config-dir", "-cd"):
+            value = value if equals else (left.pop(0) if left else "")
+            options += ["--config-dir", value]
+            folders.append(Path(value))
+        elif argument in ("-m", "--multirun"):
+            problems.append(f"{argument}: attnorm sweep always starts several runs; leave it out")
+        elif argument.startswith("-"):
+            problems.append(f"{argument}: no such option; allowed: --config-dir, --help, and key=value")
+        else:
+            rest.append(argument)
+    if not options and (own := own_folder()):
+        options, folders = ["--config-dir", str(own)], [CONF, own]
+    return tuple(options), folders, rest, problems
 
 
 def files_with(key: str) -> list[str]:

@@ -138,7 +138,10 @@ def read_optimization(
     part = problems.part("optimizer", optimizer, facts=("params",), shared=("hybrid_lr_factor",))
     groups = problems.shared("optimizer", ParamGroups, optimizer)
     if part is not None and problems.is_valid("optimizer"):
-        part = Part(part.cls, {name: _tuple(value) for name, value in part.options.items()})
+        lists = {name: value for name, value in part.options.items() if isinstance(value, (list, tuple))}
+        # optimizers refuse [0, 0.5], in which one number is an int
+        tuples = {name: tuple([float(it) if isinstance(it, int) else it for it in lists[name]]) for name in lists}
+        part = Part(part.cls, {**part.options, **tuples})
         problems += refusals(part, groups) if build else []
     when = problems.shared("scheduler", SchedulerTiming, scheduler)
     facts = ("optimizer", "total_steps")
@@ -191,10 +194,3 @@ def project(parts: list[TrainingHooks]) -> None:
 def with_hooks(model: nn.Module) -> list[TrainingHooks]:
     """The normalizers and scorers of a model."""
     return [module for module in model.modules() if isinstance(module, TrainingHooks)]
-
-
-def _tuple(value: Any) -> Any:
-    """A value; a list as optimizers want it: they refuse [0, 0.5], in which one number is an int."""
-    if not isinstance(value, (list, tuple)):
-        return value
-    return tuple([float(entry) if isinstance(entry, int) else entry for entry in value])

@@ -129,8 +129,8 @@ def _converted(maker: Callable, options: Mapping[str, Any]) -> tuple[dict[str, A
     values = dict(options)
     wrong: set[Any] = set()
     if not (maker.__module__.startswith("attnorm.") or is_dataclass(maker)):
-        for name in _tuples(maker):
-            if isinstance(values.get(name), list):
+        for name, parameter in parameters(maker).items():
+            if isinstance(values.get(name), list) and _is_tuple(parameter.annotation):
                 values[name] = tuple(values[name])
         return values, wrong
     while True:
@@ -159,12 +159,6 @@ def _options_adapter(maker: Callable) -> TypeAdapter:
     table = TypedDict("table", annotations, total=False)  # type: ignore[misc]  # its fields are known only here
     setattr(table, "__pydantic_config__", ConfigDict(arbitrary_types_allowed=True))  # noqa: B010
     return TypeAdapter(table)
-
-
-@cache
-def _tuples(maker: Callable) -> list[str]:
-    """The parameters of a class or function that are annotated as tuples."""
-    return [name for name, parameter in parameters(maker).items() if _is_tuple(parameter.annotation)]
 
 
 def value_problems(key: str, value: Any, annotation: Any) -> list[Problem]:

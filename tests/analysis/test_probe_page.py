@@ -12,8 +12,8 @@ from attnorm.analysis.probes.page import at_an_edge, colour_of, entry_of, senten
 from attnorm.analysis.probes.verdicts import NOT_FINITE, CellResults, Row, results_of_cell, write_csv
 from attnorm.probes.arm import Arm
 from attnorm.probes.ensemble import batches
-from attnorm.probes.experiment import Found
-from attnorm.probes.jobs import Cell, Result
+from attnorm.probes.experiment import CellOutcome
+from attnorm.probes.jobs import Cell, ProbeResult
 
 LABELS = ["softmax", "dnas", "probe_parts.Scaled", "sink", "uniform"]
 ARMS = [Arm(label, {"factor": 2.0} if "Scaled" in label else {}) for label in LABELS]
@@ -37,9 +37,9 @@ def results(cell, means=MEANS, failed=()):
             continue
         rng = np.random.default_rng(number)
         tables = {size: mean + rng.normal(0, 0.02, (5, 20)) for size in sizes}
-        tests[arm] = Result(np.zeros((5, 10)), tables, {}, {"entropy": np.full(5, 0.5)}, 0, 5.0)
+        tests[arm] = ProbeResult(np.zeros((5, 10)), tables, {}, {"entropy": np.full(5, 0.5)}, 0, 5.0)
     tuning = {} if not cell.probe().updates else {arm: {1e-3: np.full(2, 0.3), 1e-2: np.full(2, 0.4)} for arm in tests}
-    found = Found(cell, tuning, dict.fromkeys(tests, 0.01), tests, dict(failed), seconds=30.0)
+    found = CellOutcome(cell, tuning, dict.fromkeys(tests, 0.01), tests, dict(failed), seconds=30.0)
     return results_of_cell(found, ARMS, (1e-3, 1e-2))
 
 
@@ -167,7 +167,7 @@ def test_a_sentence_per_arm_says_where_it_wins_and_loses():
         match: [row(match, "dnas", 0.3, "not shown"), row(match, "sparsemax", -0.05, "shown")],
     }
     rows[match].append(row(match, "hnas", float("nan"), "scores that are not finite"))
-    cells = [CellResults(Found(cell), of, {}, {}) for cell, of in rows.items()]
+    cells = [CellResults(CellOutcome(cell), of, {}, {}) for cell, of in rows.items()]
     arms = [Arm(label) for label in ("softmax", "dnas", "hnas", "sink", "sparsemax", "entmax")]
     assert sentences(cells, arms) == [
         "dnas: above softmax at hub 0.9 (+0.200); below it at skew 0.8 (-0.400); "
@@ -190,7 +190,7 @@ def test_best_rates_at_the_edge_of_the_grid_are_named_if_the_next_one_is_worse()
         "overflowed": {0.01: float("-inf"), 0.03: float("-inf"), 0.09: float("-inf")},
     }
     rates = {arm: max(curve, key=curve.get) for arm, curve in curves.items()}
-    cells = [CellResults(Found(cell, rate=rates), [], curves, {}) for cell in (hub, match)]
+    cells = [CellResults(CellOutcome(cell, rate=rates), [], curves, {}) for cell in (hub, match)]
     assert at_an_edge(cells) == [
         "largest at hub 0.9 (0.09, +0.050), match (0.09, +0.050)",
         "smallest at hub 0.9 (0.01, +0.050), match (0.01, +0.050)",
@@ -230,7 +230,7 @@ def test_numbers_of_the_map_are_black_where_they_are_discoveries():
         row(hub, "sink", -0.3, "depends on the rate", discovery=0.01, flips="0.01"),
     ]
     arms = [Arm(label) for label in ("softmax", "dnas", "hnas", "sink", "sparsemax", "entmax")]
-    axes = draw_map([CellResults(Found(hub), rows, {}, {})], arms).axes[0]
+    axes = draw_map([CellResults(CellOutcome(hub), rows, {}, {})], arms).axes[0]
     assert [(it.get_text(), it.get_color()) for it in axes.texts] == [
         ("+20", "black"), ("+10", "#888888"), ("-30", "#888888"), ("0", "#888888"), ("-50", "white")
     ]  # fmt: skip

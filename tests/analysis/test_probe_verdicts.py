@@ -12,8 +12,8 @@ from attnorm.analysis.probes.verdicts import Row, flipping_rates, further_rates,
 from attnorm.analysis.statistics.crossed import paired_difference
 from attnorm.analysis.statistics.tuned import DISMISSAL
 from attnorm.probes.arm import Arm
-from attnorm.probes.experiment import Found
-from attnorm.probes.jobs import Cell, Result
+from attnorm.probes.experiment import CellOutcome
+from attnorm.probes.jobs import Cell, ProbeResult
 
 SEEDS, EXAMPLES, RATES = 5, 40, (1e-3, 1e-2)
 HUB = Cell("hub", "0.9")
@@ -35,12 +35,12 @@ def result(means, seed=0, seeds=SEEDS, sizes=(8, 16), **others):
         size: scores(mean, seed + size, seeds).astype(np.float32) for size, mean in zip(sizes, means, strict=True)
     }
     found = {"scalars": {}, "measures": {}, "diverged": 0, "seconds": 10.0, **others}
-    return Result(np.zeros((seeds, 10)), tables, **found)
+    return ProbeResult(np.zeros((seeds, 10)), tables, **found)
 
 
 def made_up(tests, tuning=None, rate=None, cell=HUB):
     rate = rate or {arm: 1e-2 for arm in tests if arm not in ("uniform", "none")}
-    return Found(cell, tuning=tuning or {}, rate=rate, tests=tests)
+    return CellOutcome(cell, tuning=tuning or {}, rate=rate, tests=tests)
 
 
 TESTS = {
@@ -307,7 +307,9 @@ def test_flips_are_found_for_arms_that_need_options():
 
 
 def test_arms_without_rows_are_named_with_the_reason():
-    found = Found(Cell("recall"), tests={"softmax": result((0.5, 0.4), sizes=(32, 128))}, failed={"sink": "broke"})
+    found = CellOutcome(
+        Cell("recall"), tests={"softmax": result((0.5, 0.4), sizes=(32, 128))}, failed={"sink": "broke"}
+    )
     cell = results_of_cell(found, [Arm(it) for it in ("softmax", "dnas", "sink", "argmax")])
     assert {row.arm for row in cell.rows} == {"softmax"}
     assert cell.left_out.keys() == {"dnas", "sink", "argmax"} and cell.left_out["sink"] == "broke"
@@ -329,7 +331,7 @@ def test_curves_are_means_of_tuning_by_rate(cell):
 
 
 def test_the_csv_file_has_every_number_to_six_digits(cell, tmp_path):
-    other = results_of_cell(Found(Cell("recall"), tests={}), ARMS)
+    other = results_of_cell(CellOutcome(Cell("recall"), tests={}), ARMS)
     write_csv([cell, other, cell], tmp_path / "new" / "probe.csv")
     with open(tmp_path / "new" / "probe.csv", newline="") as file:
         lines = [*csv.DictReader(file)]

@@ -56,11 +56,16 @@ SCRIPTS = {
     "generate": ("generate.py", "attnorm generate run="),
 }
 VERB = "import sys; from attnorm.cli.main import main; sys.argv = ['attnorm', *sys.argv[1:]]; sys.exit(main())"
+VALID = ["trainer.max_steps=2", "trainer=cpu", "optimizer.lr=1e-4", "attention=hnas"]
 LOADED = [  # a command or a program, the most modules and the heavy ones that it may load, and its exit code
     (("import attnorm.nn",), 1300, {"torch"}, 0),
     (("import attnorm; print(attnorm.load_run('{runs}/hnas-1').scores)",), 700, set(), 0),
     (("train", "--help"), 500, set(), 0),
-    (("eval", "metric=rouge", "predictions={texts}", "references={texts}"), 2500, {"pandas", "scipy"}, 0),  # of nltk
+    (("eval", "metric=rouge", "predictions={texts}", "references={texts}"), 900, set(), 0),
+    (("train", "trainer.max_step=3"), 800, set(), 2),
+    (("train", "optimizer.lrr=1"), 1900, {"torch"}, 2),
+    ((f"import attnorm.sweeps.check as check; assert not check.check_job({VALID}).problems",), 1900, {"torch"}, 0),
+    (("train", "task=squad", "data.batch_size=32"), 800, set(), 2),
     (("compare", "{runs}"), 1700, {"pandas", "scipy"}, 0),
     (("report", "{runs}", "out={texts}.html"), 2000, {"pandas", "scipy"}, 0),
     (("eval", "run={texts}"), 2000, {"torch"}, 2),

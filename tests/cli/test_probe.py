@@ -189,7 +189,7 @@ def test_keys_change_the_plan():
 
 
 def test_own_classes_have_a_path_with_a_dot_or_a_colon_and_a_dose():
-    hub = "attnorm.probes.hub"
+    hub = "attnorm.probes.lookup"
     for typed in (f"{hub}.Hub:0.9", f"{hub}:Hub"):
         found = plan(f"probes={typed}").cells
         assert all(cell.short == "Hub" for cell in found) and len(found) == (1 if "0.9" in typed else 3)
@@ -330,7 +330,7 @@ def test_long_names_do_not_collide_with_what_follows(capsys):
     plan = plan_of(read_probe([f"normalizers=softmax,{long}", "probes=match", "seeds=3"]))
     report = probe.Reporter(plan)
     for arm in ("softmax", long):
-        report(plan.tuning(plan.cells[0], arm, [0.1]), experiment.Failure("none"))
+        report(plan.tuning(plan.cells[0], arm, [0.1]), experiment.ProbeFailure("none"))
     columns = [line.split() for line in capsys.readouterr().out.splitlines() if "failed" in line]
     assert columns == [["match", arm, "tuning", "failed:", "none"] for arm in ("softmax", long)]
 

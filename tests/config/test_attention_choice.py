@@ -13,8 +13,7 @@ from attnorm.errors import ConfigError
 from attnorm.models.grid import GridClassifier
 from attnorm.parts import class_of
 from attnorm.spec.compose import values_typed
-from attnorm.spec.read import run_label
-from attnorm.spec.read_parts import read_attention
+from attnorm.spec.read import read_attention, run_label
 from attnorm.sweeps.jobs import as_typed, readable
 
 FILES = sorted(file.stem for file in (runs.CONF / "attention").glob("*.yaml"))

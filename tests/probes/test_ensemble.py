@@ -11,7 +11,7 @@ from attnorm.attention.hooks import TrainingHooks
 from attnorm.probes import ensemble
 from attnorm.probes.arm import Arm, every_arm
 from attnorm.probes.ensemble import AdamW, evaluate, schedule, train
-from attnorm.probes.experiment import Plan
+from attnorm.probes.experiment import ProbePlan
 from attnorm.probes.jobs import Cell
 from attnorm.probes.model import WIDTH, generator
 
@@ -284,7 +284,7 @@ def test_sites_refuse_what_is_not_defined_there():
     for label in ("dnas", "hnas", "sinkhorn", "dnas_slack_u"):
         assert Arm(label).unfit("cross") is None and Arm(label).unfit("bidirectional") is None
         assert "future" in Arm(label).unfit("causal")
-    plan = Plan([CROSS, CAUSAL], ["softmax", "argmax", "dnas", "selective", "uniform"], [1e-3], [100], [110])
+    plan = ProbePlan([CROSS, CAUSAL], ["softmax", "argmax", "dnas", "selective", "uniform"], [1e-3], [100], [110])
     assert [plan.fit(cell) for cell in plan.cells] == [["softmax", "dnas"], ["softmax", "selective"]]
 
 

@@ -5,6 +5,8 @@ import itertools
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,13 +17,13 @@ import torch
 
 from attnorm import source_code
 from attnorm.probes import PROBES, ensemble, experiment, jobs
-from attnorm.probes.experiment import Plan, compare, in_processes
-from attnorm.probes.jobs import Cell, Job, Result, load, save
+from attnorm.probes.experiment import ProbePlan, Workers, compare
+from attnorm.probes.jobs import Cell, ProbeJob, ProbeResult, load, save
 from attnorm.probes.presets import PRESETS, comparison_seeds, tuning_seeds
 
 SELECTION = ensemble.SELECTION  # which the tests make smaller
 TINY = Cell("probe_parts.Tiny")
-PLAN = Plan([TINY], ["softmax", "dnas", "uniform", "none"], (1e-3, 1e-2), (100, 101), (110, 111, 112, 113))
+PLAN = ProbePlan([TINY], ["softmax", "dnas", "uniform", "none"], (1e-3, 1e-2), (100, 101), (110, 111, 112, 113))
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +36,7 @@ def result_with(job, selection, scores=0.5):
     members = len(job.seeds) * len(job.rates)
     selection = np.broadcast_to(np.asarray(selection, dtype=float), members)
     tables = {size: np.full((members, 20), scores) for size in job.cell.probe().test_sizes}
-    return Result(selection[:, None], {} if job.tune else tables, {}, {}, 0, 1.0, job.code())
+    return ProbeResult(selection[:, None], {} if job.tune else tables, {}, {}, 0, 1.0, job.code())
 
 
 @pytest.fixture
@@ -114,7 +116,7 @@ def test_tuning_draws_no_test_example_and_the_comparison_no_seed_of_tuning(monke
 
 def test_models_are_scored_and_measured_as_they_are_used_and_a_job_can_be_repeated():
     """A normalizer that adds noise in training: its noise depends on the job alone, and no score has any."""
-    job, modes = Job(TINY, "probe_parts.Noisy", (110, 111), (1e-2,), False, {}, 4), probe_parts.Noisy.modes
+    job, modes = ProbeJob(TINY, "probe_parts.Noisy", (110, 111), (1e-2,), False, {}, 4), probe_parts.Noisy.modes
     modes.clear()
     first = jobs.run(job)
     # two members, each alone: an update and the selection, four times; then two sizes of the tests, and the measures
@@ -134,7 +136,7 @@ def test_arms_of_a_cell_have_the_same_tests_and_the_same_batches(monkeypatch, tm
     assert len(found.tests["uniform"].scores[4]) == 3, "the null arms have three seeds"
     assert found.tests["softmax"].scores[4].shape == (4, 1000)
     for seed in range(3):
-        again = jobs.run(Job(TINY, "uniform", (110 + seed,), (found.rate["uniform"],), False, {}, 4))
+        again = jobs.run(ProbeJob(TINY, "uniform", (110 + seed,), (found.rate["uniform"],), False, {}, 4))
         assert np.array_equal(again.scores[6][0], found.tests["uniform"].scores[6][seed])
 
 
@@ -206,8 +208,8 @@ def test_a_probe_without_training_is_not_tuned(monkeypatch, tmp_path):
 
 
 def test_the_share_shortens_training():
-    assert Plan([TINY], ["softmax"], (1e-3,), (100,), (110,), share=0.5).test(TINY, "softmax", 1e-3).updates == 2
-    assert Plan([TINY], ["softmax"], (1e-3,), (100,), (110,), share=0.5).updates(Cell("hub", "0")) == 300
+    assert ProbePlan([TINY], ["softmax"], (1e-3,), (100,), (110,), share=0.5).test(TINY, "softmax", 1e-3).updates == 2
+    assert ProbePlan([TINY], ["softmax"], (1e-3,), (100,), (110,), share=0.5).updates(Cell("hub", "0")) == 300
 
 
 # ----------------------------------------------------------------------------------------------------------- resuming
@@ -339,10 +341,11 @@ def test_an_own_class_is_known_by_the_source_of_all_that_it_inherits(monkeypatch
         text = f"from {parent} as Parent\n\n\nclass Same(Parent):\n    {body}\n"
         (tmp_path / f"{module}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    sources = Job(Cell("own_probe.Same"), "own_map.Same", (1,), (0.1,), True, {}, 4).identity()["sources"]
+    sources = ProbeJob(Cell("own_probe.Same"), "own_map.Same", (1,), (0.1,), True, {}, 4).identity()["sources"]
     assert sources.keys() == {"own_base.Same", "own_probe.Same", "own_map.Same"} and len({*sources.values()}) == 3
     members = {"members": ["softmax", "own_map.Same"]}
-    assert Job(Cell("match"), "mix", (1,), (0.1,), True, members, 4).identity()["sources"].keys() == {"own_map.Same"}
+    mixed = ProbeJob(Cell("match"), "mix", (1,), (0.1,), True, members, 4)
+    assert mixed.identity()["sources"].keys() == {"own_map.Same"}
 
 
 def test_comparisons_with_other_grids_seeds_or_lengths_keep_their_results_in_one_folder(monkeypatch, tmp_path):
@@ -377,7 +380,7 @@ def test_a_probe_that_could_not_be_compared_is_refused(monkeypatch, tmp_path, bo
 def test_every_job_of_a_comparison_has_a_file_of_its_own():
     cells = PRESETS["atlas"].chosen()
     arms = ["softmax", "dnas_slack", "dnas_slack_u", "dnas_slack+content", "hnas"]
-    plan = Plan(cells, arms, RATES, (100,), (110,), 2)
+    plan = ProbePlan(cells, arms, RATES, (100,), (110,), 2)
     every = [plan.tuning(cell, arm, rates) for cell in cells for arm in arms for rates in (RATES, (9e-2,), (0.27,))]
     every += [plan.test(cell, arm, 1e-3) for cell in cells for arm in arms]
     assert len({job.stem for job in every}) == len(every)
@@ -419,7 +422,7 @@ def test_an_arm_that_fails_is_reported_and_the_others_are_not_lost(tmp_path):
     assert found.failed == {"probe_parts.Broken": "RuntimeError: broken on <purpose>"}
     assert found.tests.keys() == found.rate.keys() == {"softmax", "dnas", "uniform"}
     outcomes = [result for arm, result in seen if arm == "probe_parts.Broken"]
-    assert outcomes == [experiment.Failure("RuntimeError: broken on <purpose>")]
+    assert outcomes == [experiment.ProbeFailure("RuntimeError: broken on <purpose>")]
     [trace] = [file for file in tmp_path.rglob("*Broken*") if file.is_file()]
     assert trace.suffix == ".failed" and "in weights\n" in trace.read_text(), "where it was raised"
 
@@ -452,7 +455,7 @@ def test_an_arm_that_fails_in_the_comparison_is_reported(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("cell", [TINY, Cell("trigger", "no BOS")], ids=lambda cell: cell.short)
 def test_a_member_that_diverges_is_counted_and_leaves_a_finite_table(cell):
-    found = jobs.run(Job(cell, "softmax", (110, 111), (1e30,), False, {}, 4))
+    found = jobs.run(ProbeJob(cell, "softmax", (110, 111), (1e30,), False, {}, 4))
     assert found.diverged == 2 and np.isfinite(found.selection).all()
     assert all(np.isfinite(scores).all() for scores in found.scores.values())
 
@@ -464,7 +467,7 @@ def test_measures_of_uniform_attention_are_known():
     """Entropy 1, column mass N/M, weight 1/M on the wanted key, and K/M on all wanted keys."""
     known_of = {Cell("demand", "4"): (4 / 16, 4 / 16), Cell("share", "1"): (1 / 16, 1), Cell("hub", "0"): (1, 1)}
     for cell, (wanted, mass) in known_of.items():
-        measures = jobs.run(Job(cell, "uniform", (110, 111), (1e-3,), False, {}, 1)).measures
+        measures = jobs.run(ProbeJob(cell, "uniform", (110, 111), (1e-3,), False, {}, 1)).measures
         keys = cell.probe().size
         known = {"entropy": 1, "wanted": 1 / keys, "mass_on_wanted": wanted, "share_wanted": wanted}
         for name, expected in known.items():
@@ -474,7 +477,7 @@ def test_measures_of_uniform_attention_are_known():
 
 def test_mass_on_wanted_keys_of_a_converged_sinkhorn_is_their_share():
     """All columns have the mass N / M then, whatever the scores."""
-    job = Job(Cell("share", "4"), "sinkhorn", (110,), (1e-2,), False, {"n_iters": 30}, 1)
+    job = ProbeJob(Cell("share", "4"), "sinkhorn", (110,), (1e-2,), False, {"n_iters": 30}, 1)
     measures = jobs.run(job).measures
     assert measures["mass_on_wanted"] == pytest.approx(4 / 16, abs=1e-3)
 
@@ -496,8 +499,8 @@ def test_a_process_that_dies_or_an_error_that_cannot_be_sent_does_not_end_the_co
 @pytest.mark.slow
 def test_after_an_interruption_no_job_is_started(tmp_path):
     jobs = [PLAN.test(TINY, "softmax", rate / 1000) for rate in range(1, 40)]
-    with pytest.raises(KeyboardInterrupt):
-        for _ in in_processes(jobs, tmp_path, 2):
+    with pytest.raises(KeyboardInterrupt), closing(Workers(2)) as workers:
+        for _ in workers.results(jobs, tmp_path):
             raise KeyboardInterrupt
     assert len([*tmp_path.rglob("*.npz")]) < 39
 
@@ -505,13 +508,13 @@ def test_after_an_interruption_no_job_is_started(tmp_path):
 @pytest.mark.slow
 def test_processes_end_with_the_one_that_started_them():
     code = """
-import multiprocessing, os, time
-from concurrent.futures import ProcessPoolExecutor
-from attnorm.probes.experiment import start_worker
+import os, pathlib, time
+from attnorm.probes.experiment import Workers
 
 if __name__ == "__main__":
-    pool = ProcessPoolExecutor(2, multiprocessing.get_context("spawn"), initializer=start_worker)
-    print(pool.submit(os.getpid).result(), flush=True)
+    workers = Workers(2)
+    workers.submit(None, pathlib.Path("/dev/null")).exception()
+    print(workers.pool.submit(os.getpid).result(), flush=True)
     time.sleep(600)
 """
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
@@ -523,6 +526,9 @@ if __name__ == "__main__":
 @pytest.mark.slow
 def test_two_processes_find_what_one_finds(monkeypatch, tmp_path):
     monkeypatch.setattr(ensemble, "SELECTION", SELECTION)  # the others do not see what a test changes
+    pools = []
+    pool = lambda *args, **options: pools.append(ProcessPoolExecutor(*args, **options)) or pools[-1]  # noqa: E731
+    monkeypatch.setattr(experiment, "ProcessPoolExecutor", pool)
     plan = replace(PLAN, arms=["softmax", "dnas", "asentmax", "probe_parts.Broken", "uniform"])
     one, two = compare(plan, tmp_path / "one"), compare(plan, tmp_path / "two", workers=2)
     for a, b in zip(one, two, strict=True):
@@ -530,6 +536,7 @@ def test_two_processes_find_what_one_finds(monkeypatch, tmp_path):
         for arm, result in a.tests.items():
             assert np.array_equal(result.selection, b.tests[arm].selection)
             assert all(np.array_equal(result.scores[size], b.tests[arm].scores[size]) for size in (4, 6))
+    assert len(pools) == 1  # in all phases
 
 
 @pytest.mark.slow
@@ -539,7 +546,7 @@ def test_null_arms_stay_at_chance_or_at_what_the_mean_of_the_labels_tells(cell):
     better than the label that most of the queries of an example want."""
     scores = {}
     for arm in ("none", "uniform", "softmax"):
-        scores[arm] = jobs.run(Job(cell, arm, (110, 111), (1e-2,), False, {}, 300)).scores[16].mean()
+        scores[arm] = jobs.run(ProbeJob(cell, arm, (110, 111), (1e-2,), False, {}, 300)).scores[16].mean()
     probe = cell.probe()
     batch = probe.batch(1000, 16, ensemble.generator(type(probe).__qualname__, "test", 16))
     frequent = batch.values.sum(1).argmax(-1, keepdim=True)  # of the keys: what uniform attention can see

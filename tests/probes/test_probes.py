@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from attnorm.probes import PROBES, Probe, base, coverage, slots, trigger
 from attnorm.probes.arm import Arm
+from attnorm.probes.base import assignment, nearest
 from attnorm.probes.jobs import Cell, cells_of
-from attnorm.probes.solvers import assignment, nearest
 
 CELLS = [cell for name in PROBES for cell in cells_of(name)]
 WANTED = {"match", "hub", "demand", "share", "skew", "needle", "max", "sort"}

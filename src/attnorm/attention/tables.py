@@ -39,12 +39,11 @@ def is_name_or_null(value: Any) -> bool:
     return isinstance(value, str | None)
 
 
-def is_switch(value: Any) -> bool:
-    return isinstance(value, bool | None)
-
-
 Entry = tuple[str, str, Callable[[Any], bool], str]  # of a table: its content, an example, and which values are allowed
-SWITCH: Entry = ("true or false by site", "{encoder: true}", is_switch, "allowed: true, false")
+SWITCH: Entry = (
+    *("true or false by site", "{encoder: true}"),
+    *(lambda value: isinstance(value, bool | None), "allowed: true, false"),
+)
 ENTRIES: dict[str, Entry] = {
     "prior": ("a prior by site", "{encoder: [t5]}", are_names, "expected a list of names, such as [t5]"),
     "scorer": ("a scorer by site", "{encoder: bilinear}", lambda value: isinstance(value, str), "expected a name"),

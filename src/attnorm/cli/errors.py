@@ -12,15 +12,9 @@ from omegaconf.errors import OmegaConfBaseException
 from attnorm.errors import ConfigError, Interrupted, UserError
 from attnorm.spec.hydra_errors import hydra_problem
 
-MACHINE_ERRORS = {
-    errno.ENOSPC,
-    errno.EFBIG,
-    errno.EDQUOT,
-    errno.EACCES,
-    errno.EPERM,
-    errno.EROFS,
-    errno.ENOMEM,
-    errno.EIO,
+MACHINE_ERRORS = {  # a full disk, no permission, no memory, a broken disk
+    *(errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS),
+    *(errno.ENOMEM, errno.EIO),
 }
 
 
@@ -64,15 +58,9 @@ def explain(error: Exception) -> int:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
         return 2
-    if not is_user_error(error):
+    is_refusal = any(cls.__name__ == "MisconfigurationException" for cls in type(error).__mro__)  # of Lightning
+    is_of_machine = isinstance(error, OSError) and error.errno in MACHINE_ERRORS
+    if not (is_refusal or is_of_machine or isinstance(error, UserError)):
         raise error
     print(f"error: {error}\n(HYDRA_FULL_ERROR=1 in the environment shows where)", file=sys.stderr)
     return 1
-
-
-def is_user_error(error: Exception) -> bool:
-    """Whether the message alone says what to do: bad data, a loss that is not finite, a full disk, no permission, or
-    settings that Lightning refuses."""
-    if any(cls.__name__ == "MisconfigurationException" for cls in type(error).__mro__):
-        return True
-    return isinstance(error, UserError) or (isinstance(error, OSError) and error.errno in MACHINE_ERRORS)

@@ -6,11 +6,10 @@ from typing import Any
 
 import yaml
 
-from attnorm.choices import CONF, selectable
+from attnorm.choices import CONF, selectable, split_options
 from attnorm.errors import ConfigError
 from attnorm.imports import PATH
 from attnorm.spec.hydra_errors import no_such_file
-from attnorm.spec.options import split_options
 
 HEAD = """\
 usage: attnorm train [group=file ...] [key=value ...] [-m for a sweep]

@@ -31,8 +31,8 @@ from attnorm.imports import short_name
 from attnorm.probes import PROBES
 from attnorm.probes.arm import ALIASES, NULLS, Arm
 from attnorm.probes.ensemble import stack
-from attnorm.probes.experiment import Failure, Plan, compare
-from attnorm.probes.jobs import Cell, Job, Result, cells_named
+from attnorm.probes.experiment import ProbeFailure, ProbePlan, compare
+from attnorm.probes.jobs import Cell, ProbeJob, ProbeResult, cells_named
 from attnorm.probes.presets import PRESETS, comparison_seeds, tuning_seeds
 from attnorm.schema import Count, Positive, Text
 from attnorm.spec.command import read
@@ -109,17 +109,18 @@ def as_lists(arguments: Sequence[str]) -> list[str]:
 
 def read_probe(arguments: Sequence[str]) -> ProbeSettings:
     """The settings of a command. Raises ConfigError with all problems."""
-    return read(as_lists(arguments), ProbeSettings, "attnorm probe", check=lambda it: problems_of(it.settings)).settings
+    typed = as_lists(arguments)
+    return read(typed, ProbeSettings, "attnorm probe", check=lambda it: probe_problems(it.settings)).settings
 
 
-def problems_of(settings: ProbeSettings) -> list[Problem]:
+def probe_problems(settings: ProbeSettings) -> list[Problem]:
     """What is wrong with the normalizers and the probes of a command."""
-    names, arms, problems = texts(settings.normalizers), list[Arm](), list[Problem]()
+    names, arms, problems = as_tuple(settings.normalizers), list[Arm](), list[Problem]()
     for key in ("normalizers", "probes", "rates"):
         if getattr(settings, key) == ():
             problems.append(Problem(key, "needs at least one", []))
     for name in names:
-        options = options_of(settings, name)
+        options = options_typed(settings, name)
         if not isinstance(options, dict):
             problems.append(Problem(f"options.{name}", "expected options, as in {start:0.1}", options))
             continue
@@ -144,7 +145,7 @@ def problems_of(settings: ProbeSettings) -> list[Problem]:
             message = f"has no effect; the normalizers are {', '.join(names)}"
             problems.append(Problem(f"options.{name}", message, value))
     wrong = []
-    for name in texts(settings.probes or ()):
+    for name in as_tuple(settings.probes or ()):
         try:
             for cell in cells_of_settings(replace(settings, probes=name)):
                 cell.probe()
@@ -196,22 +197,22 @@ def namesakes(key: str, shorts: Sequence[str]) -> list[Problem]:
     return [Problem(key, f"several classes are called {same[0]}; rename one of them")] if same else []
 
 
-def plan_of(settings: ProbeSettings) -> Plan:
+def plan_of(settings: ProbeSettings) -> ProbePlan:
     """The plan of a command; the null arms are the last ones."""
-    preset, names = PRESETS[settings.preset], texts(settings.normalizers)
-    return Plan(
+    preset, names = PRESETS[settings.preset], as_tuple(settings.normalizers)
+    return ProbePlan(
         cells_of_settings(settings),
         [*names, *(null for null in preset.nulls if null not in names)],
         settings.rates or preset.rates,
         tuning_seeds(preset),
         comparison_seeds(settings.seeds or preset.seeds),
         preset.extensions,
-        {name: options_of(settings, name) for name in names},
+        {name: options_typed(settings, name) for name in names},
         preset.share,
     )
 
 
-def options_of(settings: ProbeSettings, label: str) -> Any:
+def options_typed(settings: ProbeSettings, label: str) -> Any:
     """The options of a normalizer, typed as options.hnas={start:0.1} or options.hnas.start=0.1."""
     options: dict[str, Any] = {}
     for key in reversed(keys_of(label)):  # the options of the label itself come last, and replace the others
@@ -233,18 +234,18 @@ def cells_of_settings(settings: ProbeSettings) -> list[Cell]:
     """The cells of a command, each once. Raises ValueError for an unknown probe or dose."""
     if settings.probes is None:
         return PRESETS[settings.preset].chosen()
-    names = [it for name in texts(settings.probes) for it in (PROBES if name == ALL else [name])]
+    names = [it for name in as_tuple(settings.probes) for it in (PROBES if name == ALL else [name])]
     return list(dict.fromkeys(cell for name in names for cell in cells_named(name)))
 
 
-def texts(value: str | tuple[str, ...]) -> tuple[str, ...]:
+def as_tuple(value: str | tuple[str, ...]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else value
 
 
 class Reporter:
     """Prints one line per ensemble that has been trained."""
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: ProbePlan):
         arms = len([arm for arm in plan.arms if arm not in NULLS])
         self.form = f"  {{:<{max(len(it.title) for it in plan.cells)}}} {{:<{max(map(len, plan.arms))}}} {{:<11}} {{}}"
         progress.console.print(
@@ -254,9 +255,9 @@ class Reporter:
             markup=False,
         )
 
-    def __call__(self, job: Job, result: Result | Failure) -> None:
+    def __call__(self, job: ProbeJob, result: ProbeResult | ProbeFailure) -> None:
         what = "tuning" if job.tune else "comparison"
-        outcome = f"{result.seconds:.1f} s" if isinstance(result, Result) else f"failed: {result.reason}"
+        outcome = f"{result.seconds:.1f} s" if isinstance(result, ProbeResult) else f"failed: {result.reason}"
         progress.console.print(self.form.format(job.cell.title, job.arm, what, outcome), markup=False)
 
 

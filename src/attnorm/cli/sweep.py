@@ -59,7 +59,7 @@ def sweep(command: SweepCommand) -> int:
 
         def about() -> dict[str, Any]:
             kind, costs = "search" if command.settings.is_search else "tuning", list(planner.costs.values())
-            chosen = {kind: plan.record()} if hasattr(plan, "record") else {}  # a grid has nothing to record
+            chosen = {kind: decided} if (decided := plan.record()) else {}
             return {**chosen, **({"cost": record_of(command.settings.cost, costs)} if costs else {})}
 
         record = SweepRecord(

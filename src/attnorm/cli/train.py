@@ -1,10 +1,12 @@
 """`attnorm train`: composes a configuration, checks it and trains. With `resume=<run folder>`, or `resume=auto` and an
-unfinished run with the same settings, that run continues."""
+unfinished run with the same settings, that run continues. `attnorm.train` does the same from Python."""
 
 import os
+import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -12,30 +14,34 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
-from attnorm.choices import CONF, own_folder
+from attnorm.choices import CONF, own_folder, split_options
 from attnorm.cli.errors import exit_code, to_the_end
-from attnorm.errors import ConfigError, Problem, RunError
+from attnorm.cli.main import is_busy, threads_spin
+from attnorm.errors import ConfigError, Problem, RunError, in_yaml
+from attnorm.imports import starting_processes
 from attnorm.run.folder import RunState
 from attnorm.run.run import Run
 from attnorm.spec.compose import (
     AUTO,
     composed,
     hydra_config,
-    normalizers_typed,
+    normalizers_as_defaults,
     plain_settings,
     run_folder,
     run_to_resume,
 )
-from attnorm.spec.hydra_errors import explained
-from attnorm.spec.options import COMPLETION, completing, dashed, split_options
+from attnorm.spec.hydra_errors import explained, known_keys
 from attnorm.sweeps.jobs import as_typed, readable
 
 if TYPE_CHECKING:
+    from attnorm.analysis.run import LoadedRun
     from attnorm.spec.settings import ResolvedConfig
 
+COMPLETION = frozenset({"-sc", "--shell-completion"})  # options of Hydra
 IGNORED = ("--run", "-r")  # options of Hydra that change nothing here
+SLEEPING = "GOMP_SPINCOUNT=0 KMP_BLOCKTIME=0 python ..."
 MULTIRUN = {"-m", "--multirun"}  # what starts several runs in other Hydra programs
-SHOWING = {"--cfg", "-c", "--info", "-i", "--hydra-help", "--version", "-sc", "--shell-completion"}
+SHOWING = {"--cfg", "-c", "--info", "-i", "--hydra-help", "--version", *COMPLETION}
 
 
 def run_train(arguments: list[str]) -> int:
@@ -81,11 +87,14 @@ def train_new(arguments: Sequence[str], folders: Sequence[Path]) -> Path:
         cfg = composed(arguments, folders)
     if cfg.hydra.mode is not None and cfg.hydra.mode.name == "MULTIRUN":
         raise ConfigError([Problem("hydra.mode", "-m or attnorm sweep starts several runs", "MULTIRUN")])
-    from attnorm.spec.read import resolve  # needs torch
-
     overrides = as_typed(arguments)
     with hydra_config(cfg), explained():
         settings = plain_settings(cfg)
+        from attnorm.spec.read_parts import check_early
+
+        check_early(settings, overrides)
+        from attnorm.spec.read import resolve  # needs torch
+
         config = resolve(settings, overrides)
         run = run_folder(cfg, config.label)
     if config.resume == AUTO and (folder := unfinished(config)):
@@ -102,22 +111,15 @@ def show_composed(arguments: Sequence[str]) -> int:
         raise RuntimeError("Hydra has been asked to show something, and runs a job")
 
     OmegaConf.register_new_resolver("attention_label", lambda: "attention", replace=True)
-    rewritten = []
-    for argument in arguments:
-        key, _, text = argument.partition("=")
-        if key == "attention" and (normalizers := normalizers_typed(text)):
-            rewritten += ["attention=softmax", f"attention._default_={normalizers}"]
-        else:
-            rewritten.append(argument)
+    rewritten = normalizers_as_defaults(arguments)
     if (own := own_folder()) and not any(it.startswith(("--config-dir", "-cd")) for it in arguments):
         rewritten = ["--config-dir", str(own), *rewritten]
     typed, sys.argv = sys.argv, [sys.argv[0], *(readable(rewritten) if COMPLETION.isdisjoint(rewritten) else rewritten)]
-    full = os.environ.get("HYDRA_FULL_ERROR", "")
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra lets its exceptions through, so that the nearest name can be added
     try:
-        job()
+        with starting_processes(HYDRA_FULL_ERROR="1"):  # Hydra raises its errors; the nearest name is added to them
+            job()
     finally:
-        sys.argv, os.environ["HYDRA_FULL_ERROR"] = typed, full
+        sys.argv = typed
     return 0
 
 
@@ -205,3 +207,88 @@ def unfinished(config: "ResolvedConfig") -> Path | None:
         none = "there is no unfinished run with these settings, so a new one starts"
         print(f"resume=auto: {f'continuing {folder}' if folder else none}", flush=True)
     return Path(folder) if folder else None
+
+
+def dashed(arguments: Sequence[str]) -> list[Problem]:
+    """Problems with options that Hydra does not have, such as `--seed=1` instead of `seed=1`."""
+    from hydra._internal.utils import get_args_parser
+
+    options, problems = list(get_args_parser()._option_string_actions), []
+    for argument in arguments:
+        option, equals, value = argument.partition("=")
+        if not option.startswith("-") or any(it.startswith(option) for it in options):  # argparse completes them
+            continue
+        name = option.lstrip("-")
+        message = f"no such option; allowed: {', '.join(it for it in options if it.startswith('--'))}, and key=value"
+        if name and (name in known_keys() or (CONF / name).is_dir()):
+            message = f"settings are typed without dashes, as in {name}={value if equals else '<value>'}"
+        problems.append(Problem.about(name, f"{argument}: {message}"))
+    return problems
+
+
+def completing(arguments: Sequence[str]) -> list[Problem]:
+    """Problems with Hydra's option -sc, whose own errors are tracebacks."""
+    if COMPLETION.isdisjoint(arguments):
+        return []
+    rest = [it for it in arguments if it not in COMPLETION]
+    fits = len(rest) == 1 and re.fullmatch("(install|uninstall|query)=(bash|zsh|fish)", rest[0])
+    sentence = 'for completion in the shell, type eval "$(attnorm train -sc install=bash)"; also uninstall, zsh, fish'
+    return [] if fits else [Problem.about("-sc", f"{' '.join(arguments)}: {sentence}")]
+
+
+# from Python
+
+
+def train(
+    overrides: str | Sequence[str] = (), *, config_dir: str | Path | None = None, **settings: object
+) -> "LoadedRun":
+    """Trains one model as `attnorm train` does, and returns the run, opened as by `load_run`.
+
+    overrides:  arguments of the command, such as "model.dropout=0.1" or "~callbacks.attention_stats", or one of them.
+    config_dir: a folder with YAML files of your own, as `--config-dir`; by default the folder conf/ in the working
+                directory, if it has files for attnorm.
+    settings:   groups and keys: task="gigaword", seed=3, trainer={"max_steps": 100}. They come after the overrides, and
+                texts are read as on the command line. With resume=<run folder>, the run continues there.
+
+    Raises ConfigError, with all problems in its message, before anything is read or written. An interruption finishes
+    the update, saves and raises Interrupted.
+    """
+    from attnorm.analysis.run import load_run
+    from attnorm.progress import quiet_libraries
+
+    if threads_spin() and is_busy():  # too late to change it: torch may have been imported
+        print("Other processes use this machine. Training beside them is faster if Python is started by", SLEEPING)
+    with unchanged():
+        quiet_libraries()
+        arguments = [*([overrides] if isinstance(overrides, str) else overrides), *arguments_of(settings)]
+        folder, own = run_to_resume(arguments), Path(config_dir) if config_dir else own_folder()
+        if folder is None:
+            folder = train_new(arguments, [CONF, *([own] if own else [])])
+        else:
+            resume_in(folder, arguments)
+        return load_run(folder, trust_code=True)  # the code of its parts has just run
+
+
+@contextmanager
+def unchanged() -> Iterator[None]:
+    """Restores the random state and the environment variables of the caller, if no further processes take part."""
+    from lightning_fabric.utilities.seed import _collect_rng_states, _set_rng_states
+
+    variables, states = dict(os.environ), _collect_rng_states()
+    try:
+        yield
+    finally:
+        _set_rng_states(states)
+        if "LOCAL_RANK" in variables or "LOCAL_RANK" not in os.environ:  # the others take part in the next run, too
+            for name in os.environ.keys() - variables.keys():
+                del os.environ[name]
+            os.environ |= variables
+
+
+def arguments_of(settings: Mapping[str, object], group: str = "") -> Iterator[str]:
+    """Settings as they are typed: `seed=3`, `trainer.max_steps=100` for {"trainer": {"max_steps": 100}}."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from arguments_of(value, f"{group}{key}.")
+        else:
+            yield f"{group}{key}={in_yaml(value)}"

@@ -5,14 +5,14 @@ from attnorm.probes.base import Batch, Probe
 __all__ = ["PROBES", "Batch", "Probe"]
 
 PROBES = {
-    "match": "attnorm.probes.match.Match",
-    "hub": "attnorm.probes.hub.Hub",
+    "match": "attnorm.probes.lookup.Match",
+    "hub": "attnorm.probes.lookup.Hub",
     "demand": "attnorm.probes.demand.Demand",
     "share": "attnorm.probes.demand.Share",
     "skew": "attnorm.probes.demand.Skew",
-    "needle": "attnorm.probes.needle.Needle",
-    "max": "attnorm.probes.maximum.Max",
-    "sort": "attnorm.probes.sort.Sort",
+    "needle": "attnorm.probes.lookup.Needle",
+    "max": "attnorm.probes.lookup.Max",
+    "sort": "attnorm.probes.lookup.Sort",
     "slots": "attnorm.probes.slots.Slots",
     "coverage": "attnorm.probes.coverage.Coverage",
     "trigger": "attnorm.probes.trigger.Trigger",

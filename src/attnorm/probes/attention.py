@@ -50,7 +50,9 @@ class Attention(nn.Module):
         self, q: Tensor, k: Tensor, query_states: Tensor, key_states: Tensor, mask: Mask | None = None
     ) -> Tensor:
         """The attention weights (E, B, N, M)."""
-        prior, k = self.log_prior(q, k, key_states, mask), self.finite(k)
+        prior = self.log_prior(q, k, key_states, mask)
+        if self.normalizers[0].needs_keys:  # a solver may refuse the keys of diverged members
+            k = k.nan_to_num(0.0, 0.0, 0.0)
         if self.together:  # (B, E, N, M)
             log_prior = None if prior is None else torch.cat(prior, 1)
             q, k = q.transpose(0, 1), k.transpose(0, 1)
@@ -66,10 +68,6 @@ class Attention(nn.Module):
             given = {"log_prior": None if prior is None else prior[e], "scale": self.scale, "features": features}
             rows.append(normalizer.weights_of(q[e][:, None], k[e][:, None], mask, **given).squeeze(1))
         return torch.stack(rows)
-
-    def finite(self, k: Tensor) -> Tensor:
-        """The keys for a formula that contains them, 0 in diverged members: a solver may refuse what is not finite."""
-        return k.nan_to_num(0.0, 0.0, 0.0) if self.normalizers[0].needs_keys else k
 
     def log_prior(self, q: Tensor, k: Tensor, key_states: Tensor, mask: Mask | None) -> list[Tensor] | None:
         """log u of each member, (B, 1, 1 or N, M); None without a prior."""

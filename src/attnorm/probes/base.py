@@ -1,6 +1,6 @@
 """What a probe is: a small task with a generator, a dose, a model, a score, and bounds for it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -43,7 +43,7 @@ class Probe:
     train_sizes: the sizes that training draws from, one per update.
     test_sizes:  the sizes of the test sets, `size` among them; the others have columns of their own.
     updates, examples: the length of training, and the number of examples per update.
-    chance:      the score of guessing, if it is known.
+    chance:      the score of guessing, if it is known. solver: computes `ceiling`.
     prediction:  what is expected, as a sentence. source: where the task comes from.
     """
 
@@ -57,6 +57,7 @@ class Probe:
     updates: int = 800
     examples: int = 64
     chance: float | None = 1 / LABELS
+    solver: ClassVar[Callable[[Any], Tensor] | None] = None
     prediction: str = ""
     source: str = ""
 
@@ -80,7 +81,7 @@ class Probe:
 
     def ceiling(self, batch: Any) -> Tensor | None:
         """The score (B,) of a solver of the examples, if there is one."""
-        return None
+        return None if self.solver is None else self.solver(batch)
 
 
 def asked(queries: Tensor, keys: Tensor, wanted: Tensor, generator: Generator) -> Batch:
@@ -102,3 +103,35 @@ def permutations(count: int, size: int, generator: Generator) -> Tensor:
 def rows_at(x: Tensor, index: Tensor) -> Tensor:
     """The rows x[b, index[b, n]] of x (B, M, F) for an index (B, N): (B, N, F)."""
     return x.gather(1, index.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
+
+
+# solvers without training, as ceilings
+
+
+def assignment(batch: Batch) -> Tensor:
+    """The share of queries, (B,), answered by the one-to-one assignment with the largest sum of q'k - |k|^2 / 2.
+
+    For queries that are keys plus normal noise, it is the most likely permutation. The numbers of queries and keys must
+    be equal, or there are fewer queries.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    fit = batch.queries @ batch.keys.transpose(-2, -1) - batch.keys.square().sum(-1)[:, None, :] / 2
+    chosen = torch.stack([torch.as_tensor(linear_sum_assignment(one.numpy(), maximize=True)[1]) for one in fit])
+    return right(batch, chosen)
+
+
+def nearest(batch: Batch) -> Tensor:
+    """The share of queries, (B,), answered by the nearest key."""
+    return right(batch, torch.cdist(batch.queries, batch.keys).argmin(-1))
+
+
+def all_right(batch: Any) -> Tensor:
+    """1 for every example, (B,), if all of them can be solved."""
+    return torch.ones(len(batch[0]))
+
+
+def right(batch: Batch, chosen: Tensor) -> Tensor:
+    """The share of queries, (B,), whose chosen key, int (B, N), has the label that was asked for."""
+    answers = batch.values.argmax(-1).gather(1, chosen)
+    return (answers == batch.targets).float().mean(1)

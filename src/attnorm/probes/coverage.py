@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from attnorm.probes.arm import Arm
-from attnorm.probes.base import Probe, permutations
+from attnorm.probes.base import Probe, all_right, permutations
 from attnorm.probes.model import OneStep
 
 KINDS, FREQUENT, RARE, QUERIES = 64, 4, 2, 4
@@ -26,7 +26,7 @@ class Tokens(NamedTuple):
     rare: Tensor
 
 
-class Pooled(OneStep):
+class PooledStep(OneStep):
     """The mean over the queries is read out."""
 
     def forward(self, batch: Tokens) -> Tensor:
@@ -47,6 +47,7 @@ class Coverage(Probe):
     test_sizes = (24, 48, 96)
     updates = 1500
     chance = (FREQUENT + RARE) / KINDS
+    solver = staticmethod(all_right)
     prediction = "dnas below softmax, hnas above it; sparsemax above softmax, the more so with more tokens"
     source = "set cover by attention; coverage in summarization (arXiv 1704.04368)"
 
@@ -62,8 +63,8 @@ class Coverage(Probe):
         queries = torch.eye(QUERIES).expand(count, -1, -1)
         return Tokens(queries, one_hot, one_hot, present, kinds[:, FREQUENT:])
 
-    def model(self, arm: Arm, seeds: Sequence[int]) -> Pooled:
-        return Pooled(arm, seeds, QUERIES, KINDS, KINDS, outputs=KINDS)
+    def model(self, arm: Arm, seeds: Sequence[int]) -> PooledStep:
+        return PooledStep(arm, seeds, QUERIES, KINDS, KINDS, outputs=KINDS)
 
     def loss(self, outputs: Tensor, batch: Tokens) -> Tensor:
         return F.binary_cross_entropy_with_logits(outputs, batch.targets, reduction="none").sum(-1).mean(1)
@@ -71,6 +72,3 @@ class Coverage(Probe):
     def score(self, outputs: Tensor, batch: Tokens) -> Tensor:
         likely = outputs.topk(FREQUENT + RARE, dim=-1).indices
         return (likely.unsqueeze(-1) == batch.rare.unsqueeze(-2)).any(-2).float().mean(-1)
-
-    def ceiling(self, batch: Tokens) -> Tensor:
-        return torch.ones(len(batch.targets))

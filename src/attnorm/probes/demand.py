@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Generator, Tensor
 
-from attnorm.probes.base import Batch, Probe, asked, permutations, rows_at, unit
-from attnorm.probes.solvers import assignment, nearest
+from attnorm.probes.base import Batch, Probe, asked, assignment, nearest, permutations, rows_at, unit
 
 
 class Demand(Probe):
@@ -23,6 +22,7 @@ class Demand(Probe):
     axis = "queries for 16 keys"
     test_sizes = (16, 32)
     updates = 600
+    solver = staticmethod(assignment)
     prediction = "dnas above softmax with 16 queries, about equal with 12, and below with 8 and 4; hnas never below"
     source = "Lemma 1 of Doubly-Normalized Attention: no key is explained away"
 
@@ -39,15 +39,13 @@ class Demand(Probe):
         """The key that each query wants, int (count, N)."""
         return permutations(count, size, generator)[:, : self.queries * size // 16]
 
-    def ceiling(self, batch: Batch) -> Tensor:
-        return assignment(batch)
-
 
 class Share(Demand):
     """As many queries as keys, of which only `kept` of 16 are wanted: query i wants key p(i mod K)."""
 
     doses: ClassVar[Mapping[str, Mapping[str, Any]]] = {str(n): {"kept": n} for n in (8, 4, 1)}
     axis = "wanted keys of 16"
+    solver = staticmethod(nearest)  # other queries often want the same key, and a model that uses them can do better
     prediction = "dnas below softmax, and the more so the fewer keys are wanted; hnas and dnas_slack not below"
 
     def __init__(self, kept: int = 4, noise: float = 0.25, width: int = 6):
@@ -58,16 +56,13 @@ class Share(Demand):
         among = max(self.kept * size // 16, 1)
         return permutations(count, size, generator)[:, torch.arange(size) % among]
 
-    def ceiling(self, batch: Batch) -> Tensor:
-        """The nearest key. A model that uses the other queries, which often want the same one, can do better."""
-        return nearest(batch)
-
 
 class Skew(Demand):
     """As many queries as keys: each wants the same key with probability `hot`, and otherwise any of the others."""
 
     doses: ClassVar[Mapping[str, Mapping[str, Any]]] = {"0.8": {"hot": 0.8}}
     axis = "probability of the popular key"
+    solver = staticmethod(nearest)  # other queries often want the same key, and a model that uses them can do better
     prediction = "dnas and sinkhorn far below softmax; hnas and dnas_slack equal to it"
 
     def __init__(self, hot: float = 0.8, noise: float = 0.25, width: int = 6):
@@ -78,7 +73,3 @@ class Skew(Demand):
         other = torch.randint(1, size, (count, size), generator=generator)
         popular = permutations(count, size, generator)[:, :1]
         return (popular + other.masked_fill(torch.rand(count, size, generator=generator) < self.hot, 0)) % size
-
-    def ceiling(self, batch: Batch) -> Tensor:
-        """The nearest key. A model that uses the other queries, which often want the same one, can do better."""
-        return nearest(batch)

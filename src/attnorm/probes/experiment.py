@@ -3,9 +3,9 @@
 import os
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import closing
 from dataclasses import dataclass, field
 from multiprocessing import get_context, parent_process
 from pathlib import Path
@@ -17,7 +17,7 @@ import torch
 
 from attnorm.imports import starting_processes
 from attnorm.probes.arm import NULLS, Arm
-from attnorm.probes.jobs import Cell, Job, Result, load, run, save
+from attnorm.probes.jobs import Cell, ProbeJob, ProbeResult, load, run, save
 from attnorm.wording import counted
 
 TUNING_SEEDS, SEEDS = 100, 110  # the first of each; they never overlap
@@ -26,7 +26,7 @@ NULL_SEEDS = 3  # of the null arms, which are not compared
 
 
 @dataclass(frozen=True)
-class Plan:
+class ProbePlan:
     """What is compared. The first arm is the baseline.
 
     rates: the grid of learning rates; it is extended at most `extensions` times in each direction, for all arms of a
@@ -55,9 +55,9 @@ class Plan:
         """Whether anything is trained in a cell; otherwise there is no rate to tune."""
         return cell.probe().updates > 0
 
-    def tuning(self, cell: Cell, arm: str, rates: Sequence[float]) -> Job:
+    def tuning(self, cell: Cell, arm: str, rates: Sequence[float]) -> ProbeJob:
         """The job that scores an arm at some learning rates on the selection data."""
-        return Job(
+        return ProbeJob(
             cell, arm, tuple(self.tuning_seeds), tuple(rates), True, self.options.get(arm, {}), self.updates(cell)
         )
 
@@ -65,14 +65,14 @@ class Plan:
         """The length of training."""
         return round(self.share * cell.probe().updates)
 
-    def test(self, cell: Cell, arm: str, rate: float) -> Job:
+    def test(self, cell: Cell, arm: str, rate: float) -> ProbeJob:
         """The job that scores an arm on the test sets, with the seeds of the comparison."""
         seeds = self.seeds[:NULL_SEEDS] if arm in NULLS else self.seeds
-        return Job(cell, arm, tuple(seeds), (rate,), False, self.options.get(arm, {}), self.updates(cell))
+        return ProbeJob(cell, arm, tuple(seeds), (rate,), False, self.options.get(arm, {}), self.updates(cell))
 
 
 @dataclass
-class Found:
+class CellOutcome:
     """The results of a cell. tuning: for each arm and rate, the scores of the tuning seeds. rate: the best one of each
     arm. tests: the results of the comparison. further: those of arms at other rates. failed: why a job of an arm
     failed. unrecorded: the number of results whose code is not recorded. edited: modules of results that do not count.
@@ -81,90 +81,91 @@ class Found:
     cell: Cell
     tuning: dict[str, dict[float, np.ndarray]] = field(default_factory=dict)
     rate: dict[str, float] = field(default_factory=dict)
-    tests: dict[str, Result] = field(default_factory=dict)
+    tests: dict[str, ProbeResult] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
-    further: dict[str, dict[float, Result]] = field(default_factory=dict)
+    further: dict[str, dict[float, ProbeResult]] = field(default_factory=dict)
     unrecorded: int = 0
     edited: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
-class Failure:
+class ProbeFailure:
     """Why a job has no result. The traceback is in the file <stem>.failed of the folder."""
 
     reason: str
 
 
-Report = Callable[[Job, Result | Failure], None]
-Further = Callable[[Found], Mapping[str, Sequence[float]]]  # other rates of each arm on which the verdicts depend
+Report = Callable[[ProbeJob, ProbeResult | ProbeFailure], None]
+Further = Callable[[CellOutcome], Mapping[str, Sequence[float]]]  # other rates of each arm on which the verdicts depend
 
 
 def compare(
-    plan: Plan,
+    plan: ProbePlan,
     folder: Path,
     workers: int = 1,
     report: Report = lambda job, result: None,
     further: Further = lambda found: {},
-) -> list[Found]:
+) -> list[CellOutcome]:
     """Runs all jobs whose results the folder does not have, and returns the results of each cell.
 
     workers: the number of processes; 1 means this one, and 0 that only the results of the folder are read.
     report: called with each job that ends. further: called with each cell that has been compared; its rates are trained
     with the seeds of the comparison, too.
     """
-    found = [Found(cell) for cell in plan.cells]
-    grids, nulls = {cell: [list(plan.rates)] for cell in plan.cells}, [arm for arm in NULLS if arm in plan.arms]
-    added = {cell: list[list[float]]() for cell in plan.cells}
+    with closing(Workers(workers)) as processes:
+        found = [CellOutcome(cell) for cell in plan.cells]
+        grids, nulls = {cell: [list(plan.rates)] for cell in plan.cells}, [arm for arm in NULLS if arm in plan.arms]
+        added = {cell: list[list[float]]() for cell in plan.cells}
 
-    def tune(arms_of: Callable[[Cell], Sequence[str]], grids: Mapping[Cell, Sequence[Sequence[float]]]) -> None:
-        jobs = [
-            (it, plan.tuning(it.cell, arm, rates))
+        def tune(arms_of: Callable[[Cell], Sequence[str]], grids: Mapping[Cell, Sequence[Sequence[float]]]) -> None:
+            jobs = [
+                (it, plan.tuning(it.cell, arm, rates))
+                for it in found
+                if plan.trained(it.cell)
+                for rates in grids[it.cell]
+                for arm in arms_of(it.cell)
+                if arm not in it.failed
+            ]
+            for it, job, result in _results_of(jobs, folder, processes, report):
+                if isinstance(result, ProbeResult):
+                    of_rate = result.selection.reshape(len(job.rates), -1)
+                    it.tuning.setdefault(job.arm, {}).update(zip(job.rates, of_rate, strict=True))
+                    it.seconds += result.seconds
+                else:
+                    it.failed[job.arm] = result.reason
+            for it in found:
+                it.rate = {arm: best_rate(scores) for arm, scores in it.tuning.items()}
+
+        for _ in range(2 * plan.extensions + 1):
+            tune(plan.fit, grids)
+            for it in found:
+                grids[it.cell] = [[rate] for rate in _further_rates(plan, it)]
+                added[it.cell] += grids[it.cell]
+            if not any(grids.values()):
+                break
+        tune(lambda cell: nulls, {cell: [list(plan.rates), *its] for cell, its in added.items()})  # they extend no grid
+        middle = sorted(plan.rates)[len(plan.rates) // 2]  # where nothing is trained
+        tests = [
+            (it, plan.test(it.cell, arm, it.rate.get(arm, middle)))
             for it in found
-            if plan.trained(it.cell)
-            for rates in grids[it.cell]
-            for arm in arms_of(it.cell)
+            for arm in [*plan.fit(it.cell), *nulls]
             if arm not in it.failed
         ]
-        for it, job, result in _results_of(jobs, folder, workers, report):
-            if isinstance(result, Result):
-                of_rate = result.selection.reshape(len(job.rates), -1)
-                it.tuning.setdefault(job.arm, {}).update(zip(job.rates, of_rate, strict=True))
-                it.seconds += result.seconds
-            else:
+        for it, job, result in _results_of(tests, folder, processes, report):
+            if isinstance(result, ProbeFailure):
                 it.failed[job.arm] = result.reason
-        for it in found:
-            it.rate = {arm: best_rate(scores) for arm, scores in it.tuning.items()}
-
-    for _ in range(2 * plan.extensions + 1):
-        tune(plan.fit, grids)
-        for it in found:
-            grids[it.cell] = [[rate] for rate in _further_rates(plan, it)]
-            added[it.cell] += grids[it.cell]
-        if not any(grids.values()):
-            break
-    tune(lambda cell: nulls, {cell: [list(plan.rates), *its] for cell, its in added.items()})  # they extend no grid
-    middle = sorted(plan.rates)[len(plan.rates) // 2]  # where nothing is trained
-    tests = [
-        (it, plan.test(it.cell, arm, it.rate.get(arm, middle)))
-        for it in found
-        for arm in [*plan.fit(it.cell), *nulls]
-        if arm not in it.failed
-    ]
-    for it, job, result in _results_of(tests, folder, workers, report):
-        if isinstance(result, Failure):
-            it.failed[job.arm] = result.reason
-        elif result.all_diverged:
-            it.failed[job.arm] = f"the outputs of all {counted(result.diverged, 'seed')} are not finite"
-        else:
-            it.tests[job.arm] = result
-            it.seconds += result.seconds
-    others = [(it, plan.test(it.cell, arm, rate)) for it in found for arm, of in further(it).items() for rate in of]
-    for it, job, result in _results_of(others, folder, workers, report):
-        if isinstance(result, Result):
-            it.further.setdefault(job.arm, {})[job.rates[0]] = result
-            it.seconds += result.seconds
-    return found
+            elif result.all_diverged:
+                it.failed[job.arm] = f"the outputs of all {counted(result.diverged, 'seed')} are not finite"
+            else:
+                it.tests[job.arm] = result
+                it.seconds += result.seconds
+        others = [(it, plan.test(it.cell, arm, rate)) for it in found for arm, of in further(it).items() for rate in of]
+        for it, job, result in _results_of(others, folder, processes, report):
+            if isinstance(result, ProbeResult):
+                it.further.setdefault(job.arm, {})[job.rates[0]] = result
+                it.seconds += result.seconds
+        return found
 
 
 def best_rate(scores: Mapping[float, np.ndarray]) -> float:
@@ -172,7 +173,7 @@ def best_rate(scores: Mapping[float, np.ndarray]) -> float:
     return max(sorted(scores), key=lambda rate: float(np.nan_to_num(scores[rate], nan=-np.inf).mean()))
 
 
-def _further_rates(plan: Plan, found: Found) -> list[float]:
+def _further_rates(plan: ProbePlan, found: CellOutcome) -> list[float]:
     """The rates to add to the grid of a cell, for all arms, because the best one of some arm is at its edge."""
     rates = sorted({rate for scores in found.tuning.values() for rate in scores})
     if not rates:
@@ -186,8 +187,8 @@ def _further_rates(plan: Plan, found: Found) -> list[float]:
 
 
 def _results_of(
-    jobs: Iterable[tuple[Found, Job]], folder: Path, workers: int, report: Report
-) -> Iterator[tuple[Found, Job, Result | Failure]]:
+    jobs: Iterable[tuple[CellOutcome, ProbeJob]], folder: Path, workers: "Workers", report: Report
+) -> Iterator[tuple[CellOutcome, ProbeJob, ProbeResult | ProbeFailure]]:
     """The result of each job, from the folder or by running it. A job that fails does not stop the others.
 
     A result of other code is not used, and is replaced.
@@ -203,49 +204,69 @@ def _results_of(
         else:
             found.unrecorded += known.code is None
             yield found, job, known
-    if not missing or workers == 0:
-        return
-    if workers == 1:
-        for found, job in missing:
-            result = try_run(job, folder)
-            report(job, result)
-            yield found, job, result
-        return
-    for index, result in in_processes([job for _, job in missing], folder, workers):
+    for index, result in workers.results([job for _, job in missing], folder):
         found, job = missing[index]
         report(job, result)
         yield found, job, result
 
 
-def in_processes(jobs: Sequence[Job], folder: Path, workers: int) -> Iterator[tuple[int, Result | Failure]]:
-    """The results of jobs that run in several processes, with their positions, in the order in which they end.
+class Workers:
+    """The processes in which the jobs of a comparison run. They start with the first job, forked from a server that has
+    imported what jobs need. Used with `closing`.
 
-    If a process is killed, all jobs without a result are run again, each alone; one whose process is killed again has
-    failed.
+    count: their number; 1 means this process, and 0 that no job runs.
     """
-    lost = dict(enumerate(jobs))
-    with starting_processes():
-        pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=start_worker)
-        futures = {pool.submit(try_run, job, folder): index for index, job in enumerate(jobs)}
-    try:
-        with suppress(BrokenProcessPool):
+
+    def __init__(self, count: int):
+        self.count = count
+        self.pool: ProcessPoolExecutor | None = None
+
+    def results(self, jobs: Sequence[ProbeJob], folder: Path) -> Iterator[tuple[int, ProbeResult | ProbeFailure]]:
+        """The results of jobs, with their positions, in the order in which they end.
+
+        If a process is killed, all jobs without a result are run again, each alone; one whose process is killed again
+        has failed.
+        """
+        if self.count < 2:
+            yield from ((index, try_run(job, folder)) for index, job in enumerate(jobs) if self.count)
+            return
+        lost = dict(enumerate(jobs))
+        try:
+            futures = {self.submit(job, folder): index for index, job in lost.items()}
             for future in as_completed(futures):
                 result = future.result()
                 del lost[futures[future]]
                 yield futures[future], result
-    finally:
-        pool.shutdown(cancel_futures=True)  # after Ctrl-C, jobs that have not started do not start
-    for index, job in lost.items():
-        if len(jobs) == 1:
-            yield index, Failure("a process was killed, perhaps because the memory was full; try fewer jobs")
-        else:
-            for _, result in in_processes([job], folder, 1):
-                yield index, result
+        except BrokenProcessPool:
+            self.close()
+        for index, job in lost.items():
+            try:
+                result = self.submit(job, folder).result()
+            except BrokenProcessPool:
+                self.close()
+                result = ProbeFailure("a process was killed, perhaps because the memory was full; try fewer jobs")
+            yield index, result
+
+    def submit(self, job: ProbeJob, folder: Path) -> "Future[ProbeResult | ProbeFailure]":
+        """Gives a job to one of the processes."""
+        with starting_processes():
+            if self.pool is None:
+                context = get_context("forkserver")
+                context.set_forkserver_preload([__name__])
+                self.pool = ProcessPoolExecutor(self.count, context, initializer=start_worker)
+            return self.pool.submit(try_run, job, folder)
+
+    def close(self) -> None:
+        """Ends the processes. Jobs that have not started do not start."""
+        if self.pool is not None:
+            self.pool.shutdown(cancel_futures=True)
+            self.pool = None
 
 
 def start_worker() -> None:
     """Prepares a process: one thread, and an end when the process that started it has been killed."""
     torch.set_num_threads(1)
+    np.random.seed()  # of a fork, it would be the same in all processes
     parent = parent_process()
     assert parent is not None
 
@@ -256,7 +277,7 @@ def start_worker() -> None:
     Thread(target=follow, daemon=True).start()
 
 
-def try_run(job: Job, folder: Path) -> Result | Failure:
+def try_run(job: ProbeJob, folder: Path) -> ProbeResult | ProbeFailure:
     """The result of a job, which is saved, or what it raised."""
     trace = folder / f"{job.stem}.failed"
     try:
@@ -264,7 +285,7 @@ def try_run(job: Job, folder: Path) -> Result | Failure:
     except (Exception, SystemExit) as error:
         trace.parent.mkdir(parents=True, exist_ok=True)
         trace.write_text(traceback.format_exc())
-        return Failure(f"{type(error).__name__}: {error}".removesuffix(": "))
+        return ProbeFailure(f"{type(error).__name__}: {error}".removesuffix(": "))
     save(job, result, folder)
     trace.unlink(missing_ok=True)  # of an earlier attempt
     return result

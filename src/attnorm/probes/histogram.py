@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from attnorm.probes.arm import Arm
-from attnorm.probes.base import Batch, Probe
+from attnorm.probes.base import Batch, Probe, all_right
 from attnorm.probes.model import MLP, WIDTH, Linear, OneStep
 
 KINDS, LENGTH = 32, 10
@@ -38,6 +38,7 @@ class Histogram(Probe):
     test_sizes = (LENGTH,)
     updates = 2000
     chance = None
+    solver = staticmethod(all_right)
     prediction = "no difference"
     source = "counting in small Transformers (arXiv 2407.11542)"
 
@@ -52,6 +53,3 @@ class Histogram(Probe):
 
     def model(self, arm: Arm, seeds: Sequence[int]) -> Counter:
         return Counter(arm, seeds)
-
-    def ceiling(self, batch: Batch) -> Tensor:
-        return torch.ones(len(batch.targets))

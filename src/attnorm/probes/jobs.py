@@ -82,7 +82,7 @@ def cells_named(name: str) -> list[Cell]:
 
 
 @dataclass(frozen=True)
-class Job:
+class ProbeJob:
     """Trains an arm on a cell with all pairs of the seeds and the rates.
 
     tune: whether only the selection data are scored, to choose a learning rate; otherwise the test sets are.
@@ -143,14 +143,14 @@ def _source_of(cls: type) -> str:
 
 
 @dataclass(frozen=True)
-class Result:
+class ProbeResult:
     """What a job has found. Arrays have one row per member: the seeds at the first rate, then those at the next.
 
     curve:     the score on the selection data in the course of training, (E, CHECKS).
     scores:    for each size, the score of every test example, (E, examples).
     scalars:   the learned scalars, (E,) each. measures: of the attention weights, (E,) each.
     diverged:  the number of members whose outputs were not finite. seconds: CPU time of the training, of all members.
-    code:      see `Job.code`; None if it was not recorded.
+    code:      see `ProbeJob.code`; None if it was not recorded.
     """
 
     curve: np.ndarray
@@ -172,7 +172,7 @@ class Result:
         return self.diverged == len(self.curve)
 
 
-def run(job: Job) -> Result:
+def run(job: ProbeJob) -> ProbeResult:
     """Trains the ensemble of a job and scores it."""
     probe = job.cell.probe()
     arm = Arm(job.arm, job.options)
@@ -182,7 +182,7 @@ def run(job: Job) -> Result:
         return scored(job, probe, train(probe, arm, seeds, rates, job.updates))
 
 
-def scored(job: Job, probe: Probe, trained: Trained) -> Result:
+def scored(job: ProbeJob, probe: Probe, trained: Trained) -> ProbeResult:
     """The result of a trained ensemble."""
     members, scores = len(job.seeds) * len(job.rates), {}
     diverged = torch.zeros(members, dtype=torch.bool)
@@ -190,7 +190,7 @@ def scored(job: Job, probe: Probe, trained: Trained) -> Result:
         for size in probe.test_sizes:
             of_size, lost = evaluate(probe, trained.model, members, "test", size)
             scores[size], diverged = of_size.numpy(), diverged | lost
-    return Result(
+    return ProbeResult(
         curve=trained.curve.numpy(),
         scores=scores,
         scalars={name: value.numpy() for name, value in trained.learned_scalars().items()},
@@ -225,7 +225,7 @@ def measure(probe: Probe, trained: Trained, members: int) -> dict[str, np.ndarra
     return measures
 
 
-def save(job: Job, result: Result, folder: Path) -> None:
+def save(job: ProbeJob, result: ProbeResult, folder: Path) -> None:
     """Writes a result, atomically: <stem>.npz."""
     path = folder / f"{job.stem}.npz"
     numbers = {"diverged": result.diverged, "seconds": result.seconds}
@@ -238,7 +238,7 @@ def save(job: Job, result: Result, folder: Path) -> None:
         np.savez(file, about=np.array(json.dumps(about)), **arrays)
 
 
-def load(job: Job, folder: Path) -> Result | None:
+def load(job: ProbeJob, folder: Path) -> ProbeResult | None:
     """The result of a job, if the folder has it: one of the same seeds, rates, options, updates and sources. A damaged
     file is as good as none."""
     groups: dict[str, Any] = {"scores": {}, "scalars": {}, "measures": {}}
@@ -250,6 +250,6 @@ def load(job: Job, folder: Path) -> Result | None:
                 if key:
                     groups[group][int(key) if group == "scores" else key] = file[name]
             numbers = {name: about[name] for name in ("diverged", "seconds")}
-            return Result(file["curve"], **groups, **numbers, code=about.get("code"))
+            return ProbeResult(file["curve"], **groups, **numbers, code=about.get("code"))
     except (OSError, EOFError, KeyError, ValueError, BadZipFile):
         return None

@@ -11,7 +11,7 @@ from attnorm.probes.jobs import Cell, cells_of
 
 @dataclass(frozen=True)
 class Preset:
-    """cells: None means all. rates: the grid. extensions: see `Plan`. share: of the updates of a probe.
+    """cells: None means all. rates: the grid. extensions: see `ProbePlan`. share: of the updates of a probe.
     nulls: the null arms."""
 
     cells: Sequence[Cell] | None
@@ -46,16 +46,11 @@ PRESETS = {
 }
 
 
-def seeds_from(first: int, count: int) -> tuple[int, ...]:
-    """`count` seeds from `first` on."""
-    return tuple(range(first, first + count))
-
-
 def tuning_seeds(preset: Preset) -> tuple[int, ...]:
     """The seeds that choose a learning rate."""
-    return seeds_from(TUNING_SEEDS, preset.tuning_seeds)
+    return tuple(range(TUNING_SEEDS, TUNING_SEEDS + preset.tuning_seeds))
 
 
 def comparison_seeds(count: int) -> tuple[int, ...]:
     """The seeds of a comparison."""
-    return seeds_from(SEEDS, count)
+    return tuple(range(SEEDS, SEEDS + count))

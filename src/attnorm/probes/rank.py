@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 from attnorm.attention.measures import distance_to_rank_one
 from attnorm.probes.arm import Arm
 from attnorm.probes.attention import Attention
-from attnorm.probes.base import Probe
+from attnorm.probes.base import Probe, all_right
 from attnorm.probes.model import WIDTH, normal
 
 SHARPNESS = 2.0  # the standard deviation of the scores
@@ -58,6 +58,7 @@ class Rank(Probe):
     test_sizes = (16, 64)
     updates = 0
     chance = 0.0
+    solver = staticmethod(all_right)
     prediction = "dnas and sinkhorn keep a larger distance than softmax at every depth; sharper maps keep the largest"
     source = "rank collapse (arXiv 2103.03404)"
 
@@ -72,6 +73,3 @@ class Rank(Probe):
 
     def score(self, outputs: Tensor, batch: States) -> Tensor:
         return distance_to_rank_one(outputs).nan_to_num(0.0)
-
-    def ceiling(self, batch: States) -> Tensor:
-        return torch.ones(len(batch.states))

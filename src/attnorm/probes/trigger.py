@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from attnorm.probes.arm import Arm
-from attnorm.probes.base import Batch, Probe
+from attnorm.probes.base import Batch, Probe, all_right
 from attnorm.probes.model import OneStep
 
 WIDTH, SHARE = 8, 0.3
@@ -25,6 +25,7 @@ class Trigger(Probe):
     test_sizes = (16, 64)
     updates = 1000
     chance = 0.0
+    solver = staticmethod(all_right)
     prediction = "without BOS: sink, sigmoid and softpick above softmax, dnas equal to it; with BOS no difference"
     source = "attention sinks (arXiv 2410.10781); softmax is not enough (arXiv 2603.11487)"
 
@@ -51,6 +52,3 @@ class Trigger(Probe):
         """1 - squared error / variance of the answers: its mean over examples is R2."""
         size = batch.values.shape[-2] - self.bos
         return 1 - (outputs - batch.targets).square().flatten(2).sum(-1) / (SHARE * WIDTH / size)
-
-    def ceiling(self, batch: Batch) -> Tensor:
-        return torch.ones(len(batch.targets))

@@ -24,10 +24,9 @@ def with_fixed_shares(attention: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises ConfigError for a folder that is not a run's, or whose run did not learn such shares.
     """
-    if not isinstance(attention["options"], dict):  # which is reported by the check of the tables
+    if not isinstance(options := attention.get("options", {}), dict):  # which is reported by the check of the tables
         return dict(attention)
-    options = dict(attention["options"])
-    for name, given in attention["options"].items():
+    for name, given in (options := dict(options)).items():
         folder = given.get("fixed") if name in MIXTURES and isinstance(given, dict) else None
         if isinstance(folder, str):
             try:

@@ -7,9 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from attnorm.errors import CheckpointError, Problem, RunError, is_in
-from attnorm.parts import TARGET, class_of
-from attnorm.run.checkpoint import RECORD, checkpoints_of, naming_the_reason, read_checkpoint, read_resumable
-from attnorm.run.folder import CONFIG, RunState
+from attnorm.parts import TARGET, Problems, class_of
+from attnorm.run.checkpoint import (
+    RECORD,
+    best_checkpoints,
+    checkpoints_of,
+    naming_the_reason,
+    read_checkpoint,
+    read_resumable,
+)
+from attnorm.run.folder import CONFIG, RunState, opened
 from attnorm.run.key import run_key, with_first_names
 from attnorm.run.run import Run
 from attnorm.spec.settings import ResolvedConfig, leaves
@@ -46,6 +53,26 @@ def deciding(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 CONTENT = {"settings": dict, "data": dict, "tokenizer": str, "updates": int}  # of a record
+
+
+def check_resume(config: ResolvedConfig, checkpoint: Path, problems: Problems) -> list[str]:
+    """What keeps a run from continuing from a checkpoint: no such file, a damaged one, or one of another run.
+
+    The best checkpoints beside it are checked in the same way, because a new run copies them.
+    """
+    if not problems.is_valid("ckpt_path", "model._target_", "attention", "task"):
+        return []
+    if not checkpoint.is_file():
+        return [Problem("ckpt_path", "no such file", checkpoint)]
+    try:
+        if (run := Run.of_checkpoint(checkpoint)).exists:
+            opened(run.folder)
+        changed = changed_settings(config.settings, checkpoint)
+        for path in () if changed or config.continues else best_checkpoints(checkpoint.parent):
+            changed += changed_settings(config.settings, path)
+        return changed
+    except RunError as error:
+        return [Problem.about("ckpt_path", f"ckpt_path={error}")]
 
 
 def changed_settings(now: Mapping[str, Any], checkpoint: Path) -> list[str]:

@@ -74,7 +74,8 @@ def read(
             values[key] = unquoted(text)
             typed.add(key)
             continue
-        is_several = has_several(key, text)
+        override = parsed(f"key={text}")
+        is_several = override is not None and override.is_sweep_override() and not is_misread(override, key, text)
         key, value, _ = Setting(key, text) if is_several else settings_of([argument])[0]
         group, _, name = key.partition(".")
         if is_several and (key in own or group in own or groups):
@@ -116,12 +117,6 @@ def read(
     if problems:
         raise ConfigError(problems)
     return command
-
-
-def has_several(key: str, text: str) -> bool:
-    """Whether a text stands for several values, as in a sweep."""
-    override = parsed(f"key={text}")
-    return override is not None and override.is_sweep_override() and not is_misread(override, key, text)
 
 
 def is_text(annotation: Any) -> bool:

@@ -109,14 +109,12 @@ def composed(
     Raises ConfigError, and the exceptions of Hydra and OmegaConf for what cannot be composed.
     """
     files, keys = list[str](), list[Setting]()
+    arguments = normalizers_as_defaults(arguments)
     for argument, setting in zip(arguments, settings_of(arguments), strict=True):
         key, value, removes = setting
         group, (name, _, text) = key.partition("@")[0], argument.partition("=")
         is_group = any((folder / group).is_dir() for folder in folders)
-        if name == "attention" and (normalizers := normalizers_typed(text)):
-            files.append("attention=softmax")
-            keys.append(Setting("attention._default_", value_of(name, normalizers)))
-        elif "/" in group or key == "hydra.searchpath" or (is_group and removes):
+        if "/" in group or key == "hydra.searchpath" or (is_group and removes):
             files.append(argument)
         elif is_group and isinstance(value, str) and value:
             files.append(argument if parsed(argument) else f"{name}={quoted(text)}")
@@ -184,11 +182,16 @@ def remove(cfg: DictConfig, key: str) -> None:
         del node[entry]
 
 
-def normalizers_typed(text: str) -> str:
-    """The value of `attention=` if it is a normalizer or a list of them, and not the name of a file; "" otherwise."""
-    text = text.replace("\\:", ":")  # as Hydra writes the values of a sweep
-    text = text[1:-1] if text[:1] + text[-1:] in ("''", '""') else text
-    return text if text.startswith("[") or PATH.fullmatch(text) else ""
+def normalizers_as_defaults(arguments: Sequence[str]) -> list[str]:
+    """The arguments, where `attention=` with a normalizer or a list of them sets the default of a file."""
+    spelled = []
+    for argument in arguments:
+        name, _, text = argument.partition("=")
+        text = text.replace("\\:", ":")  # as Hydra writes the values of a sweep
+        text = text[1:-1] if text[:1] + text[-1:] in ("''", '""') else text
+        is_file = name != "attention" or not (text.startswith("[") or PATH.fullmatch(text))
+        spelled += [argument] if is_file else ["attention=softmax", f"attention._default_={text}"]
+    return spelled
 
 
 @contextmanager

@@ -17,8 +17,6 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-import torch
-
 from attnorm.errors import Problem
 from attnorm.imports import nearest, parameters
 from attnorm.parts import TARGET, Part, Problems, options_of
@@ -27,7 +25,16 @@ from attnorm.run.folder import is_name
 from attnorm.schema import call, read_options
 from attnorm.spec.settings import TrainerConfig
 
-GROUPS_OF_LIGHTNING = ("trainer", "callbacks", "logger")
+CHECKED = {  # groups whose classes are tried, and the keys of them that are checked completely before that
+    "trainer": (
+        *("max_steps", "max_epochs", "min_steps", "min_epochs", "accumulate_grad_batches", "gradient_clip_val"),
+        *("val_check_interval", "limit_train_batches", "limit_val_batches", "log_every_n_steps"),
+        *("num_sanity_val_steps", "detect_anomaly", "deterministic", "inference_mode"),
+    ),
+    "callbacks": (),
+    "logger": (),
+    "optimizer": ("lr", "weight_decay", "hybrid_lr_factor"),
+}
 OWN_KEYS = {  # what a run decides itself, and what to use instead
     "logger": "use the group logger, such as logger=wandb",
     "callbacks": "use the group callbacks, such as callbacks.mine._target_=my_module.MyCallback",
@@ -96,15 +103,28 @@ def read_trainer(settings: Mapping[str, Any], problems: Problems) -> TrainerConf
     return trainer
 
 
+def differs(group: str, settings: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
+    """Whether the classes of a group have to be tried, because its settings differ from others that are right."""
+    differing = {key for key in {**settings, **right} if settings.get(key) != right.get(key)} - {*CHECKED[group]}
+    return bool(differing - {"accelerator"}) or settings.get("accelerator") not in (None, "auto", "cpu", "gpu", "cuda")
+
+
 def problems_of_machine(trainer: TrainerConfig) -> Iterator[Problem]:
     """A GPU that is not there, and far more processes on the CPU than this machine has cores."""
     accelerator, devices, cores = trainer.accelerator or "auto", str(trainer.devices), os.cpu_count() or 1
-    on_cpu = accelerator == "cpu" or (accelerator == "auto" and not torch.cuda.is_available())
-    if accelerator in ("gpu", "cuda") and not torch.cuda.is_available():
+    has_many = devices.isdecimal() and int(devices) > PER_CORE * cores
+    if accelerator in ("gpu", "cuda") and not sees_gpu():
         yield Problem("trainer.accelerator", "torch sees no GPU here; use trainer=auto or trainer=cpu", accelerator)
-    elif on_cpu and devices.isdecimal() and int(devices) > PER_CORE * cores:
+    elif has_many and (accelerator == "cpu" or (accelerator == "auto" and not sees_gpu())):
         message = f"allowed: 1 to {PER_CORE * cores} on the CPU of this machine, which has {cores} cores"
         yield Problem("trainer.devices", message, trainer.devices)
+
+
+def sees_gpu() -> bool:
+    """Whether PyTorch, which is imported for this, sees a GPU."""
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def problems_of_intervals(trainer: TrainerConfig) -> Iterator[Problem]:
@@ -135,7 +155,12 @@ def refused_by_lightning(trainer: TrainerConfig) -> list[Problem]:
     """What Lightning says of the values, about the first key that it mentions."""
     from lightning_fabric.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 
-    if not is_duration(trainer.max_time):
+    try:
+        timer = lightning().callbacks.Timer(trainer.max_time)
+        is_duration = trainer.max_time is None or (timer.time_remaining() or 0) > 0
+    except Exception:  # Lightning raises errors of many kinds for an invalid duration
+        is_duration = False
+    if not is_duration:
         return [Problem("trainer.max_time", "allowed: durations DD:HH:MM:SS above 0 or null", trainer.max_time)]
     # null and -1 mean that a key is not set; deterministic acts on the whole process
     given = {key: it for key, it in trainer.arguments.items() if it is not None and key != "deterministic"}
@@ -158,14 +183,6 @@ def strategy_of(trainer: TrainerConfig) -> Any:
     """The value of `trainer.strategy` for Lightning: the name of a strategy, or an instance of the class that
     `trainer.strategy._target_` names."""
     return trainer.strategy.build() if isinstance(trainer.strategy, Part) else trainer.strategy or "auto"
-
-
-def is_duration(value: Any) -> bool:
-    """Whether Lightning accepts a value of trainer.max_time, and it is above 0."""
-    try:
-        return value is None or (lightning().callbacks.Timer(value).time_remaining() or 0) > 0
-    except Exception:  # Lightning raises errors of many kinds for an invalid duration
-        return False
 
 
 def check_update_size(data: Mapping[str, Any], trainer: TrainerConfig) -> Iterator[Problem]:

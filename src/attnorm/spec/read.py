@@ -3,50 +3,59 @@
 Each part reads its own keys: a key is valid if and only if the part that is configured takes it. No data is read.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from torch import nn
 
 from attnorm.attention.sites import Sites
-from attnorm.attention.tables import TABLES
 from attnorm.attention.testing.before_training import problems_before_training
-from attnorm.choices import files_with
-from attnorm.errors import ConfigError, Problem, RunError, UnknownOption, key_of
-from attnorm.imports import SYNONYMS, did_you_mean, nearest
+from attnorm.errors import ConfigError, Problem
+from attnorm.imports import did_you_mean, nearest
 from attnorm.optim import read_optimization
 from attnorm.parts import TARGET, Part, Problems, names_of, options_of
-from attnorm.run.checkpoint import best_checkpoints
 from attnorm.run.fixed_shares import with_fixed_shares
-from attnorm.run.folder import opened
-from attnorm.run.resume import changed_settings
-from attnorm.run.run import Run
+from attnorm.run.resume import check_resume
 from attnorm.run.warm_start import resolve_init
+from attnorm.schema import defaults_of, read_options
 from attnorm.spec.compose import values_typed
-from attnorm.spec.lightning import GROUPS_OF_LIGHTNING, check_trainer, check_update_size, read_entries, read_trainer
-from attnorm.spec.read_parts import fitting_files, read_attention, read_model, read_paths, read_source, read_tokenizer
+from attnorm.spec.lightning import CHECKED, check_trainer, check_update_size, differs, read_entries, read_trainer
+from attnorm.spec.read_parts import (
+    GROUPS,
+    _without,
+    defaults_of_others,
+    fitting_files,
+    keys_named,
+    optional,
+    read_paths,
+    read_source,
+    read_tokenizer,
+    with_defaults,
+    with_owners,
+)
 from attnorm.spec.settings import (
     CleaningConfig,
     DataConfig,
     ResolvedConfig,
     RunConfig,
     RunSettings,
+    StartConfig,
     TaskConfig,
     TrainerConfig,
-    leaves,
 )
 from attnorm.tasks.task import Task
 
-GROUPS = (  # of keys that every run has
-    *("task", "model", "attention", "data", "tokenizer", "optimizer", "scheduler"),
-    *("trainer", "run", "callbacks", "logger", "paths"),
-)
+MODEL_FACTS = ("attention", "seed", "vocab_size", "pad_id")  # what a task tells a model; a task may add others
 
 
 def resolve(
-    settings: Mapping[str, Any], overrides: Sequence[str] = (), checkpoint: Path | None = None
+    settings: Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    checkpoint: Path | None = None,
+    right: Mapping[str, Any] | None = None,
 ) -> ResolvedConfig:
     """The configuration of a run that trains. Raises ConfigError with every problem of the settings.
 
@@ -55,7 +64,8 @@ def resolve(
     optimizer says of its values.
 
     settings: the composed values. overrides: those of the command line, "key=value". checkpoint: the one in the folder
-    `resume` from which the run continues.
+    `resume` from which the run continues. right: settings without a problem, if the run is only checked: it then has no
+    callbacks and no loggers, and what is known to be right as it equals these settings is not tried.
     """
     problems, typed, composed = Problems(), values_typed(overrides), settings
     settings, task = completed(with_defaults(settings), problems)
@@ -66,24 +76,24 @@ def resolve(
     run = problems.typed("run", RunSettings, settings["run"])
     trainer = read_trainer(settings["trainer"], problems)
     groups = {key.split(".")[0] for key in typed}
-    build = not problems or not groups.isdisjoint(("optimizer", "scheduler"))
+    tried = {group for group in CHECKED if right is None or differs(group, settings[group], right[group])}
+    build = "optimizer" in tried and (not problems or not groups.isdisjoint(("optimizer", "scheduler")))
     optimization = read_optimization(settings["optimizer"], settings["scheduler"], problems, build)
     if problems.is_valid("trainer", "data"):
         problems += check_update_size(settings["data"], trainer)
     if config is not None and checkpoint is not None:
         problems += check_resume(config, checkpoint, problems)
-    callbacks: dict[str, Part] = {}
-    loggers: dict[str, Part] = {}
-    if not problems or any(problems.is_valid(group) for group in groups.intersection(GROUPS_OF_LIGHTNING)):
-        callbacks = read_entries("callbacks", settings["callbacks"], problems)
-        loggers = read_entries("logger", settings["logger"], problems)
+    tried -= {"optimizer"}
+    parts: dict[str, dict[str, Part]] = {"callbacks": {}, "logger": {}}
+    if tried and (not problems or any(problems.is_valid(group) for group in groups & tried)):
+        parts = {group: read_entries(group, settings[group], problems) for group in parts}
         trainer = check_trainer(trainer, problems)
     if problems and (foreign := defaults_of_others(problems, typed)):
         return resolve(_without(composed, foreign), overrides, checkpoint)
     if problems or config is None:
         raise ConfigError([with_owners(problem, settings) for problem in problems])
     config = replace(config, run=run, trainer=trainer, optimization=optimization, checkpoint=checkpoint)
-    return replace(config, callbacks=callbacks, loggers=loggers)
+    return replace(config, callbacks=parts["callbacks"], loggers=parts["logger"])
 
 
 def resolve_recorded(settings: Mapping[str, Any], splits: Sequence[str] = ()) -> ResolvedConfig:
@@ -100,22 +110,6 @@ def resolve_recorded(settings: Mapping[str, Any], splits: Sequence[str] = ()) ->
     if problems or config is None:
         raise ConfigError(problems)
     return config
-
-
-def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with the defaults of the keys that attnorm reads itself. Groups that are missing become empty."""
-    full = {"resume": None, "ckpt_path": None, **settings}
-    for group in GROUPS:
-        full[group] = full.get(group) or {}
-    full["data"] = optional(DataConfig) | full["data"]
-    full["run"] = optional(RunSettings) | full["run"]
-    full["attention"] = {table: {} for table in TABLES} | full["attention"]
-    return full
-
-
-def optional(cls: type) -> dict[str, Any]:
-    """The fields of a dataclass that need not be given, with their defaults."""
-    return {field.name: field.default for field in fields(cls) if field.default is not MISSING}
 
 
 def completed(settings: dict[str, Any], problems: Problems) -> tuple[dict[str, Any], type[Task] | None]:
@@ -191,6 +185,62 @@ def run_label(model: Mapping[str, Any], tables: Sites) -> str:
     return "_".join(parts + ([tables.label] if tables else []))
 
 
+# ------------------------------------------------------------------------------------------ the model and its attention
+
+
+def read_model(settings: Mapping[str, Any], problems: Problems) -> tuple[Any, StartConfig, Any] | None:
+    """The class of the model, the keys of `model` that attnorm reads, and the options of the class: an instance of its
+    `Config`, or else a namespace with the defaults filled in. None, with a problem, if there is no such model."""
+    cls = problems.class_of("model", settings, nn.Module)
+    if cls is None:
+        return None
+    if not hasattr(cls, "interface"):
+        message = "must be a model with an `interface` and attention `sites`, see attnorm.models"
+        problems.append(Problem(f"model.{TARGET}", message, settings[TARGET]))
+        return None
+    start, options = problems.shared("model", StartConfig, settings), options_of(settings, names_of(StartConfig))
+    if hasattr(cls, "Config"):
+        return cls, start, problems.typed("model", cls.Config, options, owner=cls)
+    values, wrong = read_options("model", cls, options, MODEL_FACTS)
+    problems += wrong
+    free = {name: value for name, value in defaults_of(cls).items() if name not in MODEL_FACTS}
+    return cls, start, SimpleNamespace(**{**free, **values})
+
+
+def read_attention(
+    attention: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    model: Any,
+    typed: Collection[str] | None,
+    task: type[Task] | None = None,
+) -> Sites:
+    """The sites of a model with these settings, as the attention tables set them. typed: as in `Sites`.
+
+    A model may say how many layers and heads each site has, by optional methods `site_layers` and `site_heads`; without
+    the latter it is `n_heads`. It declares its sites of self-attention in `self_sites`, or returns them from
+    `self_sites_of`, and those with token embeddings in `token_sites`.
+    """
+    options = {**defaults_of(getattr(model, "Config", model)), **settings}
+    sites = model.sites_of(options) if hasattr(model, "sites_of") else model.sites
+    of_self = model.self_sites_of(options) if hasattr(model, "self_sites_of") else getattr(model, "self_sites", ())
+
+    def remedy(facts: Collection[str]) -> str:
+        fitting = fitting_files("task", Task, lambda other: {*facts} <= {*other.provides(model)})
+        return f"; use {' or '.join(fitting)}" if fitting else ""
+
+    return Sites(
+        attention,
+        sites,
+        model.site_layers(options) if hasattr(model, "site_layers") else {},
+        typed,
+        model.site_heads(options) if hasattr(model, "site_heads") else dict.fromkeys(sites, options.get("n_heads")),
+        self_sites=[site for site in of_self if site in sites],
+        token_sites=getattr(model, "token_sites", ()),
+        facts=None if task is None else task.provides(model),
+        remedy=remedy,
+    )
+
+
 # ------------------------------------------------------------------------------ settings that are valid alone only
 
 
@@ -221,26 +271,6 @@ def ineffective(config: ResolvedConfig, typed: Mapping[str, Any]) -> Iterator[Pr
             yield Problem(key, f"ignored: {by} it at {now}", value)
 
 
-def check_resume(config: ResolvedConfig, checkpoint: Path, problems: Problems) -> list[str]:
-    """What keeps a run from continuing from a checkpoint: no such file, a damaged one, or one of another run.
-
-    The best checkpoints beside it are checked in the same way, because a new run copies them.
-    """
-    if not problems.is_valid("ckpt_path", "model._target_", "attention", "task"):
-        return []
-    if not checkpoint.is_file():
-        return [Problem("ckpt_path", "no such file", checkpoint)]
-    try:
-        if (run := Run.of_checkpoint(checkpoint)).exists:
-            opened(run.folder)
-        changed = changed_settings(config.settings, checkpoint)
-        for path in () if changed or config.continues else best_checkpoints(checkpoint.parent):
-            changed += changed_settings(config.settings, path)
-        return changed
-    except RunError as error:
-        return [Problem.about("ckpt_path", f"ckpt_path={error}")]
-
-
 # ------------------------------------------------------------------------------------ keys that no part of a run reads
 
 
@@ -252,43 +282,3 @@ def unknown_keys(settings: Mapping[str, Any], task: type[Task] | None) -> Iterat
             same = keys_named(key, settings)
             meant = did_you_mean(same) if same else nearest(key, (*names, *groups), cutoff=0.7)
             yield Problem(key, f"nothing reads this key.{meant}")
-
-
-def defaults_of_others(problems: Iterable[str], typed: Collection[str]) -> set[str]:
-    """The unknown options that nobody typed, in groups whose class was typed: defaults of the class that it replaces.
-
-    typed: the keys that were typed.
-    """
-    replaced = {key.removesuffix(TARGET) for key in typed if key.endswith(f".{TARGET}")}
-    unknown = {key_of(problem) for problem in problems if isinstance(problem, UnknownOption)}
-    return {key for key in unknown - {*typed} if key.rpartition(".")[0] + "." in replaced}
-
-
-def _without(settings: Mapping[str, Any], keys: Collection[str], group: str = "") -> dict[str, Any]:
-    """The settings without some keys, such as "optimizer.betas"."""
-    return {
-        name: _without(value, keys, f"{group}{name}.") if isinstance(value, Mapping) else value
-        for name, value in settings.items()
-        if f"{group}{name}" not in keys
-    }
-
-
-def with_owners(problem: str, settings: Mapping[str, Any]) -> str:
-    """A problem with a suggestion, if it is about an unknown option: the files of its group that have this option, or
-    else the key with this meaning."""
-    key = key_of(problem)
-    if not isinstance(problem, UnknownOption):
-        return problem
-    if owners := files_with(key):
-        return Problem.about(key, f"{problem} {key} is a key of {', '.join(owners)}.")
-    if "Did you mean" in problem:
-        return problem
-    return Problem.about(key, f"{problem}{did_you_mean(keys_named(key, settings))}")
-
-
-def keys_named(key: str, settings: Mapping[str, Any]) -> list[str]:
-    """Other keys with the same last part, or with its name in attnorm: ["optimizer.lr"] for "lr" or "learning_rate"."""
-    last = key.rpartition(".")[2]
-    name, equals, value = SYNONYMS.get(last, last).partition("=")
-    same = (other for other, _ in leaves(settings) if other.endswith((f".{last}", f".{name}")) and other != key)
-    return [f"{other}{equals}{value}" for other in same]

@@ -1,23 +1,64 @@
-"""Reading the groups paths, model, attention, data and tokenizer: their classes, options and problems."""
+"""Reading the groups that need no PyTorch, whose import takes seconds; and what is said of an unknown option."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import MISSING, fields
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
-from attnorm.attention.sites import Sites
-from attnorm.choices import choices
+from attnorm.choices import choices, files_with
 from attnorm.data.sources.base import Source
 from attnorm.data.tokenizers.base import Tokenizer
-from attnorm.errors import ConfigError, Problem
+from attnorm.errors import ConfigError, Problem, UnknownOption, key_of
+from attnorm.imports import SYNONYMS, did_you_mean
 from attnorm.parts import TARGET, Part, Problems, names_of, options_of
-from attnorm.schema import defaults_of, read_options
-from attnorm.spec.settings import CleaningConfig, DataConfig, PathsConfig, StartConfig
-from attnorm.tasks.task import Task
+from attnorm.schema import read_options
+from attnorm.spec.compose import values_typed
+from attnorm.spec.lightning import read_trainer
+from attnorm.spec.settings import CleaningConfig, DataConfig, PathsConfig, RunConfig, RunSettings, leaves
 
-MODEL_FACTS = ("attention", "seed", "vocab_size", "pad_id")  # what a task tells a model; a task may add others
+if TYPE_CHECKING:
+    from attnorm.tasks.task import Task
+
+GROUPS = (  # of keys that every run has
+    *("task", "model", "attention", "data", "tokenizer", "optimizer", "scheduler"),
+    *("trainer", "run", "callbacks", "logger", "paths"),
+)
+EARLY = ("data", "tokenizer", "trainer", "run", "paths")  # groups that are read here
+
+
+def check_early(settings: Mapping[str, Any], overrides: Sequence[str]) -> None:
+    """Raises ConfigError for the problems of the groups EARLY. If keys of other groups were typed, it does nothing, so
+    that `spec.read.resolve` reports the problems of all groups together."""
+    typed, elsewhere = values_typed(overrides), {*names_of(RunConfig), *GROUPS} - {"attention"}
+    if any(key not in elsewhere and key.partition(".")[0] not in EARLY for key in typed):
+        return
+    problems, full = Problems(), with_defaults(settings)
+    problems.shared("", RunConfig, full)
+    read_paths(full["paths"], problems)
+    read_source(full["data"], None, (), problems)
+    for cls in (DataConfig, CleaningConfig):
+        problems.shared("data", cls, full["data"])
+    if not full["model"].get("init"):  # which may bring another tokenizer
+        read_tokenizer(full["tokenizer"], True, problems)
+    problems.typed("run", RunSettings, full["run"])
+    read_trainer(full["trainer"], problems)
+    if problems and not defaults_of_others(problems, typed):
+        raise ConfigError([with_owners(problem, full) for problem in problems])
+
+
+def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with the defaults of the keys that attnorm reads itself. Groups that are missing become empty."""
+    full = {"resume": None, "ckpt_path": None, **settings}
+    for group in GROUPS:
+        full[group] = full.get(group) or {}
+    full["data"] = optional(DataConfig) | full["data"]
+    full["run"] = optional(RunSettings) | full["run"]
+    return full
+
+
+def optional(cls: type) -> dict[str, Any]:
+    """The fields of a dataclass that need not be given, with their defaults."""
+    return {field.name: field.default for field in fields(cls) if field.default is not MISSING}
 
 
 def read_paths(settings: Mapping[str, Any], problems: Problems) -> PathsConfig:
@@ -32,61 +73,8 @@ def read_paths(settings: Mapping[str, Any], problems: Problems) -> PathsConfig:
     return paths
 
 
-def read_model(settings: Mapping[str, Any], problems: Problems) -> tuple[Any, StartConfig, Any] | None:
-    """The class of the model, the keys of `model` that attnorm reads, and the options of the class: an instance of its
-    `Config`, or else a namespace with the defaults filled in. None, with a problem, if there is no such model."""
-    cls = problems.class_of("model", settings, nn.Module)
-    if cls is None:
-        return None
-    if not hasattr(cls, "interface"):
-        message = "must be a model with an `interface` and attention `sites`, see attnorm.models"
-        problems.append(Problem(f"model.{TARGET}", message, settings[TARGET]))
-        return None
-    start, options = problems.shared("model", StartConfig, settings), options_of(settings, names_of(StartConfig))
-    if hasattr(cls, "Config"):
-        return cls, start, problems.typed("model", cls.Config, options, owner=cls)
-    values, wrong = read_options("model", cls, options, MODEL_FACTS)
-    problems += wrong
-    free = {name: value for name, value in defaults_of(cls).items() if name not in MODEL_FACTS}
-    return cls, start, SimpleNamespace(**{**free, **values})
-
-
-def read_attention(
-    attention: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    model: Any,
-    typed: Collection[str] | None,
-    task: type[Task] | None = None,
-) -> Sites:
-    """The sites of a model with these settings, as the attention tables set them. typed: as in `Sites`.
-
-    A model may say how many layers and heads each site has, by optional methods `site_layers` and `site_heads`; without
-    the latter it is `n_heads`. It declares its sites of self-attention in `self_sites`, or returns them from
-    `self_sites_of`, and those with token embeddings in `token_sites`.
-    """
-    options = {**defaults_of(getattr(model, "Config", model)), **settings}
-    sites = model.sites_of(options) if hasattr(model, "sites_of") else model.sites
-    of_self = model.self_sites_of(options) if hasattr(model, "self_sites_of") else getattr(model, "self_sites", ())
-
-    def remedy(facts: Collection[str]) -> str:
-        fitting = fitting_files("task", Task, lambda other: {*facts} <= {*other.provides(model)})
-        return f"; use {' or '.join(fitting)}" if fitting else ""
-
-    return Sites(
-        attention,
-        sites,
-        model.site_layers(options) if hasattr(model, "site_layers") else {},
-        typed,
-        model.site_heads(options) if hasattr(model, "site_heads") else dict.fromkeys(sites, options.get("n_heads")),
-        self_sites=[site for site in of_self if site in sites],
-        token_sites=getattr(model, "token_sites", ()),
-        facts=None if task is None else task.provides(model),
-        remedy=remedy,
-    )
-
-
 def read_source(
-    settings: Mapping[str, Any], task: type[Task] | None, splits: Sequence[str], problems: Problems
+    settings: Mapping[str, Any], task: "type[Task] | None", splits: Sequence[str], problems: Problems
 ) -> Part | None:
     """The source of the group `data`. Missing files, and rows that the task cannot use, are problems."""
     if settings.get("prefetch_factor") is not None and settings.get("num_workers") == 0:
@@ -134,3 +122,43 @@ def fitting_files(group: str, base: type, fits: Callable[[Any], bool]) -> list[s
     """The files of a group whose class fits, as they are typed, such as ["data=newswire"]."""
     classes = {name: Problems().class_of(group, settings, base) for name, settings in choices(group).items()}
     return [f"{group}={name}" for name, cls in classes.items() if cls and fits(cls)]
+
+
+def defaults_of_others(problems: Iterable[str], typed: Collection[str]) -> set[str]:
+    """The unknown options that nobody typed, in groups whose class was typed: defaults of the class that it replaces.
+
+    typed: the keys that were typed.
+    """
+    replaced = {key.removesuffix(TARGET) for key in typed if key.endswith(f".{TARGET}")}
+    unknown = {key_of(problem) for problem in problems if isinstance(problem, UnknownOption)}
+    return {key for key in unknown - {*typed} if key.rpartition(".")[0] + "." in replaced}
+
+
+def _without(settings: Mapping[str, Any], keys: Collection[str], group: str = "") -> dict[str, Any]:
+    """The settings without some keys, such as "optimizer.betas"."""
+    return {
+        name: _without(value, keys, f"{group}{name}.") if isinstance(value, Mapping) else value
+        for name, value in settings.items()
+        if f"{group}{name}" not in keys
+    }
+
+
+def with_owners(problem: str, settings: Mapping[str, Any]) -> str:
+    """A problem with a suggestion, if it is about an unknown option: the files of its group that have this option, or
+    else the key with this meaning."""
+    key = key_of(problem)
+    if not isinstance(problem, UnknownOption):
+        return problem
+    if owners := files_with(key):
+        return Problem.about(key, f"{problem} {key} is a key of {', '.join(owners)}.")
+    if "Did you mean" in problem:
+        return problem
+    return Problem.about(key, f"{problem}{did_you_mean(keys_named(key, settings))}")
+
+
+def keys_named(key: str, settings: Mapping[str, Any]) -> list[str]:
+    """Other keys with the same last part, or with its name in attnorm: ["optimizer.lr"] for "lr" or "learning_rate"."""
+    last = key.rpartition(".")[2]
+    name, equals, value = SYNONYMS.get(last, last).partition("=")
+    same = (other for other, _ in leaves(settings) if other.endswith((f".{last}", f".{name}")) and other != key)
+    return [f"{other}{equals}{value}" for other in same]

@@ -16,7 +16,7 @@ from attnorm.run.folder import EVENTS
 from attnorm.run.run import Run
 from attnorm.run.trust import check_names, own_cache
 from attnorm.spec.command import cannot_be_set
-from attnorm.spec.compose import Setting, compose_files, escaped, settings_of
+from attnorm.spec.compose import Setting, compose_files, escaped, remove, settings_of
 from attnorm.spec.settings import CleaningConfig, DataConfig, leaves
 
 log = logging.getLogger(__name__)
@@ -90,18 +90,16 @@ def recorded_settings(folder: Path, arguments: list[str], *, is_first: bool = Tr
     return {**settings, "paths": paths, "resume": str(folder)}, changes
 
 
-def _apply(setting: Setting, cfg: Any) -> Iterator[Problem]:
+def _apply(setting: Setting, cfg: Any) -> Iterator[str]:
     """Changes the settings of a run that continues, and yields a problem if that is not possible."""
     key, value, removes = setting
     if key == "ckpt_path" or key.startswith("hydra."):
         yield Problem(key, "cannot be set when a run continues in its folder", value)
     elif removes:
-        group, _, name = key.rpartition(".")
-        entries = OmegaConf.select(cfg, group) if group else {}
-        if isinstance(entries, Mapping) and name in entries:
-            OmegaConf.update(cfg, group, {it: inner for it, inner in entries.items() if it != name}, merge=False)
-        else:
-            yield Problem.about(key, f"~{key}: the run being resumed has no such entry to remove")
+        try:
+            remove(cfg, key)
+        except ConfigError as error:
+            yield from error.problems
     elif key in RESUMABLE:
         chosen, kept = group_of_file(key, str(value)), _plain(cfg).get(key) or {}
         if key == "trainer":

@@ -151,9 +151,15 @@ def check_job(
     try:
         with explained():
             settings = plain_settings(composed(overrides, folders, of_files))
-        return facts(resolve(settings, as_typed(overrides)))
+        return facts(resolve(settings, as_typed(overrides), right=defaults()))
     except ConfigError as error:
         return Checked([(key_of(problem), str(problem)) for problem in error.problems])
+
+
+@cache
+def defaults() -> dict[str, Any]:
+    """The settings of `attnorm train` without arguments."""
+    return plain_settings(compose_files((), (CONF,)))
 
 
 def facts(config: ResolvedConfig) -> Checked:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 
+from attnorm.choices import split_options
 from attnorm.errors import ConfigError, Problem
 from attnorm.imports import nearest
 from attnorm.parts import names_of
 from attnorm.schema import Count, Text, WholeNumber
 from attnorm.spec.command import Command, read
 from attnorm.spec.compose import hydra_started
-from attnorm.spec.options import split_options
 from attnorm.spec.settings import RunConfig
 from attnorm.sweeps.jobs import as_typed, choices, expand, label_of, override_key, parse, readable
 from attnorm.sweeps.tuning import Tuning

@@ -48,6 +48,9 @@ class Plan(Protocol):
     def is_done(self, job: Job, state: JobState) -> bool:
         """Whether a job in this state need not run again, also when the command of the sweep is repeated."""
 
+    def record(self) -> dict[str, Any]:
+        """What it has decided, for sweep.json."""
+
 
 class Grid:
     """All jobs are known beforehand."""
@@ -67,6 +70,9 @@ class Grid:
 
     def is_done(self, job: Job, state: JobState) -> bool:
         return state in DONE_STATES
+
+    def record(self) -> dict[str, Any]:
+        return {}
 
 
 class Scheduler:

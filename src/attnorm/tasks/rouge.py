@@ -9,6 +9,7 @@ from typing import Literal
 from attnorm.data.readers.text import read_lines
 from attnorm.data.sentences import split_sentences
 from attnorm.errors import DataError
+from attnorm.tasks.bleu import rouge_score
 
 Words = Literal["ascii", "unicode"]
 METRICS = ("rouge1", "rouge2", "rougeL")
@@ -31,11 +32,10 @@ class UnicodeWords:
     """
 
     def __init__(self, stemmer: bool):
-        from rouge_score.tokenizers import DefaultTokenizer
         from tokenizers import Regex
         from tokenizers.pre_tokenizers import Split
 
-        self.ascii = DefaultTokenizer(stemmer)
+        self.ascii = rouge_score().tokenizers.DefaultTokenizer(stemmer)
         self.words = Split(Regex(WORD), "removed", invert=True)
 
     def tokenize(self, text: str) -> list[str]:
@@ -58,12 +58,10 @@ class Rouge:
     """
 
     def __init__(self, stemmer: bool, words: Words = "ascii", lsum: bool = False):
-        from rouge_score.rouge_scorer import RougeScorer
-        from rouge_score.tokenizers import DefaultTokenizer
-
         self.stemmer, self.words, self.metrics = stemmer, words, (*METRICS, *[LSUM] * lsum)
-        self.tokenizer = UnicodeWords(stemmer) if words == "unicode" else DefaultTokenizer(stemmer)
-        self.scorer = RougeScorer(list(self.metrics), tokenizer=self.tokenizer)
+        of_ascii = rouge_score().tokenizers.DefaultTokenizer
+        self.tokenizer = UnicodeWords(stemmer) if words == "unicode" else of_ascii(stemmer)
+        self.scorer = rouge_score().RougeScorer(list(self.metrics), tokenizer=self.tokenizer)
 
     def each(self, headlines: Iterable[str], titles: Iterable[str]) -> dict[str, list[float]]:
         """The F1 of each headline against its title, in percent, by metric."""

@@ -7,10 +7,10 @@ import numpy as np
 from attnorm.analysis.statistics.crossed import paired_difference
 from attnorm.analysis.statistics.tuned import candidates
 from attnorm.probes.arm import NULLS
-from attnorm.probes.experiment import Found
+from attnorm.probes.experiment import CellOutcome
 
 
-def other_rates(found: Found) -> dict[str, list[float]]:
+def other_rates(found: CellOutcome) -> dict[str, list[float]]:
     """The rates of each arm besides the chosen one that may be its best one, at the size at which rates are chosen."""
     arms = [arm for arm in found.tuning if arm not in NULLS]
     rates = sorted({rate for arm in arms for rate in found.tuning[arm]})
@@ -25,7 +25,7 @@ def other_rates(found: Found) -> dict[str, list[float]]:
     }
 
 
-def flipping_rates(found: Found, difference: float, arm: str, baseline: str) -> list[float]:
+def flipping_rates(found: CellOutcome, difference: float, arm: str, baseline: str) -> list[float]:
     """The rates at which the tuning seeds show a difference of the opposite sign, at 5 % for new seeds."""
     if not {arm, baseline} <= found.tuning.keys():
         return []

@@ -16,7 +16,7 @@ from attnorm.analysis.statistics.tuned import DISMISSAL
 from attnorm.analysis.verdict import AT_THESE_RATES, FALSE_CALLS, charged
 from attnorm.probes.arm import NULLS, Arm
 from attnorm.probes.ensemble import TEST
-from attnorm.probes.experiment import Found
+from attnorm.probes.experiment import CellOutcome
 from attnorm.probes.model import generator
 
 LEVEL = 0.95
@@ -79,13 +79,13 @@ class Row:
 class CellResults:
     """The rows of a cell. curves: for each arm, the mean tuning score by rate. left_out: arms without rows, and why."""
 
-    found: Found
+    found: CellOutcome
     rows: list[Row]
     curves: Mapping[str, Mapping[float, float]]
     left_out: Mapping[str, str]
 
 
-def results_of_cell(found: Found, arms: Sequence[Arm], rates: Sequence[float]) -> CellResults:
+def results_of_cell(found: CellOutcome, arms: Sequence[Arm], rates: Sequence[float]) -> CellResults:
     """Compares the arms of a cell with the first one.
 
     The tables of scores are paired by seed and by example. A verdict is "shown" or "not shown" at 5 % after the method
@@ -124,7 +124,7 @@ def results_of_cell(found: Found, arms: Sequence[Arm], rates: Sequence[float]) -
     return CellResults(found, judged(rows, found, arms, rates), curves, {**unfit, **found.failed})
 
 
-def _row_of(found: Found, arm: Arm, size: int, null: float, ceiling: float, difference: Difference | None) -> Row:
+def _row_of(found: CellOutcome, arm: Arm, size: int, null: float, ceiling: float, difference: Difference | None) -> Row:
     """The row of an arm without its verdict."""
     probe, result = found.cell.probe(), found.tests[arm.label]
     of_seeds = result.scores[size].mean(1)
@@ -171,7 +171,7 @@ NOT_FINITE = "scores that are not finite"
 MEASURES = ("entropy", "column_mass_min", "wanted", "mass_on_wanted", "share_wanted")
 
 
-def judged(rows: Sequence[Row], found: Found, arms: Sequence[Arm], rates: Sequence[float]) -> list[Row]:
+def judged(rows: Sequence[Row], found: CellOutcome, arms: Sequence[Arm], rates: Sequence[float]) -> list[Row]:
     """The rows with verdicts, adjusted for the arms that are compared at the same size."""
     labels = {arm.short: arm.label for arm in arms}
     complete = []
@@ -199,7 +199,7 @@ def judged(rows: Sequence[Row], found: Found, arms: Sequence[Arm], rates: Sequen
     return complete
 
 
-def over_rates(row: Row, found: Found, arm: str, baseline: str) -> Row:
+def over_rates(row: Row, found: CellOutcome, arm: str, baseline: str) -> Row:
     """The row with its p-value over all rates of the worse arm. If the difference holds at all of them, the end of the
     interval next to zero is the closest one."""
     worse, better = (baseline, arm) if row.difference > 0 else (arm, baseline)
@@ -225,7 +225,7 @@ def over_rates(row: Row, found: Found, arm: str, baseline: str) -> Row:
     return replace(row, over_rates=max(p_values), low=low, high=high)
 
 
-def further_rates(found: Found, arms: Sequence[Arm]) -> dict[str, list[float]]:
+def further_rates(found: CellOutcome, arms: Sequence[Arm]) -> dict[str, list[float]]:
     """The other rates of each arm on which the verdicts of a cell depend: those that may be the best one of the worse
     arm where a difference would be shown at the chosen rates."""
     labels, others = {arm.short: arm.label for arm in arms}, other_rates(found)
@@ -234,7 +234,7 @@ def further_rates(found: Found, arms: Sequence[Arm]) -> dict[str, list[float]]:
     return {arm: others.get(arm, []) for arm in worse}
 
 
-def ceiling_of(found: Found, size: int) -> float:
+def ceiling_of(found: CellOutcome, size: int) -> float:
     """The mean score of the solver on the test examples; NaN without one."""
     probe = found.cell.probe()
     batch = probe.batch(TEST, size, generator(type(probe).__qualname__, "test", size))
@@ -242,7 +242,7 @@ def ceiling_of(found: Found, size: int) -> float:
     return nan if ceiling is None else float(ceiling.mean())
 
 
-def null_of(found: Found, size: int, chance: float | None) -> float:
+def null_of(found: CellOutcome, size: int, chance: float | None) -> float:
     """The best mean score of the null arms; that of guessing if none was trained."""
     scores = [float(found.tests[null].scores[size].mean()) for null in NULLS if null in found.tests]
     return max(scores, default=nan if chance is None else chance)

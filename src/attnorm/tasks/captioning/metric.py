@@ -31,7 +31,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attnorm.data.captions import plain
-from attnorm.tasks.bleu import Bleu, sacrebleu
+from attnorm.tasks.bleu import Bleu, rouge_score, sacrebleu
 from attnorm.tasks.results import CorpusMetric
 
 
@@ -58,11 +58,9 @@ class CaptionMetric:
     """
 
     def __init__(self, references: Sequence[Sequence[str]]):
-        from rouge_score.rouge_scorer import RougeScorer
-
         self.references = [[plain(text) for text in texts] for texts in references]
         self.cider = CiderD(self.references)
-        self.rouge = RougeScorer(["rougeL"], tokenizer=Words())
+        self.rouge = rouge_score().RougeScorer(["rougeL"], tokenizer=Words())
         self.bleu = sacrebleu().metrics.BLEU(tokenize="none", smooth_method="none")
 
     def each(self, captions: Sequence[str]) -> dict[str, list[float]]:
