@@ -236,9 +236,6 @@ def completing(arguments: Sequence[str]) -> list[Problem]:
     return [] if fits else [Problem.about("-sc", f"{' '.join(arguments)}: {sentence}")]
 
 
-# from Python
-
-
 def train(
     overrides: str | Sequence[str] = (), *, config_dir: str | Path | None = None, **settings: object
 ) -> "LoadedRun":

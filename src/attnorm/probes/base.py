@@ -105,9 +105,6 @@ def rows_at(x: Tensor, index: Tensor) -> Tensor:
     return x.gather(1, index.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
 
 
-# solvers without training, as ceilings
-
-
 def assignment(batch: Batch) -> Tensor:
     """The share of queries, (B,), answered by the one-to-one assignment with the largest sum of q'k - |k|^2 / 2.
 

@@ -112,19 +112,16 @@ def differs(group: str, settings: Mapping[str, Any], right: Mapping[str, Any]) -
 def problems_of_machine(trainer: TrainerConfig) -> Iterator[Problem]:
     """A GPU that is not there, and far more processes on the CPU than this machine has cores."""
     accelerator, devices, cores = trainer.accelerator or "auto", str(trainer.devices), os.cpu_count() or 1
-    has_many = devices.isdecimal() and int(devices) > PER_CORE * cores
-    if accelerator in ("gpu", "cuda") and not sees_gpu():
+    has_many, is_gpu = devices.isdecimal() and int(devices) > PER_CORE * cores, accelerator in ("gpu", "cuda")
+    if not has_many and not is_gpu:
+        return
+    import torch  # which takes seconds
+
+    if is_gpu and not torch.cuda.is_available():
         yield Problem("trainer.accelerator", "torch sees no GPU here; use trainer=auto or trainer=cpu", accelerator)
-    elif has_many and (accelerator == "cpu" or (accelerator == "auto" and not sees_gpu())):
+    elif has_many and (accelerator == "cpu" or (accelerator == "auto" and not torch.cuda.is_available())):
         message = f"allowed: 1 to {PER_CORE * cores} on the CPU of this machine, which has {cores} cores"
         yield Problem("trainer.devices", message, trainer.devices)
-
-
-def sees_gpu() -> bool:
-    """Whether PyTorch, which is imported for this, sees a GPU."""
-    import torch
-
-    return torch.cuda.is_available()
 
 
 def problems_of_intervals(trainer: TrainerConfig) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""The packages sacrebleu and rouge-score; BLEU (Papineni et al., 2002) and chrF (Popovic, 2015), by sacrebleu.
+"""BLEU (Papineni et al., 2002) and chrF (Popovic, 2015), computed by sacrebleu.
 
     BLEU = 100 min(1, exp(1 - r / c)) (p_1 p_2 p_3 p_4)^(1/4)
 
@@ -8,13 +8,9 @@ every sentence are kept, so that runs can be compared on any sentences.
 """
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
-from functools import cache
-from importlib import import_module
-from importlib.util import find_spec, module_from_spec
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import numpy as np
@@ -32,25 +28,6 @@ def sacrebleu() -> Any:
     except ImportError as error:
         raise UserError("BLEU needs the package sacrebleu: pip install sacrebleu") from error
     return sacrebleu
-
-
-@cache
-def rouge_score() -> Any:
-    """The module `rouge_score.rouge_scorer`. It uses the stemmer of nltk, and only that is imported: the file of the
-    package nltk would import pandas and scipy."""
-    if "nltk" not in sys.modules:
-        packages: list[Any] = []
-        with suppress(ImportError, AttributeError):
-            for name in ("nltk", "nltk.stem"):
-                spec: Any = find_spec(name)
-                packages.append(module_from_spec(spec))
-                sys.modules[name] = packages[-1]
-            import_module("rouge_score.rouge_scorer")
-        for name in [name for name in sys.modules if name.partition(".")[0] == "nltk"]:
-            del sys.modules[name]
-        for package in packages:
-            package.__getattr__ = lambda name: getattr(import_module("nltk"), name)  # for what others use of it
-    return import_module("rouge_score.rouge_scorer")
 
 
 class Bleu(CorpusMetric):

@@ -1,15 +1,19 @@
 """ROUGE, computed by the package rouge-score, and the lead-8 baseline."""
 
 import re
+import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from attnorm.data.readers.text import read_lines
 from attnorm.data.sentences import split_sentences
 from attnorm.errors import DataError
-from attnorm.tasks.bleu import rouge_score
 
 Words = Literal["ascii", "unicode"]
 METRICS = ("rouge1", "rouge2", "rougeL")
@@ -23,6 +27,25 @@ _SPACELESS = r"[[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanm
 WORD = rf"{_SPACELESS}[\p{{M}}ー]*|(?:(?!{_SPACELESS})[\p{{L}}\p{{M}}\p{{N}}\u200c\u200d])+"
 _END = re.compile(r"[。！？｡।॥؟۔።]")  # ends of sentences beside those of `split_sentences`
 PARTS = {"": "fmeasure", "_recall": "recall", "_precision": "precision"}  # ending of a metric's name -> attribute
+
+
+@cache
+def rouge_score() -> Any:
+    """The module `rouge_score.rouge_scorer`. It uses the stemmer of nltk, and only that is imported: the file of the
+    package nltk would import pandas and scipy."""
+    if "nltk" not in sys.modules:
+        packages: list[Any] = []
+        with suppress(ImportError, AttributeError):
+            for name in ("nltk", "nltk.stem"):
+                spec: Any = find_spec(name)
+                packages.append(module_from_spec(spec))
+                sys.modules[name] = packages[-1]
+            import_module("rouge_score.rouge_scorer")
+        for name in [name for name in sys.modules if name.partition(".")[0] == "nltk"]:
+            del sys.modules[name]
+        for package in packages:
+            package.__getattr__ = lambda name: getattr(import_module("nltk"), name)  # for what others use of it
+    return import_module("rouge_score.rouge_scorer")
 
 
 class UnicodeWords:

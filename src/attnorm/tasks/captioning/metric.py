@@ -31,8 +31,9 @@ from typing import NamedTuple
 import numpy as np
 
 from attnorm.data.captions import plain
-from attnorm.tasks.bleu import Bleu, rouge_score, sacrebleu
+from attnorm.tasks.bleu import Bleu, sacrebleu
 from attnorm.tasks.results import CorpusMetric
+from attnorm.tasks.rouge import rouge_score
 
 
 class UnsmoothedBleu(Bleu):
