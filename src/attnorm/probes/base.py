@@ -57,7 +57,7 @@ class Probe:
     updates: int = 800
     examples: int = 64
     chance: float | None = 1 / LABELS
-    solver: ClassVar[Callable[[Any], Tensor] | None] = None
+    solver: Callable[[Any], Tensor] | None = None
     prediction: str = ""
     source: str = ""
 
