@@ -23,9 +23,9 @@ from attnorm.tasks.task import task_of
 
 RECORDED = {
     "lines of src": 52_844,
-    "files of src": 424,
-    "functions of src": 3715,
-    "public names that several modules define": 40,
+    "files of src": 417,
+    "functions of src": 3705,
+    "public names that several modules define": 32,
     "lines of tests per line of src": 1.07,
     "functions that an override passes": 158,
     "files that an override passes": 25,

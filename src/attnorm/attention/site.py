@@ -38,6 +38,7 @@ class Site:
 
     key:    the key that sets the normalizers: the name of the site, or `_default_`.
     names:  the normalizers, one for all layers or one per layer. per_layer: whether they were set as a list.
+    value:  one name, or a list with one per layer, as the tables set them.
     priors, scorer: the names of the other parts. chosen: the bank and the options of the layer that are set, by table.
     """
 
@@ -61,15 +62,11 @@ class Site:
             self.names = ["softmax" if other in leaking else other for other in self.names]
             if {*self.names} == {"softmax"}:
                 self.names, self.per_layer = ["softmax"], False
+        self.value = self.names if self.per_layer else self.names[0]
         self.priors: list[str] = tables.get("prior", {}).get(name, [])
         self.scorer: str = tables.get("scorer", {}).get(name, "scaled_dot")
         by_table = {table: tables.get(table, {}).get(name) for table in ("bank", *LAYER_OPTIONS)}
         self.chosen = {table: value for table, value in by_table.items() if value not in (None, False)}
-
-    @property
-    def value(self) -> str | list[str]:
-        """The normalizers as the tables set them: one name, or a list with one per layer."""
-        return self.names if self.per_layer else self.names[0]
 
     def part(self, kind: str, name: str) -> Any:
         """A part as in the smallest model, or the ValueError that says why it cannot be built."""

@@ -25,7 +25,6 @@ from attnorm.attention.tables import (
     table_rules,
     value_rules,
 )
-from attnorm.errors import in_yaml
 from attnorm.imports import find, nearest, short_name
 
 
@@ -148,7 +147,7 @@ class Sites(dict[str, Site]):
         if self.default is None or not self:
             return
         left = {name: site for name, site in self.items() if site.key == DEFAULT}
-        key = f"attention.{DEFAULT}={in_yaml(self.tables[DEFAULT])}"
+        key = f"attention.{DEFAULT}={_as_typed(self.tables[DEFAULT])}"
         typed = self.typed is not None and self.was_typed(f"attention.{DEFAULT}")
         yield not left and typed, key, f"has no effect, because every site of the model is set ({', '.join(self)})"
         default = dict(self.default.normalizers())
@@ -180,7 +179,7 @@ class Sites(dict[str, Site]):
         for name, value in self.tables.items():
             if name in (*TABLES, *self) or not is_normalizer(value) or {*normalizers_of(value)} == {"softmax"}:
                 continue
-            all_set, key = self.keys() <= self.tables.keys(), f"attention.{name}={in_yaml(value)}"
+            all_set, key = self.keys() <= self.tables.keys(), f"attention.{name}={_as_typed(value)}"
             yield name != DEFAULT, key, f"has no effect, because {has_only}"
             yield name == DEFAULT and all_set, key, f"has no effect, because softmax is set for {', '.join(self)}"
 
@@ -239,6 +238,11 @@ def _label_of(names: list[str]) -> str:
     """A short name for the normalizers of a site: 'hnas', or 'hnas*6+softmax*6' for one name per layer."""
     runs = [(name, len([*group])) for name, group in groupby(map(short_name, names))]
     return "+".join(name if count == 1 else f"{name}*{count}" for name, count in runs)
+
+
+def _as_typed(value: str | list[str]) -> str:
+    """The normalizers of a site in the syntax of a command-line argument: 'dnas' or '[dnas,softmax]'."""
+    return value if isinstance(value, str) else f"[{','.join(value)}]"
 
 
 def allowed_at(sites: Collection[str]) -> str:

@@ -69,12 +69,12 @@ def settings_of(arguments: Sequence[str]) -> list[Setting]:
 def values_typed(arguments: Sequence[str]) -> dict[str, Any]:
     """The values that were typed, by key: {"attention.encoder": "dnas"}, also for `attention={encoder: dnas}`."""
     values = {}
-    left = [(key, value) for key, value, removes in settings_of(arguments) if not removes]
+    left = settings_of(arguments)
     while left:
-        key, value = left.pop(0)
+        key, value, removes = left.pop(0)
         if isinstance(value, dict):
-            left[:0] = [(f"{key}.{name}", inner) for name, inner in value.items()]
-        else:
+            left[:0] = [Setting(f"{key}.{name}", inner) for name, inner in value.items()]
+        elif not removes:
             values[key] = value
     return values
 

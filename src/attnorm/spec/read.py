@@ -84,16 +84,17 @@ def resolve(
     if config is not None and checkpoint is not None:
         problems += check_resume(config, checkpoint, problems)
     tried -= {"optimizer"}
-    parts: dict[str, dict[str, Part]] = {"callbacks": {}, "logger": {}}
+    callbacks, loggers = dict[str, Part](), dict[str, Part]()
     if tried and (not problems or any(problems.is_valid(group) for group in groups & tried)):
-        parts = {group: read_entries(group, settings[group], problems) for group in parts}
+        callbacks = read_entries("callbacks", settings["callbacks"], problems)
+        loggers = read_entries("logger", settings["logger"], problems)
         trainer = check_trainer(trainer, problems)
     if problems and (foreign := defaults_of_others(problems, typed)):
         return resolve(_without(composed, foreign), overrides, checkpoint)
     if problems or config is None:
         raise ConfigError([with_owners(problem, settings) for problem in problems])
     config = replace(config, run=run, trainer=trainer, optimization=optimization, checkpoint=checkpoint)
-    return replace(config, callbacks=parts["callbacks"], loggers=parts["logger"])
+    return replace(config, callbacks=callbacks, loggers=loggers)
 
 
 def resolve_recorded(settings: Mapping[str, Any], splits: Sequence[str] = ()) -> ResolvedConfig:
@@ -183,9 +184,6 @@ def run_label(model: Mapping[str, Any], tables: Sites) -> str:
     fusion = model.get("fusion", "attention")
     parts = [] if fusion == "attention" else [fusion]
     return "_".join(parts + ([tables.label] if tables else []))
-
-
-# ------------------------------------------------------------------------------------------ the model and its attention
 
 
 def read_model(settings: Mapping[str, Any], problems: Problems) -> tuple[Any, StartConfig, Any] | None:

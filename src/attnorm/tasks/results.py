@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch import Tensor
-
 from attnorm.errors import DataError
 from attnorm.files import replacing
 from attnorm.wording import counted, listed
@@ -18,6 +16,7 @@ from attnorm.wording import counted, listed
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
+    from torch import Tensor
 
 NAMES = {"f1": "F1", "exact": "exact match"} | {
     f"rouge{kind}{ending}": f"ROUGE-{kind} {part}"
@@ -179,7 +178,7 @@ def hash_of(row: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(row, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]
 
 
-def hash_of_image(*arrays: Tensor) -> str:
+def hash_of_image(*arrays: "Tensor") -> str:
     """The first 16 digits of the SHA-256 of the pixels or features of an image, with their shapes and dtypes."""
     hashed = hashlib.sha256()
     for array in arrays:
