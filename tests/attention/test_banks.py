@@ -126,11 +126,11 @@ def test_a_bank_works_with_every_scorer_and_in_incremental_decoding(scorer):
 
 def sentence(normalizer, vocabulary, through_input=True):
     """One layer over the words 0, 2, 4 of a vocabulary in which words 0 and 1 are twins: embeddings, output, record."""
+    torch.manual_seed(0)
     tokens = nn.Embedding(8, STATES).double()
     with torch.no_grad():
         tokens.weight[1] = tokens.weight[0]
     bank = Vocabulary(STATES).double() if vocabulary else None
-    torch.manual_seed(0)
     module = MultiHeadAttention(STATES, HEADS, build_normalizer(normalizer), build_scorer("scaled_dot"), bank=bank)
     share_vocabulary(module, tokens)
     x = nn.functional.layer_norm(tokens(torch.tensor([[0, 2, 4]])), (STATES,))

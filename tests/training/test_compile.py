@@ -105,7 +105,8 @@ def guarded(model: torch.nn.Module) -> CompiledModel:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attention", ["hnas", "hnas_prefix"])  # which compute softmax and dnas as well
-def test_the_number_of_graphs_does_not_grow_with_the_number_of_shapes(attention):
+def test_the_number_of_graphs_does_not_grow_with_the_number_of_shapes(monkeypatch, attention):
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", compiled.GRAPHS)  # as in a run
     model = build_model(attention, max_source=300, max_target=40, decoder_layers=1)
     callback, generator = guarded(model), torch.Generator().manual_seed(0)
     counts = []
@@ -115,7 +116,8 @@ def test_the_number_of_graphs_does_not_grow_with_the_number_of_shapes(attention)
         with torch.inference_mode(number % 3 == 0):
             model(*(torch.randint(3, 11, (rows, n), generator=generator) for n in (source, target)))
         counts.append(callback.graphs)
-    assert counts[0] < counts[-1] <= 12 and counts[40] == counts[-1] and callback.breaks == 0
+        assert callback.graphs <= 12
+    assert counts[0] < counts[40] == counts[-1] and callback.breaks == 0
 
 
 @pytest.mark.slow
