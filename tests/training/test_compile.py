@@ -105,8 +105,8 @@ def guarded(model: torch.nn.Module) -> CompiledModel:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attention", ["hnas", "hnas_prefix"])  # which compute softmax and dnas as well
-def test_the_number_of_graphs_does_not_grow_with_the_number_of_shapes(monkeypatch, attention):
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", compiled.GRAPHS)  # as in a run
+@torch._dynamo.config.patch(recompile_limit=compiled.GRAPHS)  # as in a run
+def test_the_number_of_graphs_does_not_grow_with_the_number_of_shapes(attention):
     model = build_model(attention, max_source=300, max_target=40, decoder_layers=1)
     callback, generator = guarded(model), torch.Generator().manual_seed(0)
     counts = []
