@@ -18,7 +18,7 @@ from attnorm.attention.linear.flash import FlashOnCPU
 from attnorm.choices import CONF
 from attnorm.cli.doctor import run_doctor, without_paths
 
-TINY = Sizes((8, 16), (torch.float32,), (64, 256), (torch.float32,), batch=1, heads=1, width=8, rounds=2)
+TINY = Sizes((8, 16), (torch.float32,), (64, 512), (torch.float32,), batch=1, heads=1, width=8, rounds=2)
 NAMES = ["SDPA", "softmax", "dnas", "hnas"]
 FIELDS = {"format", "versions", "machine", "problem", "self_checks", "speed", "left_out", "slower"}
 MISSING = f"OSError: cannot open {Path.home()}/libs/kernel.so"
@@ -50,9 +50,9 @@ def test_the_file_has_what_is_promised_and_no_names_or_paths(tmp_path, capsys):
     for it in found["self_checks"]:
         assert it["outcomes"] == {"flash_attention_for_cpu": None, "blockwise": None}
         assert it["kernel"] == "flash_attention_for_cpu"
-    assert [(it["length"], it["attention"]) for it in found["speed"]] == [(n, it) for n in (64, 256) for it in NAMES]
+    assert [(it["length"], it["attention"]) for it in found["speed"]] == [(n, it) for n in (64, 512) for it in NAMES]
     by = {(it["length"], it["attention"]): it["computed_by"] for it in found["speed"]}
-    assert by[64, "dnas"] == "dense" and by[256, "dnas"] == "flash_attention_for_cpu"
+    assert by[64, "dnas"] == "dense" and by[512, "dnas"] == "flash_attention_for_cpu"
     for it in found["speed"]:
         assert it["rounds"] >= 1 and it["milliseconds"] > 0 and it["megabytes"] > 0
         assert it["lowest"] <= it["ratio"] <= it["highest"]
@@ -88,7 +88,7 @@ def test_a_kernel_that_fails_its_self_check_is_reported_with_the_reason(tmp_path
         assert it["kernel"] == "blockwise"
         assert it["outcomes"] == {"broken": "OSError: cannot open <path>", "blockwise": None}
     assert "FAILED / FAILED" in printed and MISSING in printed and "(and 3 more)" in printed
-    assert {it["computed_by"] for it in found["speed"] if it["length"] == 256} >= {"blockwise"}
+    assert {it["computed_by"] for it in found["speed"] if it["length"] == 512} >= {"blockwise"}
     assert str(Path.home()) not in (tmp_path / "found.json").read_text()
 
 
@@ -129,7 +129,7 @@ def test_an_attention_that_fails_is_left_out_alone(monkeypatch):
     found = [*checkup.speeds(TINY, torch.float32, "cpu", 60)]
     assert [it for it in found if isinstance(it, LeftOut)] == [LeftOut("float32", 64, "dnas", MISSING)]
     assert {(it.length, it.attention) for it in found if isinstance(it, Speed)} == {
-        (length, name) for length in (64, 256) for name in ("SDPA", "softmax", "hnas")
+        (length, name) for length in (64, 512) for name in ("SDPA", "softmax", "hnas")
     }
 
 
