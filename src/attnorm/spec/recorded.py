@@ -90,16 +90,17 @@ def recorded_settings(folder: Path, arguments: list[str], *, is_first: bool = Tr
     return {**settings, "paths": paths, "resume": str(folder)}, changes
 
 
-def _apply(setting: Setting, cfg: Any) -> Iterator[str]:
+def _apply(setting: Setting, cfg: Any) -> Iterator[Problem]:
     """Changes the settings of a run that continues, and yields a problem if that is not possible."""
     key, value, removes = setting
     if key == "ckpt_path" or key.startswith("hydra."):
         yield Problem(key, "cannot be set when a run continues in its folder", value)
     elif removes:
-        try:
+        group, _, name = key.rpartition(".")
+        if group and name in (OmegaConf.select(cfg, group) or ()):
             remove(cfg, key)
-        except ConfigError as error:
-            yield from error.problems
+        else:
+            yield Problem.about(key, f"~{key}: the run being resumed has no such entry to remove")
     elif key in RESUMABLE:
         chosen, kept = group_of_file(key, str(value)), _plain(cfg).get(key) or {}
         if key == "trainer":
