@@ -91,7 +91,8 @@ def problems_of_ours(model: nn.Module, read: Callable[[], Any], label: Callable[
 
     def note(name: str, layer: MultiHeadAttention, args: tuple, options: dict) -> None:
         given = inspect.signature(layer.forward).bind(*args, **options).arguments
-        states, memory = given["states"], given["memory"]
+        states = given["states"]
+        memory = states if given["memory"] is None else given["memory"]  # None: they attend to themselves
         mask, log_prior = given.get("mask"), given.get("log_prior")
         query = layer.query(states)[0]  # (N, W)
         key_matrix, _ = layer.key_value.weight.chunk(2)  # (W, W)
