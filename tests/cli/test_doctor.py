@@ -82,7 +82,7 @@ class WrongForWide(FlashOnCPU):
 
 @pytest.mark.slow
 def test_a_kernel_that_fails_its_self_check_is_reported_with_the_reason(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(kernels, "candidates", lambda *case: [Raising()])
+    monkeypatch.setattr(kernels, "candidate_kernels", lambda *case: [Raising()])
     found, printed = examined(tmp_path), capsys.readouterr().out
     for it in found["self_checks"]:
         assert it["kernel"] == "blockwise"
@@ -94,7 +94,7 @@ def test_a_kernel_that_fails_its_self_check_is_reported_with_the_reason(tmp_path
 
 @pytest.mark.slow
 def test_a_kernel_that_is_wrong_in_one_case_fails_in_that_case_alone(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(kernels, "candidates", lambda *case: [WrongForWide()])
+    monkeypatch.setattr(kernels, "candidate_kernels", lambda *case: [WrongForWide()])
     found = examined(tmp_path)
     failed = [it for it in found["self_checks"] if it["outcomes"]["broken"] is not None]
     assert [(it["width"], it["causal"], it["kernel"]) for it in failed] == [(16, True, "blockwise")]

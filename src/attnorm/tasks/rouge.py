@@ -1,15 +1,10 @@
 """ROUGE, computed by the package rouge-score, and the lead-8 baseline."""
 
 import re
-import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import cache
-from importlib import import_module
-from importlib.util import find_spec, module_from_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from attnorm.data.readers.text import read_lines
 from attnorm.data.sentences import split_sentences
@@ -29,25 +24,6 @@ _END = re.compile(r"[。！？｡।॥؟۔።]")  # ends of sentences beside th
 PARTS = {"": "fmeasure", "_recall": "recall", "_precision": "precision"}  # ending of a metric's name -> attribute
 
 
-@cache
-def rouge_score() -> Any:
-    """The module `rouge_score.rouge_scorer`. It uses the stemmer of nltk, and only that is imported: the file of the
-    package nltk would import pandas and scipy."""
-    if "nltk" not in sys.modules:
-        packages: list[Any] = []
-        with suppress(ImportError, AttributeError):
-            for name in ("nltk", "nltk.stem"):
-                spec: Any = find_spec(name)
-                packages.append(module_from_spec(spec))
-                sys.modules[name] = packages[-1]
-            import_module("rouge_score.rouge_scorer")
-        for name in [name for name in sys.modules if name.partition(".")[0] == "nltk"]:
-            del sys.modules[name]
-        for package in packages:
-            package.__getattr__ = lambda name: getattr(import_module("nltk"), name)  # for what others use of it
-    return import_module("rouge_score.rouge_scorer")
-
-
 class UnicodeWords:
     """The tokenizer of ROUGE for all scripts: lower-case words in the form NFKC, see `WORD`.
 
@@ -55,10 +31,11 @@ class UnicodeWords:
     """
 
     def __init__(self, stemmer: bool):
+        from rouge_score.tokenizers import DefaultTokenizer
         from tokenizers import Regex
         from tokenizers.pre_tokenizers import Split
 
-        self.ascii = rouge_score().tokenizers.DefaultTokenizer(stemmer)
+        self.ascii = DefaultTokenizer(stemmer)
         self.words = Split(Regex(WORD), "removed", invert=True)
 
     def tokenize(self, text: str) -> list[str]:
@@ -81,10 +58,12 @@ class Rouge:
     """
 
     def __init__(self, stemmer: bool, words: Words = "ascii", lsum: bool = False):
+        from rouge_score.rouge_scorer import RougeScorer
+        from rouge_score.tokenizers import DefaultTokenizer
+
         self.stemmer, self.words, self.metrics = stemmer, words, (*METRICS, *[LSUM] * lsum)
-        of_ascii = rouge_score().tokenizers.DefaultTokenizer
-        self.tokenizer = UnicodeWords(stemmer) if words == "unicode" else of_ascii(stemmer)
-        self.scorer = rouge_score().RougeScorer(list(self.metrics), tokenizer=self.tokenizer)
+        self.tokenizer = UnicodeWords(stemmer) if words == "unicode" else DefaultTokenizer(stemmer)
+        self.scorer = RougeScorer(list(self.metrics), tokenizer=self.tokenizer)
 
     def each(self, headlines: Iterable[str], titles: Iterable[str]) -> dict[str, list[float]]:
         """The F1 of each headline against its title, in percent, by metric."""

@@ -33,7 +33,6 @@ import numpy as np
 from attnorm.data.captions import plain
 from attnorm.tasks.bleu import Bleu, sacrebleu
 from attnorm.tasks.results import CorpusMetric
-from attnorm.tasks.rouge import rouge_score
 
 
 class UnsmoothedBleu(Bleu):
@@ -61,7 +60,9 @@ class CaptionMetric:
     def __init__(self, references: Sequence[Sequence[str]]):
         self.references = [[plain(text) for text in texts] for texts in references]
         self.cider = CiderD(self.references)
-        self.rouge = rouge_score().RougeScorer(["rougeL"], tokenizer=Words())
+        from rouge_score.rouge_scorer import RougeScorer
+
+        self.rouge = RougeScorer(["rougeL"], tokenizer=Words())
         self.bleu = sacrebleu().metrics.BLEU(tokenize="none", smooth_method="none")
 
     def each(self, captions: Sequence[str]) -> dict[str, list[float]]:
