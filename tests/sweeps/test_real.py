@@ -33,7 +33,8 @@ def attnorm(cwd, *arguments):
 
 
 def source():
-    return {"PYTHONPATH": os.pathsep.join([str(runs.ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
+    paths = (str(runs.ROOT / "src"), os.environ.get("PYTHONPATH", ""))
+    return {"PYTHONPATH": os.pathsep.join(filter(None, paths))}  # an empty entry is the working directory
 
 
 def test_every_job_is_checked_before_the_first_one_starts(tmp_path):
