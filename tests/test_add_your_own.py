@@ -12,12 +12,13 @@ import runs
 from omegaconf import OmegaConf
 
 from attnorm.attention import Normalizer
+from attnorm.cli import main
 
 PAGE = (runs.ROOT / "docs/add_your_own.md").read_text()
 FILE, *BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
 [CHECK] = [block for block in BLOCKS if "check_normalizer(" in block]
 LINES = [line for block in re.findall(r"```bash\n(.*?)```", PAGE, re.S) for line in block.splitlines()]
-COMMANDS = [line for line in LINES if not line.startswith("#")]
+SHELL_CHECK, *COMMANDS = [line for line in LINES if not line.startswith("#")]
 PATH = "attention.encoder=my_normalizer.Power"
 
 
@@ -37,15 +38,16 @@ def arguments(typed):
 
 def test_the_page_has_the_commands_that_are_run_here():
     verbs = [re.match(r"(?:\w+=\w+ )?attnorm (\w+) ", typed)[1] for typed in COMMANDS]
-    assert verbs == [*["train"] * 5, "eval", "generate"]
+    assert verbs == [*["train"] * 5, "eval", "generate"] and SHELL_CHECK.startswith("attnorm check ")
     assert len(FILE.splitlines()) <= 22
 
 
 @pytest.mark.slow
 def test_the_file_of_the_page_passes_the_check_of_the_page(folder, capsys):
     exec(compile(CHECK, "docs/add_your_own.md", "exec"), {})
+    assert main.run("check", arguments(SHELL_CHECK)) == 0
     printed = capsys.readouterr().out
-    assert printed.count("Power(): ") == 2 and "FAIL" not in printed
+    assert printed.count("Power(): ") == 3 and "FAIL" not in printed
 
 
 def test_without_its_promise_it_fails_as_the_page_shows(folder, capsys):
