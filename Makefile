@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DOCS := .venv-docs
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: setup train test test-fast test-numerics test-slow test-all test-kernels test-gpu figures lint format docs release clean
+.PHONY: setup train test test-fast test-numerics test-slow test-kernels test-gpu figures lint format docs release clean
 
 # What the commands of the README need. Other extras of pyproject.toml: pip install -c constraints.txt -e ".[optuna]"
 USED := train,vqa,translation,captioning,images,report,transformers
@@ -54,10 +54,6 @@ test-numerics: $(VENV)/.tested
 
 test-slow: $(VENV)/.tested
 	$(PYTEST) -m "slow and not gpu"
-
-# `make test` and `make test-slow` at once, so that the tests are collected once, and runs serve tests of both.
-test-all: $(VENV)/.tested $(VENV)/.encoder
-	$(PYTEST) -m "not gpu"
 
 # The kernels in Triton: computed by its interpreter, and compiled for GPUs that need not be there.
 test-kernels: $(VENV)/.triton
