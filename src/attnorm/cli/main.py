@@ -135,8 +135,8 @@ def let_threads_sleep() -> None:
 def keep_freed_memory() -> None:
     """Lets the C library keep freed memory for the next tensors, in this process and in those that it starts.
 
-    By default, glibc returns large blocks to the system, which clears each page again for the next one: a quarter of
-    the time of training a small model with hnas (`python benchmarks/step_speed.py`). What the user has set wins.
+    By default, glibc returns large blocks to the system, which clears each page again for the next one: 3 to 25 % of
+    the CPU time of an update of a small model. What the user has set wins.
     """
     if not MALLOC.keys() & os.environ.keys():
         os.environ |= dict.fromkeys(MALLOC, str(KEPT))
