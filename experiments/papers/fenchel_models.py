@@ -151,7 +151,7 @@ def bert(folder: Path | None, tokens: int, seed: int) -> tuple[str, Read]:
         encode = bytes_of
     else:
         values = read_bert_shape(folder)
-        positions, vocabulary = values.pop("positions_there"), values.pop("vocab_size")
+        positions, vocabulary = values.pop("position_limit"), values.pop("vocab_size")
         shape = EncoderConfig(**values, max_source=positions)
         holder.encoder = Encoder(shape, SOFTMAX, nn.Embedding(vocabulary, shape.d_model))
         load_into(holder, read_bert_weights(folder))
