@@ -22,9 +22,9 @@ from attnorm.data.sampler import TokenBatches
 from attnorm.tasks.task import task_of
 
 RECORDED = {
-    "lines of src": 53_800,
-    "files of src": 423,
-    "functions of src": 3765,
+    "lines of src": 53_350,
+    "files of src": 421,
+    "functions of src": 3740,
     "public names that several modules define": 32,
     "lines of tests per line of src": 1.07,
     "functions that an override passes": 158,
