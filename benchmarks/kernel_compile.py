@@ -83,7 +83,7 @@ def compile_kernel(
     compiled = triton.compile(
         ASTSource(function, signature, constants, dict(multiples_of_16(signature))),
         target=architecture.target,
-        options=on_triton.options(on_triton.blocks_of(kernel, dtype, width, hip)),
+        options=on_triton.compiler_options(on_triton.blocks_of(kernel, dtype, width, hip)),
     )
     assembly = compiled.asm["ptx" if "ptx" in compiled.asm else "amdgcn"]
     used = cuda_usage(compiled.asm["cubin"]) if "cubin" in compiled.asm else hip_usage(assembly)
