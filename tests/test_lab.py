@@ -113,9 +113,11 @@ def test_a_new_folder_trains_at_once(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert runs.call(monkeypatch, "new", "my_lab") == 0
     folder = tmp_path / "my_lab"
-    assert {path.name for path in folder.iterdir()} == {"README.md", "conf", "my_lab", "tests"}
+    assert {path.name for path in folder.iterdir()} == {"README.md", "conf", "my_lab", "tests", "train.sbatch"}
+    assert f"```text\n{(folder / 'train.sbatch').read_text()}```" in (runs.ROOT / "docs/clusters.md").read_text()
+    assert subprocess.run(["bash", "-n", folder / "train.sbatch"]).returncode == 0
     files = [path for path in folder.rglob("*") if path.is_file()]
-    assert len(files) == 18 and not [path for path in files if re.search(r"\blab\b", path.read_text())]
+    assert len(files) == 19 and not [path for path in files if re.search(r"\blab\b", path.read_text())]
     [trained, *_] = [line for line in (folder / "README.md").read_text().splitlines() if "my_lab.normalizer." in line]
     ended = attnorm(folder, *shlex.split(trained)[1:])
     assert ended.returncode == 0, ended.stderr

@@ -3,7 +3,7 @@ codes and answers to signals as a real one.
 
     steps=<number>      updates, each of which is appended to steps.txt
     pause=<seconds>     time that each update takes
-    fails=<number>      so many attempts fail after half of the updates (exit code 1)
+    broken=<number>     so many attempts fail after half of the updates (exit code 1)
     code=<number>       every attempt ends at once with this exit code
     hang=true           signals are ignored
     center=<number>     the value of x with the best metric
@@ -63,7 +63,7 @@ def main(arguments):
     for step in range(done, steps):
         time.sleep(float(typed.get("pause", 0.01)))
         diverges = float(typed.get("x", 0)) >= float(typed.get("diverges", "inf"))
-        if (attempts <= int(typed.get("fails", 0)) or diverges) and step >= steps // 2:
+        if (attempts <= int(typed.get("broken", 0)) or diverges) and step >= steps // 2:
             finish(folder, "failed", "it was told to fail")
             return 1
         note(folder, step, steps, typed)

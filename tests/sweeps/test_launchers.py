@@ -87,7 +87,7 @@ def test_runs_are_one_group_in_wandb_and_take_no_part_in_the_slurm_job_of_the_sw
 @pytest.mark.slow
 @needs_submitit
 def test_jobs_run_by_submitit(tmp_path):
-    sweep(tmp_path, *SLURM, "dir=s", "x=1,2,3", "fails=1", "steps=4", "jobs=2")
+    sweep(tmp_path, *SLURM, "dir=s", "x=1,2,3", "broken=1", "steps=4", "jobs=2")
     assert_each_once(tmp_path / "s", 3, 4)
     assert [[it["resumed"] for it in job] for job in attempts(tmp_path / "s")] == [[False, True]] * 3
     assert {it["code"] for it in report(tmp_path / "s")["jobs"]} == {0}
@@ -165,7 +165,7 @@ def test_a_launcher_without_its_package_says_what_to_install(tmp_path, monkeypat
 
 @needs_ray
 def test_jobs_run_by_ray(tmp_path):
-    sweep(tmp_path, "launcher=ray", "ray.num_cpus=2", "dir=s", "x=1,2,3", "fails=1", "steps=4")
+    sweep(tmp_path, "launcher=ray", "ray.num_cpus=2", "dir=s", "x=1,2,3", "broken=1", "steps=4")
     assert_each_once(tmp_path / "s", 3, 4)
     assert [[it["resumed"] for it in job] for job in attempts(tmp_path / "s")] == [[False, True]] * 3
 

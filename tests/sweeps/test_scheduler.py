@@ -60,15 +60,24 @@ def test_jobs_with_the_same_configuration_are_one_job(tmp_path):
 @pytest.mark.parametrize(("retries", "fails", "ran"), [slow(0, 1, 1), (1, 1, 2), slow(2, 5, 3), slow(3, 2, 3)])
 def test_a_failure_is_tried_again_so_many_times(tmp_path, retries, fails, ran):
     finishes = fails <= retries
-    said = sweep(tmp_path, "dir=s", f"retries={retries}", f"fails={fails}", "x=1,2", code=0 if finishes else 1)
+    said = sweep(tmp_path, "dir=s", f"retries={retries}", f"broken={fails}", "x=1,2", code=0 if finishes else 1)
     assert [[it["resumed"] for it in job] for job in attempts(tmp_path / "s")] == [[False] + [True] * (ran - 1)] * 2
     found = report(tmp_path / "s")
     assert {(it["state"], it["attempts"]) for it in found["jobs"]} == {("finished" if finishes else "failed", ran)}
     if not finishes:
         assert "2 of 2 jobs are unfinished; repeat the command to continue: attnorm sweep dir=s" in said
         assert {it["why"] for it in found["jobs"]} == {"it was told to fail"}
-        sweep(tmp_path, "dir=s", f"retries={fails}", f"fails={fails}", "x=1,2")  # the next command tries again
+        sweep(tmp_path, "dir=s", f"retries={fails}", f"broken={fails}", "x=1,2")  # the next command tries again
         assert_each_once(tmp_path / "s", 2, 3)
+
+
+def test_with_fail_fast_the_first_failure_stops_the_sweep_which_can_be_continued(tmp_path):
+    typed = ("dir=s", "x=3,1,2", "diverges=3", "steps=30", "pause=0.02", "jobs=2", "retries=0")
+    said = sweep(tmp_path, *typed, "fail_fast=true", code=1)
+    assert "stopping: one run saves" in said and "3 of 3 jobs are unfinished; saved; repeat the command" in said
+    assert sorted(it["state"] for it in report(tmp_path / "s")["jobs"]) == ["failed", "interrupted", "waiting"]
+    sweep(tmp_path, *typed, code=1)
+    assert sorted(it["state"] for it in report(tmp_path / "s")["jobs"]) == ["failed", "finished", "finished"]
 
 
 @pytest.mark.slow
@@ -77,7 +86,7 @@ def test_wrong_settings_are_not_tried_again_and_do_not_stop_the_others(tmp_path)
     assert len(events(tmp_path / "s", "start")) == 1
     [only] = report(tmp_path / "s")["jobs"]
     assert (only["state"], only["code"], only["why"]) == ("failed", 2, "error: this job cannot be run")
-    said = sweep(tmp_path, "dir=s", "retries=1", "x=1,2", "fails=9,0", code=1)
+    said = sweep(tmp_path, "dir=s", "retries=1", "x=1,2", "broken=9,0", code=1)
     assert "2 of 4 jobs are unfinished" in said
 
 

@@ -112,7 +112,7 @@ def test_equal_trials_run_once_and_other_values_need_another_folder(tmp_path):
 
 
 def test_trials_that_fail_are_tried_again_by_the_repeated_command(tmp_path):
-    typed = ("dir=s", "search=random", "trials=6", "x=interval(0,1)", "fails=0,9", "retries=1")
+    typed = ("dir=s", "search=random", "trials=6", "x=interval(0,1)", "broken=0,9", "retries=1")
     said = sweep(tmp_path, *typed, code=1)
     states = [it.state.name for it in study_of(tmp_path / "s").trials]
     assert set(states) == {"COMPLETE", "RUNNING"} and len(states) == 6

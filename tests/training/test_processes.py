@@ -4,7 +4,6 @@ import functools
 import json
 import os
 import pickle
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ import torch
 from marks import slow
 from tolerance import rounding
 
+from attnorm.cli.new import write_skeleton
 from attnorm.errors import CheckpointError
 from attnorm.parts import Problems
 from attnorm.run import shards as sharded_checkpoint
@@ -399,18 +399,17 @@ sys.exit(max(abs(rank.wait()) for rank in ranks))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nodes", [1, slow(2)])
-def test_the_batch_script_of_the_documentation_trains(tmp_path, nodes):
-    page = (runs.ROOT / "docs/clusters.md").read_text()
-    (tmp_path / "train.sbatch").write_text(re.search(r"```text\n(#!/bin/bash.*?)```", page, re.S)[1])
+def test_the_batch_script_of_a_new_folder_trains(tmp_path, nodes):
+    write_skeleton(tmp_path / "my_lab")
     for name, code in (("sbatch", SBATCH), ("srun", SRUN)):
         (tmp_path / name).write_text(f"#!{sys.executable}{code}")
         (tmp_path / name).chmod(0o755)
     path = os.pathsep.join([str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"]])
     machines = (f"--nodes={nodes}", f"--ntasks-per-node={2 // nodes}")
-    settings = (*runs.tiny_overrides(), "attention=hnas", f"hydra.run.dir={tmp_path}/run")
+    settings = ("task=sums", "attention=my_lab.normalizer.Tempered", f"hydra.run.dir={tmp_path}/run")
     command = ["sbatch", *machines, "train.sbatch", *settings]
     done = subprocess.run(
-        command, cwd=tmp_path, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=280
+        command, cwd=tmp_path / "my_lab", env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=280
     )
     assert done.returncode == 0, done.stdout + done.stderr
     trainer = Run(tmp_path / "run").config["trainer"]

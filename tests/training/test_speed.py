@@ -1,6 +1,5 @@
 """The measured speed of training: tokens, padding, waiting for data, and use of the device; and profilers."""
 
-import json
 import time
 from collections import Counter
 
@@ -217,24 +216,18 @@ def test_the_peak_of_a_cpu_is_measured_once(monkeypatch):
 
 
 @pytest.mark.slow
-def test_profilers_write_into_the_run_folder(monkeypatch, tmp_path, capsys):
-    for name, content in (
-        ("simple", "run_training_batch"),
-        ("advanced", "module.py:"),
-        ("pytorch", "ProfilerStep"),
-    ):
-        run, typed = tmp_path / name, (*LONG, f"trainer.profiler={name}")
-        first = runs.stopped(monkeypatch, tmp_path / f"first {name}", 8, *typed)
-        assert content in (first / f"profile/fit-{name}.txt").read_text()
-        capsys.readouterr()
-        runs.tiny_run(run, *typed, f"ckpt_path={first}/checkpoints/last.ckpt")
-        assert content in (run / f"profile/fit-{name}.txt").read_text()
-        assert f"profile: {run}/profile" in capsys.readouterr().out.replace("\n", "")
-        if name == "pytorch":
-            trace = max((run / "profile").glob("*.pt.trace.json"), key=lambda file: "training_step" in file.name)
-            assert any("addmm" in str(event.get("name")) for event in json.loads(trace.read_text())["traceEvents"])
+def test_the_profiler_writes_into_the_run_folder(monkeypatch, tmp_path, capsys):
+    run, typed = tmp_path / "run", (*LONG, "trainer.profiler=simple")
+    first = runs.stopped(monkeypatch, tmp_path / "first", 8, *typed)
+    assert "run_training_batch" in (first / "profile/fit-simple.txt").read_text()
+    capsys.readouterr()
+    runs.tiny_run(run, *typed, f"ckpt_path={first}/checkpoints/last.ckpt")
+    assert "run_training_batch" in (run / "profile/fit-simple.txt").read_text()
+    printed = capsys.readouterr().out
+    assert "Profiler Report" in printed and f"profile: {run}/profile" in printed.replace("\n", "")
     runs.tiny_run(tmp_path / "without", *LONG)
-    assert runs.different_ends(tmp_path / "without", tmp_path / "pytorch") == []
+    assert "Profiler Report" not in capsys.readouterr().out
+    assert runs.different_ends(tmp_path / "without", run) == []
     assert not (tmp_path / "without/profile").exists()
 
 

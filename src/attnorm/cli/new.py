@@ -15,8 +15,8 @@ NAME = "lab"  # of the package in the skeleton
 USAGE = """usage: attnorm new <folder>
 
 Writes a package with a normalizer, a task, a model, a data source, a tokenizer, an optimizer, a scheduler, a callback
-and a logger, their YAML files, a test and a README into a new or empty folder. The package is called like the
-folder."""
+and a logger, their YAML files, tests, a README and a batch script for SLURM into a new or empty folder. The package is
+called like the folder."""
 
 
 def run_new(arguments: list[str]) -> int:

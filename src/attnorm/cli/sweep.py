@@ -70,10 +70,11 @@ def sweep(command: SweepCommand) -> int:
             plan.further = partial(values_to_try, folder, record)
         try:
             with View(plan, journal, record) as view:
-                stopped_by = Scheduler(plan, launcher, journal, command.settings.retries, view).run()
+                settings = command.settings
+                code = Scheduler(plan, launcher, journal, settings.retries, view, settings.fail_fast).run()
         finally:
             launcher.close()
-        code = close(folder, record, stopped_by)
+        code = close(folder, record, code)
         journal.add("close", code=code)
         return code
 
@@ -107,11 +108,14 @@ def values_to_try(folder: Path, record: SweepRecord) -> list[tuple[int, str]]:
     return choices
 
 
-def close(folder: Path, record: SweepRecord, stopped_by: int) -> int:
-    """Writes sweep.json, prints the closing table and how to continue, and returns the exit code."""
+def close(folder: Path, record: SweepRecord, code: int) -> int:
+    """Writes sweep.json, prints the closing table and how to continue, and returns the exit code.
+
+    code: that of a sweep that was stopped, or else 0.
+    """
     results = record.results()
     left = record.unfinished(results)
-    code = 128 + stopped_by if stopped_by else int(left > 0)
+    code = code or int(left > 0)
     record.write(results, code)
     print_results(results)
     if isinstance(record.plan, Tuned):

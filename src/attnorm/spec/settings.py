@@ -146,7 +146,9 @@ class TrainerConfig:
     detect_anomaly: bool | None = None
     deterministic: Annotated[bool | Literal["warn"] | None, Field(description="true, false, warn, null")] = None
     inference_mode: bool = True
-    profiler: Any = None
+    profiler: Annotated[
+        Literal["simple"] | None, Field(description="simple or null; advanced and pytorch were removed")
+    ] = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
 

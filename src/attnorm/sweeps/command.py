@@ -49,6 +49,7 @@ class SweepSettings:
     dir:         the sweep folder; None for one that is named after the overrides.
     jobs:        number of jobs at once; None for one per GPU, or one on a CPU.
     retries:     how many more times a job that failed is tried.
+    fail_fast:   whether the other jobs save and exit once a job is not tried again.
     launcher:    where jobs run: on this machine, or as jobs of SLURM or Ray.
     search:      all combinations of the values, or so many trials.
     trials:      number of runs of a search.
@@ -64,6 +65,7 @@ class SweepSettings:
     dir: Text | None = None
     jobs: Count | None = None
     retries: WholeNumber = 1
+    fail_fast: bool = False
     launcher: Literal["local", "submitit", "ray"] = "local"
     search: Literal["grid", "random", "optuna"] = "grid"
     trials: Count | None = None

@@ -212,9 +212,9 @@ class Planner:
             plan = Grid(list({job.key: job for job in jobs}.values()))
             with View(plan, journal) as view:
                 retries = self.command.settings.retries
-                stopped_by = Scheduler(plan, launcher, journal, retries, view).run()
-        if stopped_by:
-            raise Interrupted(stopped_by, signal.Signals(stopped_by).name)
+                code = Scheduler(plan, launcher, journal, retries, view).run()
+        if code:
+            raise Interrupted(code - 128, signal.Signals(code - 128).name)
         try:
             check_machines(jobs, kind)
             priced = [cost_of(job, kind) for job in jobs]

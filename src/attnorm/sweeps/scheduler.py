@@ -76,52 +76,60 @@ class Grid:
 
 
 class Scheduler:
-    """Runs the jobs of a plan until all of them have ended, or a signal stops the sweep.
+    """Runs the jobs of a plan until all of them have ended, or a signal or a failure stops the sweep.
 
-    retries: how many more times a job that failed is started. view: is told what happens, and draws itself about twenty
-    times per second.
+    retries:   how many more times a job that failed is started.
+    view:      is told what happens, and draws itself about twenty times per second.
+    fail_fast: whether the other jobs save and exit once a job is not tried again.
     """
 
-    def __init__(self, plan: Plan, launcher: Launcher, journal: Journal, retries: int, view: "View"):
+    def __init__(
+        self, plan: Plan, launcher: Launcher, journal: Journal, retries: int, view: "View", fail_fast: bool = False
+    ):
         self.plan, self.launcher, self.journal, self.retries, self.view = plan, launcher, journal, retries, view
+        self.fail_fast = fail_fast
         self.running: dict[str, Handle] = {}
         self.waiting: deque[Job] = deque()
-        self.signal = 0  # the first signal that stopped the sweep
+        self.code = 0  # the exit code of a sweep that is stopped: 128 + the first signal, or 1 after a failure
         self.forced = self.announced = False
         self.looked = 0.0
 
     def run(self) -> int:
-        """Runs all jobs. Returns the number of the signal that stopped the sweep, or 0."""
+        """Runs all jobs. Returns the exit code if a signal or a failure stopped the sweep, or else 0."""
         with handling(self.receive):
             while True:
-                if self.signal and not self.announced:
+                if self.code and not self.announced:
                     self.announced = True
                     self.view.stops(len(self.running))
                 self.reap()
-                if not self.signal:
+                if not self.code:
                     self.watch()
                     self.fill()
                 self.view.show()
-                if not self.running and (self.signal or not self.waiting):
-                    return self.signal
+                if not self.running and (self.code or not self.waiting):
+                    return self.code
                 time.sleep(POLL)
 
     def receive(self, number: int, _: FrameType | None) -> None:
         """The first signal asks all jobs to save and to exit. A second Ctrl-C ends them at once."""
         if number == signal.SIGHUP:
             progress.leave_terminal()
-        if not self.signal:
-            self.signal = number
-            for handle in list(self.running.values()):
-                handle.stop()
+        if not self.code:
+            self.stop(128 + number)
         elif number == signal.SIGINT:
             self.forced = True
             for handle in list(self.running.values()):
                 handle.kill()
 
+    def stop(self, code: int) -> None:
+        """Asks all jobs to save and to exit."""
+        self.code = code
+        for handle in list(self.running.values()):
+            handle.stop()
+
     def fill(self) -> None:
         """Starts jobs as long as there is room for more."""
-        while self.launcher.has_room() and not self.signal:
+        while self.launcher.has_room() and not self.code:
             if not self.waiting:
                 job = self.plan.next()
                 if job is None:
@@ -142,7 +150,7 @@ class Scheduler:
         if handle := self.launcher.attach(job, placed[-1] if placed else {}):
             self.view.said(job, "still running; waiting for it")
             self.running[job.name] = handle
-            if self.signal or self.journal.is_pruned(job.name):  # the sweep before was killed before it stopped it
+            if self.code or self.journal.is_pruned(job.name):  # the sweep before was killed before it stopped it
                 handle.stop()
             return True
         if not self.launcher.has_room(job):
@@ -154,7 +162,7 @@ class Scheduler:
         self.running[job.name] = handle
         self.journal.add("place", job.name, **handle.placed)
         self.view.said(job, "started" if state is JobState.WAITING else f"resumed ({state})")
-        if self.signal:  # it arrived while the process was being started
+        if self.code:  # a signal arrived while the process was being started
             handle.kill() if self.forced else handle.stop()
         return True
 
@@ -188,9 +196,9 @@ class Scheduler:
         it and may have stopped it. Wrong settings (exit code 2) and a time limit (exit code 0) would only repeat.
         """
         state = state_of_job(job, self.journal)
-        failure = state not in DONE_STATES and code is not None and not self.signal
+        failure = state not in DONE_STATES and code is not None and not self.code
         why = None if state in DONE_STATES else (code != WRONG_CONFIG and job.run.why) or job.run.last_output
-        again = state not in DONE_STATES and not self.signal
+        again = state not in DONE_STATES and not self.code
         self.journal.add("end", job.name, code=code, state=str(state), why=why, failure=failure)
         state = state_of_job(job, self.journal)
         if again and not self.has_failed(job):
@@ -198,8 +206,10 @@ class Scheduler:
             self.waiting.append(job)
             return
         self.view.said(job, str(state))
-        if not self.signal:
+        if not self.code:
             self.plan.ended(job, state)
+            if again and self.fail_fast:
+                self.stop(1)
 
 
 @contextmanager

@@ -43,13 +43,10 @@ def show_plan(summary: dict, batch_tokens: int, updates: int) -> None:
 
 
 def show_profile(trainer: "Trainer") -> None:
-    """The report of trainer.profiler, unless it is as long as that of `advanced`, and where its files are."""
-    from pytorch_lightning.profilers import AdvancedProfiler
-
+    """The report of trainer.profiler, and its folder."""
     profiler: Profiler = trainer.profiler  # type: ignore[attr-defined]  # set by Lightning
     if profiler.dirpath is not None:
-        if not isinstance(profiler, AdvancedProfiler):
-            console.print(profiler.summary(), markup=False)
+        console.print(profiler.summary(), markup=False)
         console.print(f"profile: {profiler.dirpath}", markup=False)
 
 

@@ -4,12 +4,11 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.plugins.environments import SLURMEnvironment
-from pytorch_lightning.profilers import AdvancedProfiler, Profiler, PyTorchProfiler, SimpleProfiler
+from pytorch_lightning.profilers import SimpleProfiler
 
 from attnorm.run.folder import RunState
 from attnorm.run.writing import RunWriter
@@ -24,11 +23,6 @@ from attnorm.training.datamodule import TaskDataModule
 
 SHORTEST_WAIT = 1800.0  # seconds that processes wait for each other at least, which is Lightning's default
 FOREVER = 365 * 86400.0
-PROFILERS: dict[str, type[Profiler]] = {
-    "simple": SimpleProfiler,
-    "advanced": AdvancedProfiler,
-    "pytorch": PyTorchProfiler,
-}
 
 
 def build_trainer(
@@ -46,7 +40,8 @@ def build_trainer(
     stop:     receives the signals.
     """
     settings = {**cfg.trainer.arguments, "max_epochs": cfg.trainer.max_epochs}
-    settings["profiler"] = profiler_of(settings.get("profiler"), run.folder)
+    if settings.get("profiler"):
+        settings["profiler"] = SimpleProfiler(dirpath=run.folder / "profile", filename="simple")
     settings["strategy"] = strategy_of(cfg.trainer)
     facts = {"run_folder": run.folder, "monitor": task_module.monitor, "mode": task_module.mode}
     entries, keys = build_entries(cfg.callbacks, **facts), set[str]()
@@ -145,25 +140,9 @@ def checkpoint_cost(trainer: pl.Trainer) -> dict[str, Any]:
 
 @contextmanager
 def profiled(trainer: pl.Trainer) -> Iterator[None]:
-    """Writes the report of a training that does not come to its end, and ends its profiler.
-
-    Lightning does so only after a whole training. If the profiler of torch were left running, the next one in the same
-    process, such as that of the next job of a sweep, would crash the process.
-    """
+    """Writes the report of a training that does not come to its end. Lightning does so only after a whole training."""
     try:
         yield
     except BaseException:
         trainer.profiler.describe()  # type: ignore[attr-defined]  # set by Lightning
         raise
-
-
-def profiler_of(name: str | None, run_folder: Path) -> Profiler | None:
-    """The profiler of this name, as Lightning knows it. It writes to the folder `profile` of the run.
-
-    simple: the time that each part of the training takes. advanced: the time in each Python function. pytorch: the time
-    of each operation in a few updates, and a trace of them that chrome://tracing and https://ui.perfetto.dev open.
-    """
-    if name is None:
-        return None
-    options: dict[str, Any] = {"line_count_restriction": 50} if name.lower() == "advanced" else {}
-    return PROFILERS[name.lower()](dirpath=run_folder / "profile", filename=name.lower(), **options)
