@@ -71,8 +71,9 @@ def beats(mean: float, found: Comparison, method: str) -> bool:
     return found.direction * (mean - found.simple[method]) > 0
 
 
-def rows_of(found: Comparison) -> Iterator[dict[str, str]]:
-    """A row per arm, the baseline first; cells are empty where a number is not defined."""
+def rows_of(found: Comparison, task: str | None = None) -> Iterator[dict[str, str]]:
+    """A row per arm, the baseline first; cells are empty where a number is not defined. task: the name of the task; by
+    default, that of the runs."""
     verdicts = {it.label: it for it in found.verdicts}
     for scores in found.scores:
         verdict = verdicts.get(scores.label)
@@ -86,7 +87,7 @@ def rows_of(found: Comparison) -> Iterator[dict[str, str]]:
             numbers |= {"adjusted_p": verdict.p_value, "detectable": verdict.detectable}
             word = verdict.word
         yield {
-            "task": found.task,
+            "task": task or found.task,
             "metric": found.metric,
             "primary": str(found.is_primary).lower(),
             "examples": str(found.examples),
