@@ -13,16 +13,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import runs
-from made_up_runs import make_run, make_runs
+from browser import Page
+from made_up_runs import make_run, make_runs, without_charts
 from scipy import stats
 
 from attnorm.analysis import compare, compare_scores
 from attnorm.analysis.arms import arms_of, baseline_of, find_runs, varying
 from attnorm.analysis.cautions import cautions_of, unbeaten_methods
 from attnorm.analysis.report.content import collect
+from attnorm.analysis.report.page import html_of
 from attnorm.analysis.statistics.crossed import paired_difference
 from attnorm.analysis.statistics.power import plan
 from attnorm.analysis.statistics.variances import Variances
+from attnorm.analysis.table import Cell, Column, Table, interval
 from attnorm.analysis.verdict import Verdict, adjusted
 from attnorm.analysis.waiting import waiting_jobs
 from attnorm.errors import ConfigError, RunError
@@ -860,21 +863,86 @@ def test_the_command_prints_scores_verdicts_and_plans(monkeypatch, tmp_path, cap
     assert "ot minus softmax: no plan, pilot:" in said and "hnas minus softmax: to detect 1 ROUGE-L F1" in said
 
 
+def test_the_files_of_a_comparison_say_what_it_says_and_the_page_copies_them(monkeypatch, tmp_path):
+    make_runs(tmp_path / "runs", THREE, seeds=range(4), lead=5.0)
+    files = [tmp_path / f"out/result.{ending}" for ending in ("tex", "md", "csv", "json")]
+    assert runs.call(monkeypatch, "compare", str(tmp_path / "runs"), *(f"out={file}" for file in files)) == 0
+    tex, markdown, table, record = (file.read_text() for file in files)
+    without_charts(monkeypatch)
+    report = collect([tmp_path / "runs"])
+    copies = [it["data-copy"] for it in Page(html_of(report)).of("button") if "data-copy" in it]
+    assert copies[:3] == [tex, markdown, table]
+    rows, content = pd.read_csv(files[2], index_col="arm"), json.loads(record)
+    arms = {arm["arm"]: arm for arm in content["arms"]}
+    comparison = compare("softmax", tmp_path / "runs")
+    for scores in comparison.scores:
+        arm, row = arms[scores.label], rows.loc[scores.label]
+        digits = [float(f"{value:.15g}") for value in (scores.mean, scores.spread, *scores.values.values())]
+        assert [arm["mean"], arm["sd"], *arm["by_seed"].values()] == digits and row["ROUGE-L F1"] == digits[0]
+    for verdict in comparison.verdicts:
+        said, row = arms[verdict.label]["verdict"], rows.loc[verdict.label]
+        ends, difference = verdict.interval, verdict.difference.estimate
+        numbers = [float(f"{value:.15g}") for value in (difference, ends.low, ends.high, verdict.adjusted)]
+        assert [said["difference"], *said["interval"], said["adjusted_p"]] == numbers and said["word"] == verdict.word
+        names = ("difference", "95 % interval from", "95 % interval to", "adjusted p")
+        assert [row[name] for name in names] == numbers and said["sentence"] == verdict.sentence()
+        [shown] = [line for line in tex.splitlines() if line.startswith(f"{verdict.label} & ")]
+        cells = next(cells for cells in report.tasks[0].main.texts if cells[0] == verdict.label)
+        assert shown.replace("$-$", "\u2212").removesuffix(r" \\").split(" & ") == [*cells[:7], *cells[8:10]]
+    for words in (
+        "2 comparisons (Holm)",
+        "a learning rate of 0.001",
+        "seeds 0, 1, 2 and 3",
+        "600 updates",
+        "1,442,208",
+    ):
+        assert words in content["setup"] and words in tex and words in markdown
+
+
+def test_a_verdict_that_is_withheld_is_written_without_numbers(monkeypatch, tmp_path):
+    make_runs(tmp_path / "runs", {"softmax": 0.0, "dnas": 9.0}, lead=60.0)
+    assert runs.call(monkeypatch, "compare", str(tmp_path / "runs"), f"out={tmp_path}/a.json") == 0
+    content = json.loads((tmp_path / "a.json").read_text())
+    assert set(content["arms"][1]["verdict"]) == {"word", "sentence", "for_these_examples"} and content["withheld"]
+
+
+@pytest.mark.parametrize(
+    ("label", "latex", "markdown", "in_csv"),
+    [
+        ("a_b & 50% | =1", r"a\_b \& 50\% \textbar{} =1", r"a\_b & 50% \| =1", "a_b & 50% | =1"),
+        ("[1], *2", "{[}1], {*}2", r"\[1\], \*2", '"[1], *2"'),  # after a line break, LaTeX takes both as options
+        ("=X--1<2", r"=X-{}-1$<$2", r"=X--1\<2", "'=X--1<2"),  # a formula of a spreadsheet
+    ],
+)
+def test_labels_of_tables_are_escaped(label, latex, markdown, in_csv):
+    rows = [[Cell(label), Cell(""), interval(-0.1234, 1 / 3, 2)]]
+    table = Table("Cap", [Column("arm"), Column("no"), Column("ends \u2191", True)], rows, about="More.")
+    assert table.latex.splitlines()[5:9] == [
+        r"\begin{tabular}{lr}", r"\toprule", r"arm & ends $\uparrow$ \\", r"\midrule"
+    ]  # fmt: skip
+    assert table.latex.splitlines()[9] == rf"{latex} & $-$0.12 to 0.33 \\" and r"\caption{Cap. More.}" in table.latex
+    assert table.markdown.splitlines()[2] == f"| {markdown} | \u22120.12 to 0.33 |"
+    assert table.csv == f"arm,no,ends from,ends to\n{in_csv},,-0.1234,{1 / 3:.15g}\n"
+
+
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
         (["baseline=softmax"], "against: must be given"),
+        (["against=no", "out=a.xls"], "out=a.xls: must end with .csv, .json, .tex, .md\n"),
+        (["against=no", "out=[{}/a.csv,{}]"], "must end with .csv"),
+        (["against=no", "out={}/softmax_1/config.yaml/a.csv"], "expected a folder, found a file"),
         (["against={}", "level=95"], "level=95: allowed: numbers above 0 and below 1"),
         (["against={}", "split=dev"], "split=dev: allowed: auto, test, validation"),
         (["against={}", "plan=0"], "plan=0: allowed: numbers above 0"),
         (["against={}", "data.max_valid=3"], "data.max_valid=3: attnorm compare has no such option; it has against"),
         (["against={}/nothing"], "nothing: no run folder there"),
-        (["nowhere"], "nowhere: expected key=value; the keys are baseline, against, metric, split, level, plan\n"),
+        (["nowhere"], "nowhere: expected key=value; the keys are baseline, against, metric, split, level, plan, out\n"),
     ],
 )
 def test_wrong_keys_of_the_command_are_named(monkeypatch, tmp_path, capsys, typed, message):
     make_runs(tmp_path, THREE, seeds=(1,))
-    assert runs.call(monkeypatch, "compare", *(it.format(tmp_path) for it in typed)) in (1, 2)
+    assert runs.call(monkeypatch, "compare", *(it.replace("{}", str(tmp_path)) for it in typed)) in (1, 2)
     assert message in capsys.readouterr().err
 
 

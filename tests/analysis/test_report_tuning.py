@@ -20,6 +20,7 @@ from attnorm.analysis.swept import EqualCost, parts_of
 from attnorm.analysis.tuning import TuningRecord
 from attnorm.cli.compare import run_compare
 from attnorm.cli.sweep import values_to_try
+from attnorm.errors import ConfigError
 from attnorm.run.folder import read_record
 from attnorm.sweeps.cost import ArmCost
 
@@ -363,6 +364,8 @@ def test_a_search_is_shown_by_its_best_trial_and_not_as_a_comparison(tmp_path, c
         said = " ".join(capsys.readouterr().out.split())
         assert search.headline in said and search.command in said and "All trials, the best one first" in said
         assert ("hnas minus softmax" in said) == bool(others) and "0.004" in said and "Caution" not in said
+    with pytest.raises(ConfigError, match=r"a.csv: these runs are a search, on which no verdict rests"):
+        run_compare([f"against={tmp_path}/s", f"out={tmp_path}/a.csv"])
 
 
 @pytest.mark.parametrize("broken", [{"trials": 3}, {"trials": [{}]}, {"monitor": "val/loss", "logarithmic": None}])

@@ -74,7 +74,7 @@ def compare_scores(
 
     Raises ConfigError for an unknown baseline, and for tables that differ in shape or are not finite.
     """
-    from attnorm.analysis.study import study_of_scores
+    from attnorm.analysis.score_tables import study_of_scores
 
     [main] = study_of_scores(baseline, scores, metric, seeds=seeds, groups=groups, level=level).comparisons
     return main.verdicts

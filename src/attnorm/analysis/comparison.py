@@ -69,8 +69,8 @@ class Comparison:
 
     @property
     def task(self) -> str:
-        """The name of the task."""
-        return self.arms[0].task
+        """The name of the task; "" if only scores are known."""
+        return self.arms[0].task if self.arms else ""
 
     @property
     def baseline(self) -> str:
@@ -80,7 +80,7 @@ class Comparison:
     @property
     def differing(self) -> list[str]:
         """The settings besides the attention in which the arms differ."""
-        return [key for key in differing(self.arms) if not is_of_normalizer(key)]
+        return [key for key in differing(self.arms) if not is_of_normalizer(key)] if self.arms else []
 
 
 def compare_arms(

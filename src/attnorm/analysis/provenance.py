@@ -61,7 +61,7 @@ def environment_notes(arms: Sequence[Arm]) -> list[str]:
     facts: dict[str, Counter[str]] = defaultdict(Counter)
     for arm in arms:
         for run in arm.runs:
-            for name, value in _facts_of(run.environment).items():
+            for name, value in environment_facts(run.environment).items():
                 facts[name][value] += 1
     notes = []
     for name, values in facts.items():
@@ -73,7 +73,7 @@ def environment_notes(arms: Sequence[Arm]) -> list[str]:
     return notes
 
 
-def _facts_of(environment: Mapping[str, Any]) -> dict[str, str]:
+def environment_facts(environment: Mapping[str, Any]) -> dict[str, str]:
     """What a reader wants to be equal between runs, in words."""
     facts = {}
     git, code, packages, gpus = (environment.get(name) for name in ("git", "code", "packages", "gpus"))

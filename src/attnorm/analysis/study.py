@@ -4,18 +4,15 @@ It is computed once, from run folders, the folder of a sweep, or tables of score
 report shows is drawn from it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import ArrayLike
-
 from attnorm.analysis import Places
 from attnorm.analysis.arms import Arm, arms_of, baseline_of, beginning_with, find_runs, numbers_of
-from attnorm.analysis.comparison import Comparison, ReadExamples, compare_arms, decided
+from attnorm.analysis.comparison import Comparison, ReadExamples, compare_arms
 from attnorm.analysis.scores import SplitName, common_split, direction_of, evaluation_of, example_table, primary_metric
 from attnorm.analysis.seeds import NoSharedSeed
 from attnorm.analysis.swept import EqualCost, parts_of
@@ -24,9 +21,7 @@ from attnorm.analysis.tuning import TuningRecord
 from attnorm.analysis.verdict import AT_THESE_RATES, ArmScores, adjusted, mean_costs
 from attnorm.analysis.waiting import waiting_jobs
 from attnorm.errors import ConfigError, Problem, RunError
-from attnorm.imports import nearest
 from attnorm.run.run import Run
-from attnorm.tasks.results import direction
 
 Compare = Callable[[Sequence[Arm], str | None], Comparison]
 COLOURS = 8  # arms that the colours of a chart tell apart
@@ -41,7 +36,7 @@ class Study:
     reported:    if nothing can be compared, what the runs have recorded when they ended, the primary metric first.
     left_out:    why arms and further metrics are not compared, as sentences. missing: the number of these arms.
     tunings, costs: what the sweeps that trained the arms chose for each of them.
-    read_examples: `example_table`, which reads each table once.
+    read_examples: `example_table`, which reads each table once. origin: of scores without arms, as a sentence.
     """
 
     arms: Sequence[Arm] = ()
@@ -52,6 +47,7 @@ class Study:
     tunings: list[TuningRecord] = field(default_factory=list)
     costs: list[EqualCost] = field(default_factory=list)
     read_examples: ReadExamples = field(default_factory=lambda: cache(example_table))
+    origin: str = ""
 
     @property
     def main(self) -> Comparison | None:
@@ -61,11 +57,11 @@ class Study:
     @property
     def ranked(self) -> list[Arm]:
         """The baseline, and then the other arms in the order given; of more than charts tell apart, the best first."""
-        baseline, *others = self.arms
+        others = list(self.arms[1:])
         if self.main is not None and len(self.arms) > COLOURS:
             means = {it.label: -self.main.direction * it.mean for it in self.main.scores if it.values}
             others.sort(key=lambda arm: means.get(arm.label, float("inf")))
-        return [baseline, *others]
+        return [*self.arms[:1], *others]
 
     @property
     def chosen(self) -> list[str]:
@@ -85,6 +81,15 @@ class Study:
         verdicts = self.main.verdicts if self.main else []
         lines = [tuning.dependence(verdict) for tuning in self.tunings for verdict in verdicts]
         return [line for line in lines if line]
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the verdicts has to know, as sentences."""
+        if (main := self.main) is None:
+            return self.left_out
+        others = [key for key in main.differing if key not in self.chosen]
+        more = [f"The arms differ in more than their attention: {', '.join(others)}."] if others else []
+        return [*self.choices, *self.dependences, *main.notes, *self.left_out, *main.doubts, *more]
 
 
 def study_of_arms(
@@ -246,49 +251,3 @@ def _is_label(baseline: Places, arms: Sequence[Arm]) -> bool:
 def listed_places(places: Places) -> list[str | Path]:
     """One place or several as a list."""
     return [places] if isinstance(places, (str, Path)) else list(places)
-
-
-def study_of_scores(
-    baseline: str,
-    scores: Mapping[str, ArrayLike],
-    metric: str,
-    *,
-    seeds: Sequence[int] | None = None,
-    groups: Sequence[str] | None = None,
-    level: float = 0.95,
-) -> Study:
-    """The study of arms of which only the scores are known; for the arguments, see `analysis.compare_scores`."""
-    tables = {arm: np.asarray(table, dtype=np.float64) for arm, table in scores.items()}
-    if baseline not in tables:
-        message = f"must be one of {', '.join(tables)}.{nearest(baseline, tables)}"
-        raise ConfigError([Problem("baseline", message, baseline)])
-    first = tables[baseline]
-    tables = {baseline: first, **tables}
-    seeds = range(1, len(first) + 1) if seeds is None else seeds
-    problems = []
-    if len(seeds) != len(first):
-        problems.append(Problem("seeds", f"{baseline} has {len(first)} rows", list(seeds)))
-    for arm, table in tables.items():
-        if table.ndim != 2 or table.shape != first.shape:
-            shape = f"the shape {table.shape}; {baseline} has {first.shape}, (seeds, examples)"
-            problems.append(Problem(f"scores.{arm}", shape))
-        elif not np.isfinite(table).all():
-            problems.append(Problem(f"scores.{arm}", "some scores are not finite"))
-    if problems:
-        raise ConfigError(problems)
-    clusters = groups if groups is not None and len(set(groups)) < len(groups) else None
-    verdicts = []
-    for arm, table in tables.items():
-        if arm != baseline:
-            differences = dict(zip(seeds, table - first, strict=True))
-            verdict = decided(arm, baseline, metric, differences, direction(metric), clusters, level)
-            zero = not np.any(table - first)
-            verdicts.append(replace(verdict, no_verdict="all differences are zero") if zero else verdict)
-    main = Comparison(
-        metric=metric,
-        direction=direction(metric),
-        examples=first.shape[1],
-        scores=[ArmScores(arm, dict(zip(seeds, table.mean(1).tolist(), strict=True))) for arm, table in tables.items()],
-        verdicts=adjusted(verdicts),
-    )
-    return Study(comparisons=[main])

@@ -77,8 +77,7 @@ class EqualCost:
         """What was held equal, in words."""
         return (
             f"Every arm trained for as many updates as cost the same as those of the baseline, in {self.unit} measured "
-            "before the sweep, one arm at a time. The curves show validations against this cost; no verdict rests on "
-            "them."
+            "before the sweep, one arm at a time."
         )
 
     def choice(self, arms: Sequence[Arm]) -> str:

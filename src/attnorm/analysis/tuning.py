@@ -198,7 +198,7 @@ class TuningRecord:
             f"Every arm tried the same {len(self.values)} values of {self.key}{added}, with the tuning seeds "
             f"{', '.join(self.seeds)}. It is compared at the value with the best mean of {self.monitor} ({better} is "
             "better) on the validation examples that select checkpoints; no run of another seed played a part. Budget: "
-            f"{self.budget}. Bands reach from the smallest to the largest seed.{others if further else ''}"
+            f"{self.budget}.{others if further else ''}"
         )
 
     def other_values(self, metric: str, direction: int) -> dict[str, OtherValues]:

@@ -1,20 +1,26 @@
 """`attnorm compare`: whether arms differ from a baseline, or how many runs would show it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isnan, nan
+from pathlib import Path
 from typing import Any
 
 from attnorm.analysis.arms import find_runs
 from attnorm.analysis.cautions import simple_label, withheld_lines
 from attnorm.analysis.comparison import SOURCES, Comparison
+from attnorm.analysis.record import ENDINGS, write_study
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.statistics.power import plan
 from attnorm.analysis.study import Study, listed_places, study_of
 from attnorm.analysis.swept import searches_of
 from attnorm.analysis.verdict import COSTS, Verdict, decimals
+from attnorm.errors import ConfigError, Problem
+from attnorm.files import why_not_writable
 from attnorm.progress import console
 from attnorm.schema import Level, Positive, Text
-from attnorm.spec.command import read
+from attnorm.spec.command import Command, read
+from attnorm.spec.compose import quoted
 from attnorm.tasks.results import NAMES
 from attnorm.training.console import print_table, show_lines, show_warnings
 from attnorm.wording import counted
@@ -32,12 +38,31 @@ class CompareSettings:
     split: SplitName = "auto"
     level: Level = 0.95
     plan: Positive | None = None
+    out: Places | None = None
+
+    @property
+    def files(self) -> list[Path]:
+        """The files to write."""
+        return [Path(file) for file in listed_places(self.out or ())]
+
+
+def compare_problems(command: Command[CompareSettings]) -> Iterator[Problem]:
+    """The problems of keys that do not go together, and of the files to write."""
+    for file in command.settings.files:
+        if file.suffix.lower() not in ENDINGS:
+            yield Problem("out", f"must end with {', '.join(ENDINGS)}", str(file))
+        elif why := "expected a file, found a folder" if file.is_dir() else why_not_writable(file.parent):
+            yield Problem("out", why, str(file))
 
 
 def run_compare(arguments: list[str]) -> None:
     """Prints the scores of the arms and the verdicts, or a plan; of a search, the best trial and the value of each."""
-    settings = read(arguments, CompareSettings, "attnorm compare").settings
+    settings = read(with_all_files(arguments), CompareSettings, "attnorm compare", check=compare_problems).settings
     searches, others = searches_of(find_runs(listed_places(settings.against)))
+    if searches and not others and settings.files:
+        raise ConfigError(
+            [Problem("out", "these runs are a search, on which no verdict rests", str(settings.files[0]))]
+        )
     for search in searches:
         show_lines(search.headline, search.command)
         print_table(search.table.caption, search.table.texts)
@@ -58,6 +83,18 @@ def run_compare(arguments: list[str]) -> None:
             show_lines(verdict.claim_for_this_test_set() or "")
         else:
             show_needed_runs(main, verdict, settings.plan)
+    for file in settings.files:
+        write_study(study, file)
+        show_lines(f"written to {file}")
+
+
+def with_all_files(arguments: list[str]) -> list[str]:
+    """The arguments with one `out`: a shell makes several of out=result.{csv,tex}."""
+    typed = [argument for argument in arguments if argument.startswith("out=")]
+    if len(typed) < 2:
+        return arguments
+    files = ",".join(quoted(argument.removeprefix("out=")) for argument in typed)
+    return [*(argument for argument in arguments if argument not in typed), f"out=[{files}]"]
 
 
 def show_arms(study: Study, main: Comparison) -> None:
@@ -74,9 +111,7 @@ def show_arms(study: Study, main: Comparison) -> None:
     kind = "" if main.is_primary else "; not the primary metric of the task"
     print_table(f"{main.task}: {name} on {scored}{kind}", rows)
     show_lines(*(f"left out: {line}" for scores in main.scores for line in scores.left_out))
-    others = [key for key in main.differing if key not in study.chosen]
-    more = [f"The arms differ in more than their attention: {', '.join(others)}."] if others else []
-    show_warnings([*study.choices, *study.dependences, *main.notes, *study.left_out, *main.doubts, *more])
+    show_warnings(study.notes)
 
 
 def show_needed_runs(main: Comparison, verdict: Verdict, difference: float) -> None:

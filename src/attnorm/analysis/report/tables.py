@@ -7,6 +7,7 @@ from math import isnan
 from attnorm.analysis.arms import Arm, as_number, differing, is_of_normalizer
 from attnorm.analysis.cautions import simple_label
 from attnorm.analysis.comparison import SOURCES, Comparison
+from attnorm.analysis.setup import setup_sentences
 from attnorm.analysis.study import Study
 from attnorm.analysis.swept import EqualCost
 from attnorm.analysis.table import NOTHING, Cell, Column, Table, interval, number, title_of
@@ -34,8 +35,8 @@ def scores_table(study: Study) -> Table | None:
         Column("adjusted p", True, "for new seeds and new examples, adjusted for all comparisons on the page (Holm)"),
         Column(f"{title} {_arrow(shown)}", True, f"{title}, mean over seeds; {better} is better"),
         Column("s.d.", True, "standard deviation over seeds"),
-        Column("seeds", True, "number of seeds; all means and differences are over the same seeds"),
-        *(Column(cost.name, True, cost.meaning) for cost in COSTS.values()),
+        Column("seeds", True, "number of seeds; all means and differences are over the same seeds", in_caption=True),
+        *(Column(cost.name, True, cost.meaning, key in ("hours", "parameters")) for key, cost in COSTS.items()),
     ]
     scored = {scores.label: scores for scores in shown.scores}
     rows = []
@@ -56,9 +57,10 @@ def scores_table(study: Study) -> Table | None:
         name = Cell(simple_label(simple), mark="simple")
         rows.append([name, *[Cell("")] * 4, number(value, digits), *[Cell("")] * (len(columns) - 6)])
     caption = f"Final {title} on the validation split"
-    if shown.source is not None:
-        caption = f"Final {title} of each arm, on {shown.examples:,} examples of {SOURCES[shown.source]}"
-    return Table(caption, columns, rows, can_copy=True)
+    if shown.examples:
+        of = f" of {SOURCES[shown.source]}" if shown.source else ""
+        caption = f"Final {title} of each arm, on {shown.examples:,} examples{of}"
+    return Table(caption, columns, rows, can_copy=True, about=setup_sentences(study))
 
 
 def further_metrics_table(study: Study) -> Table | None:

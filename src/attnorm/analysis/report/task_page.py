@@ -80,7 +80,7 @@ class TaskPage:
         self.doubts = main.doubts if main else doubts_of(study.arms)
         self.tunings = [
             SweptPart(
-                tuning.about(),
+                f"{tuning.about()} Bands reach from the smallest to the largest seed.",
                 tuning_table(tuning, arms),
                 tuning_figures(f"{anchor}-tuned-{number}-curve", tuning, arms),
                 tuning.notes,
@@ -89,7 +89,7 @@ class TaskPage:
         ]
         self.costs = [
             SweptPart(
-                cost.about(),
+                f"{cost.about()} The curves show validations against this cost; no verdict rests on them.",
                 cost_table(cost, arms),
                 cost_figures(f"{anchor}-costs-{number}", cost, arms),
                 [],
