@@ -3,8 +3,10 @@
     python tests/plants.py tests/plants.jsonl [package ...]
 
 Tests that are folded must see afterwards what they saw before. Without such a table, the script draws faults at random
-(with a fixed seed, by package in proportion to its lines) and writes which test sees each. With one, it plants the same
-faults again, prints those that are no longer seen, and then ends with 1. Packages restrict it to their faults.
+(with a fixed seed, by package in proportion to its lines) and writes which test sees each; if it is interrupted, the
+next call goes on with the table. With a complete one, it plants the same faults again, prints those that are no longer
+seen, and then ends with 1. Packages restrict it to their faults. The key "equivalent" of a row says why no test can see
+the fault.
 
 The program is that of the last commit. A fault is shown to the fast tests that are about its file: those named like it,
 those that import it, and those of its folder, until one fails, for at most SECONDS of CPU time. Some faults cannot be
@@ -73,7 +75,7 @@ def faults(path: Path) -> list[dict]:
             before = lines[node.lineno - 1].encode()
             after = (before[: node.col_offset] + text.encode() + before[node.end_col_offset :]).decode()
             fault = {"file": str(path.relative_to(ROOT / SOURCE)), "line": node.lineno}
-            choices[node.lineno].append(fault | {"before": before.decode(), "after": after, "seen_by": ""})
+            choices[node.lineno].append(fault | {"before": before.decode(), "after": after, "seen_by": None})
     return [random.choice(choices[line]) for line in sorted(choices)]
 
 
@@ -130,19 +132,21 @@ def seen_by(plant: dict, clone: Path) -> str | None:
 
 
 def main(table: str, *packages: str) -> int:
-    path, lost, rows = Path(table), 0, list[dict]()
-    recorded = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    path, lost = Path(table), 0
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else drawn()
+    unknown = [row for row in rows if row["seen_by"] is None]
     with tempfile.TemporaryDirectory() as folder:
         clone = Path(folder) / "attnorm"
         subprocess.run(["git", "clone", "--quiet", "--shared", ROOT, clone], check=True)
-        for plant in recorded or drawn():
-            if plant["file"].startswith(packages or ""):
-                test = seen_by(plant, clone)
-                lost += test == "" != plant["seen_by"]
-                print(*plant.values(), "->", "its line is gone" if test is None else test or "not seen", flush=True)
-                rows.append({**plant, "seen_by": test or ""})
-    if not recorded:
-        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        for row in unknown or rows:
+            if row["file"].startswith(packages or ""):
+                test = seen_by(row, clone)
+                print(*row.values(), "->", "its line is gone" if test is None else test or "not seen", flush=True)
+                if unknown:
+                    row["seen_by"] = test
+                    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+                else:
+                    lost += test == "" != row["seen_by"]
     return int(lost > 0)
 
 
