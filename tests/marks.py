@@ -1,6 +1,6 @@
 """Marks of single cases of a parametrized test."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import pytest
 
@@ -13,8 +13,7 @@ def slow(*values: object):
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
-def few(cases: Iterable[object], names: Iterable[str] = FEW) -> Iterator[object]:
+def few(cases: Iterable[object], names: Iterable[str] = FEW) -> list[object]:
     """All cases, whose first value is a name: only those of these names run by default."""
-    for case in cases:
-        values = case if isinstance(case, tuple) else (case,)
-        yield case if values[0] in names else slow(*values)
+    rows = ((case, case if isinstance(case, tuple) else (case,)) for case in cases)
+    return [case if row[0] in names else slow(*row) for case, row in rows]
