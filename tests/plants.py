@@ -110,7 +110,7 @@ def first_failure(clone: Path, tests: Iterable[str]) -> str:
     environment = {**os.environ, "PYTHONPATH": str(clone / "src"), "OMP_NUM_THREADS": "1"}
     command = [*limited, *(f"--deselect={test}" for test in failing), *tests]
     ended = subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True)
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", ended.stdout, re.M)
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", ended.stdout, re.M)
     return failed[1] if failed else "" if ended.returncode <= 0 else "its import"
 
 
