@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 
 import torch
+from torch.testing import assert_close
 
 BATCH, HEADS, WIDTH = 2, 2, 3
 
@@ -27,18 +29,19 @@ def softmax_slice(scores, allowed, log_prior):
     return _normalize_rows(numerators, allowed, log_prior)
 
 
-def dnas_slice(scores, allowed, log_prior):
-    """[D] Eq. 7-8: xi_ij = exp(s_ij) / sum_i' exp(s_i'j), allowed queries i'; w_ij = u_j xi_ij / sum_j' u_j' xi_ij'."""
-    n_queries, n_keys = len(scores), len(scores[0])
-    xi = [[0] * n_keys for _ in range(n_queries)]
-    for j in range(n_keys):
-        column_sum = 0
-        for i in range(n_queries):
+def dnas_slice(scores, allowed, log_prior, b=None, *, prefix=False, per_query=False):
+    """[D] Eq. 7-8: xi_ij = exp(s_ij) / sum_i' exp(s_i'j), allowed queries i'; w_ij = u_j xi_ij / sum_j' u_j' xi_ij'.
+
+    With `prefix`, over the queries i' up to i. With b, the sum has N exp(b) more: N is 1, or with `per_query` the
+    number of these queries."""
+    exponentials = [[score.exp() for score in row] for row in scores]
+    xi = [[0] * len(row) for row in scores]
+    for i, row in enumerate(exponentials):
+        for j, exponential in enumerate(row):
             if allowed[i][j]:
-                column_sum = column_sum + scores[i][j].exp()
-        for i in range(n_queries):
-            if allowed[i][j]:
-                xi[i][j] = scores[i][j].exp() / column_sum
+                seen = [exponentials[q][j] for q in range(i + 1 if prefix else len(scores)) if allowed[q][j]]
+                virtual = 0 if b is None else (len(seen) if per_query else 1) * b.exp()
+                xi[i][j] = exponential / (virtual + sum(seen))
     return _normalize_rows(xi, allowed, log_prior)
 
 
@@ -69,7 +72,13 @@ def sinkhorn_slice(scores, allowed, log_prior, n_iters=3):
     return weights
 
 
-FORMULAS = {"softmax": softmax_slice, "dnas": dnas_slice, "sinkhorn": sinkhorn_slice}
+FORMULAS = {
+    "softmax": softmax_slice,
+    "dnas": dnas_slice,
+    "dnas_prefix": partial(dnas_slice, prefix=True),
+    "sinkhorn": sinkhorn_slice,
+}
+HYBRIDS = {"hnas": "dnas", "hnas_prefix": "dnas_prefix"}
 
 
 def _normalize_rows(numerators, allowed, log_prior):
@@ -87,31 +96,32 @@ def _normalize_rows(numerators, allowed, log_prior):
     return weights
 
 
-def weights(name, scores, allowed=None, log_prior=None, hybrid_weight=None):
+def weights(name, scores, allowed=None, log_prior=None, hybrid_weight=None, numbers=()):
     """Weights (B, H, N, M) of the normalizer `name`, differentiable in `scores`, `log_prior` and `hybrid_weight`.
 
     `allowed` bool and `log_prior` broadcast to (B, H, N, M); `hybrid_weight` (1,) or (H,) belongs to hnas, [D] Sec. 6:
-    w = v dnas + (1 - v) softmax.
+    w = v dnas + (1 - v) softmax. `name` may be a formula; of each of `numbers` (H,) it gets that of the head.
     """
-    if name == "hnas":
+    if name in HYBRIDS:
         v = hybrid_weight.reshape(1, -1, 1, 1)
-        dnas = weights("dnas", scores, allowed, log_prior)
+        dnas = weights(HYBRIDS[name], scores, allowed, log_prior)
         return v * dnas + (1 - v) * weights("softmax", scores, allowed, log_prior)
-    formula = FORMULAS[name]
+    formula = FORMULAS.get(name, name)
     allowed, log_prior = _spread(scores, allowed, log_prior)
     rows = []
     for b in range(scores.shape[0]):
         for h in range(scores.shape[1]):
-            slice_rows = formula(_lists(scores[b, h]), allowed[b, h].tolist(), _lists(log_prior[b, h]))
+            given = _lists(scores[b, h]), allowed[b, h].tolist(), _lists(log_prior[b, h])
+            slice_rows = formula(*given, *(number[h] for number in numbers))
             rows += [torch.as_tensor(entry, dtype=scores.dtype) for row in slice_rows for entry in row]
     return torch.stack(rows).reshape(scores.shape)
 
 
 def exact_weights(name, scores, allowed=None, log_prior=None, hybrid_weight=None):
     """The same weights in 28-digit decimals: slow, without gradients, right for scores of any size."""
-    if name == "hnas":
+    if name in HYBRIDS:
         v = hybrid_weight.detach().double().reshape(1, -1, 1, 1)
-        dnas = exact_weights("dnas", scores, allowed, log_prior)
+        dnas = exact_weights(HYBRIDS[name], scores, allowed, log_prior)
         return v * dnas + (1 - v) * exact_weights("softmax", scores, allowed, log_prior)
     formula = FORMULAS[name]
     allowed, log_prior = _spread(scores, allowed, log_prior)
@@ -249,7 +259,6 @@ MASKS = {
     "random": MaskCase(4, 5, dense=_random_pairs(3, 4, 5)),
     "nothing_allowed": MaskCase(4, 5, dense=torch.zeros(1, 1, 1, 1, dtype=torch.bool)),
 }
-COMPACT_MASKS = [name for name, case in MASKS.items() if case.compact is not None]
 
 PRIORS = ["none", "key_only", "pairwise", "with_holes"]
 
@@ -300,6 +309,12 @@ VARIANTS = {
     "hnas_clamp": ("hnas", {"start": 0.7, "form": "clamp"}),
     "hnas_heads": ("hnas", {"per": "head", "heads": HEADS}),
 }
+PREFIX = {
+    "dnas_prefix": ("dnas_prefix", {}),
+    "hnas_prefix_sigmoid": ("hnas_prefix", {"start": 0.3}),
+    "hnas_prefix_clamp": ("hnas_prefix", {"start": 0.7, "form": "clamp"}),
+    "hnas_prefix_heads": ("hnas_prefix", {"per": "head", "heads": HEADS}),
+}
 ONE_OF_EACH = ["softmax", "dnas", "sinkhorn", "hnas_sigmoid"]
 
 
@@ -310,9 +325,9 @@ def make(variant, dtype=torch.float64):
     from attnorm.attention import build_normalizer
     from attnorm.attention.surroundings import in_layer
 
-    name, options = VARIANTS[variant]
+    name, options = (VARIANTS | PREFIX)[variant]
     module = in_layer(build_normalizer(name, **options)).to(dtype)
-    if variant == "hnas_heads":
+    if variant.endswith("_heads"):
         with torch.no_grad():
             next(module.parameters()).copy_(torch.linspace(-1, 2, HEADS, dtype=dtype))
     return module
@@ -320,8 +335,8 @@ def make(variant, dtype=torch.float64):
 
 def hybrid_weight_of(variant, module):
     """v from the trained parameter, by the meaning of `form` alone; None for what is not hnas."""
-    name, options = VARIANTS[variant]
-    if name != "hnas":
+    name, options = (VARIANTS | PREFIX)[variant]
+    if name not in HYBRIDS:
         return None
     (parameter,) = module.parameters()
     flat = parameter.reshape(-1)
@@ -347,3 +362,32 @@ def gradients(output, inputs, seed=5):
     cotangent = randn(*output.shape, seed=seed).to(output)
     found = torch.autograd.grad(output, inputs, cotangent, allow_unused=True, retain_graph=True)
     return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
+
+
+def leaves(*tensors):
+    """Those that are not None, as leaves that collect gradients (None stays None)."""
+    return [None if x is None else x.detach().clone().requires_grad_() for x in tensors]
+
+
+def assert_same(actual, expected, inputs, **tolerance):
+    """A result, or each of a list, has the value and the gradients of another; inputs that are None are left out."""
+    inputs, tolerance = [x for x in inputs if x is not None], tolerance or {"rtol": 1e-10, "atol": 1e-10}
+    all_wanted = gradients(expected, inputs)
+    for result in actual if isinstance(actual, list) else [actual]:
+        assert_close(result, expected, **tolerance)
+        for found, wanted in zip(gradients(result, inputs), all_wanted, strict=True):
+            assert_close(found, wanted, **tolerance)
+
+
+def assert_formula(module, expected, *, shift=0, priors=None, scales=(1.5,)):
+    """The weights, and `attend` under the compact mask, have the values and gradients of expected(scores, allowed,
+    log_prior), with all masks, and priors and scales in turn."""
+    for number, (mask, prior) in enumerate(in_turn(priors=priors, shift=shift)):
+        given, scale = MASKS[mask], scales[number % len(scales)]
+        q, k, v, log_prior = leaves(*make_qkv(*given.size), make_log_prior(prior, *given.size))
+        scores, others = q @ k.mT * (WIDTH**-0.5 if scale is None else scale), [log_prior, *module.parameters()]
+        wanted = expected(scores, given.allowed, log_prior)
+        with case(mask, prior, scale):
+            assert_same(module(scores, given.allowed, log_prior=log_prior), wanted, [scores, *others])
+            output = module.attend(q, k, v, given.argument_of(module), log_prior=log_prior, scale=scale)
+            assert_same(output, wanted @ v, [q, k, v, *others])

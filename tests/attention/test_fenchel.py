@@ -74,22 +74,6 @@ def make_scores(given, factor=1.5):
     return factor * randn(BATCH, HEADS, *given.size, seed=3)
 
 
-def leaves(*tensors):
-    return [None if x is None else x.detach().clone().requires_grad_() for x in tensors]
-
-
-def present(*tensors):
-    return [x for x in tensors if x is not None]
-
-
-def assert_same_value_and_gradients(results, expected, inputs, **tolerance):
-    all_wanted = reference.gradients(expected, inputs)
-    for result in results:
-        assert_close(result, expected, **tolerance)
-        for found, wanted in zip(reference.gradients(result, inputs), all_wanted, strict=True):
-            assert_close(found, wanted, **tolerance)
-
-
 def both_forms(given):
     return [given.allowed] if given.compact is None else [given.allowed, given.argument]
 
@@ -103,12 +87,12 @@ def test_weights_and_their_gradients_equal_the_loop_written_formula(order):
         given, normalizer = MASKS[mask], Fenchel(order)
         log_prior = reference.make_log_prior(prior, *given.size)
         alpha = torch.tensor(ALPHA, dtype=torch.float64)
-        inputs = leaves(make_scores(given), make_keys(given.n_keys), alpha, log_prior)
+        inputs = reference.leaves(make_scores(given), make_keys(given.n_keys), alpha, log_prior)
         scores, keys, alpha, log_prior = inputs
         expected = each_row(ROWS[order], scores, keys, alpha, given.allowed, log_prior)
         actual = [normalizer(scores, m, log_prior=log_prior, keys=keys, scale=alpha) for m in both_forms(given)]
         with case(mask, prior):
-            assert_same_value_and_gradients(actual, expected, present(*inputs), **TIGHT)
+            reference.assert_same(actual, expected, inputs, **TIGHT)
 
 
 def test_exact_weights_and_their_gradients_equal_those_of_plain_ascent():
@@ -116,7 +100,7 @@ def test_exact_weights_and_their_gradients_equal_those_of_plain_ascent():
     for mask, prior in in_turn(["none", "both_sides", "empty_example", "causal_tall", "dead_rows"], shift=1):
         given = MASKS[mask]
         log_prior = reference.make_log_prior(prior, *given.size)
-        inputs = leaves(
+        inputs = reference.leaves(
             make_scores(given)[:, :1],
             0.6 * make_keys(given.n_keys)[:, :1],
             torch.tensor(ALPHA, dtype=torch.float64),
@@ -128,7 +112,7 @@ def test_exact_weights_and_their_gradients_equal_those_of_plain_ascent():
         forms = [allowed] if given.compact is None else [allowed, given.argument]
         actual = [Fenchel("exact")(scores, m, log_prior=log_prior, keys=keys, scale=alpha) for m in forms]
         with case(mask, prior):
-            assert_same_value_and_gradients(actual, expected, present(*inputs), rtol=1e-7, atol=1e-7)
+            reference.assert_same(actual, expected, inputs, rtol=1e-7, atol=1e-7)
 
 
 @pytest.mark.parametrize("order", [1, 2])
@@ -137,21 +121,21 @@ def test_attend_and_its_gradients_equal_the_loop_written_formula(order):
     for mask, prior in in_turn(shift=order + 2):
         given = MASKS[mask]
         log_prior = reference.make_log_prior(prior, *given.size)
-        inputs = leaves(*reference.make_qkv(*given.size), torch.tensor(ALPHA, dtype=torch.float64), log_prior)
+        inputs = reference.leaves(*reference.make_qkv(*given.size), torch.tensor(ALPHA, dtype=torch.float64), log_prior)
         q, k, v, alpha, log_prior = inputs
-        inputs = present(*(inputs if order == 2 else [q, k, v, log_prior]))
+        inputs = inputs if order == 2 else [q, k, v, log_prior]
         weights = each_row(ROWS[order], alpha * q @ k.mT, k, alpha, given.allowed, log_prior)
         scale = alpha if order == 2 else ALPHA
         actual = [Fenchel(order).attend(q, k, v, m, log_prior=log_prior, scale=scale) for m in both_forms(given)]
         with case(mask, prior):
-            assert_same_value_and_gradients(actual, weights @ v, inputs, **TIGHT)
+            reference.assert_same(actual, weights @ v, inputs, **TIGHT)
 
 
 @pytest.mark.parametrize(("order", "per_row"), [(2, False), ("exact", True)], ids=["2, one u", "exact, u per row"])
 def test_gradcheck_by_central_differences(order, per_row):
     """Scores, keys, prior and alpha are independent variables."""
     allowed = MASKS["padded_causal_segments"].allowed[1:] if per_row else torch.arange(5) < 4
-    inputs = leaves(
+    inputs = reference.leaves(
         randn(1, 1, 5, 5, seed=3),
         randn(1, 1, 5, WIDTH, seed=4),
         randn(1, 1, 5 if per_row else 1, 5, seed=5),
@@ -166,7 +150,7 @@ def test_gradcheck_by_central_differences(order, per_row):
 
 def test_the_implicit_gradient_is_the_dense_formula():
     """dw = (I + alpha C K)^-1 C ds with C = diag w - w w', K = T T', larger than gradcheck can go."""
-    keys, (scores,) = randn(1, 1, 30, 8, seed=1), leaves(2 * randn(1, 1, 3, 30, seed=2))
+    keys, (scores,) = randn(1, 1, 30, 8, seed=1), reference.leaves(2 * randn(1, 1, 3, 30, seed=2))
     w = Fenchel("exact")(scores, keys=keys, scale=0.8)
     cotangent = randn(1, 1, 3, 30, seed=3)
     (found,) = torch.autograd.grad(w, scores, cotangent)
@@ -315,7 +299,7 @@ def test_a_padded_template_does_not_decide_how_the_others_are_rounded():
 @pytest.mark.parametrize("factor", [1.0, 30.0, 1e3, 1e4])
 @pytest.mark.parametrize("length", [0.1, 1.0, 10.0])
 def test_it_converges_at_any_size_of_scores_and_templates(factor, length):
-    keys, (scores,) = length * randn(1, 2, 20, 8, seed=1), leaves(factor * randn(1, 2, 12, 20, seed=2))
+    keys, (scores,) = length * randn(1, 2, 20, 8, seed=1), reference.leaves(factor * randn(1, 2, 12, 20, seed=2))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         w = Fenchel("exact")(scores, keys=keys, scale=0.4)

@@ -1,12 +1,12 @@
-"""Masks: the compact form means what its pairs say, and what is masked might as well not be there."""
+"""Masks: the compact form means what its pairs say. What is masked might as well not be there: test_testing.py."""
 
 from itertools import product
 
 import pytest
 import reference
 import torch
-from reference import BATCH, COMPACT_MASKS, HEADS, MASKS, ONE_OF_EACH, case, in_turn, make, randn
-from tolerance import rounding, tolerance
+from reference import BATCH, HEADS, MASKS, ONE_OF_EACH, case, make, randn
+from tolerance import rounding
 from torch.testing import assert_close
 
 from attnorm.attention import Mask, build_normalizer
@@ -22,10 +22,6 @@ TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 CPU = torch.device("cpu")
 NO_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: its fused kernels are not tested")
 DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, NO_CUDA])]
-
-
-def lengths_mask(size, lengths):
-    return torch.arange(size) < torch.tensor(lengths)[:, None]
 
 
 # -------------------------------------------------------------------------------------------------- the compact Mask
@@ -120,27 +116,6 @@ def test_causal_is_aligned_to_the_end_so_the_last_query_sees_every_key():
 
 
 @pytest.mark.parametrize("variant", ONE_OF_EACH)
-def test_the_compact_mask_and_its_dense_form_give_the_same_weights_outputs_and_gradients(variant):
-    module = make(variant)
-    for mask, prior in in_turn(COMPACT_MASKS, shift=ONE_OF_EACH.index(variant)):
-        compact, size = MASKS[mask].argument_of(module), MASKS[mask].size
-        if not isinstance(compact, Mask):
-            continue  # refused, see `test_a_causal_mask_is_refused_...` in test_normalizers.py
-        scores = randn(BATCH, HEADS, *size, seed=3).requires_grad_()
-        qkv = [x.requires_grad_() for x in reference.make_qkv(*size)]
-        log_prior = reference.make_log_prior(prior, *size)
-
-        results = []
-        for form in (compact, compact.dense(*size, CPU)):
-            w = module(scores, form, log_prior=log_prior)
-            out = module.attend(*qkv, form, log_prior=log_prior)
-            results.append([w, out, *reference.gradients(w, [scores]), *reference.gradients(out, qkv)])
-        with case(mask, prior):
-            for found, wanted in zip(*results, strict=True):
-                assert_close(found, wanted, **TIGHT)
-
-
-@pytest.mark.parametrize("variant", ONE_OF_EACH)
 def test_masks_and_priors_of_every_broadcastable_shape_mean_their_expansion(variant):
     module, scores, (q, k, v) = make(variant), randn(2, 2, 4, 5, seed=3), reference.make_qkv(4, 5)
     for shape in [(5,), (4, 1), (4, 5), (2, 1, 1, 5), (1, 2, 4, 5), (1, 1, 4, 1)]:
@@ -152,98 +127,6 @@ def test_masks_and_priors_of_every_broadcastable_shape_mean_their_expansion(vari
             assert_close(module(scores, allowed, log_prior=log_prior), expanded, **TIGHT)
             expanded = module.attend(q, k, v, spread, log_prior=spread_prior)
             assert_close(module.attend(q, k, v, allowed, log_prior=log_prior), expanded, **TIGHT)
-
-
-# ---------------------------------------------------------------------------- what is masked might as well not be there
-
-
-QUERY_LENGTHS, KEY_LENGTHS = (3, 5), (6, 4)
-
-
-@pytest.fixture(params=["compact", "dense"])
-def padding(request):
-    """Padding on both sides of 5 queries and 6 keys, in either form."""
-    given = {"queries": lengths_mask(5, QUERY_LENGTHS), "keys": lengths_mask(6, KEY_LENGTHS)}
-    return Mask(**given) if request.param == "compact" else reference.allowed_pairs(BATCH, 5, 6, **given)
-
-
-@pytest.mark.parametrize("prior", ["none", "with_holes"])
-@pytest.mark.parametrize("variant", ONE_OF_EACH)
-def test_padding_equals_a_shorter_input_in_weights_outputs_and_gradients(variant, prior, padding):
-    module = make(variant)
-    scores = randn(BATCH, HEADS, 5, 6, seed=3).requires_grad_()
-    q, k, v = qkv = [x.requires_grad_() for x in reference.make_qkv(5, 6)]
-    log_prior = reference.make_log_prior(prior, 5, 6)
-    w, out = module(scores, padding, log_prior=log_prior), module.attend(*qkv, padding, log_prior=log_prior)
-
-    for b, (n, m) in enumerate(zip(QUERY_LENGTHS, KEY_LENGTHS, strict=True)):
-        shorter_prior = None
-        if log_prior is not None:
-            shorter_prior = log_prior.expand(BATCH, HEADS, 5, 6)[b : b + 1, :, :n, :m]
-        one = slice(b, b + 1)
-        shorter_w = module(scores[one, :, :n, :m], log_prior=shorter_prior)
-        shorter_out = module.attend(q[one, :, :n], k[one, :, :m], v[one, :, :m], log_prior=shorter_prior)
-        assert_close(w[one, :, :n, :m], shorter_w, **TIGHT)
-        assert_close(out[one, :, :n], shorter_out, **TIGHT)
-        assert (w[b, :, n:] == 0).all() and (w[b, :, :, m:] == 0).all() and (out[b, :, n:] == 0).all()
-
-        # the whole result, padding included, is summed: padded places must not send gradients anywhere
-        cotangent = randn(*out[one].shape, seed=8)
-        padded = torch.autograd.grad((out[one] * cotangent).sum(), qkv, retain_graph=True)
-        shorter = torch.autograd.grad((shorter_out * cotangent[:, :, :n]).sum(), qkv, retain_graph=True)
-        for found, wanted in zip(padded, shorter, strict=True):
-            assert_close(found, wanted, **TIGHT)
-        cotangent = randn(*w[one].shape, seed=9)
-        (found,) = torch.autograd.grad((w[one] * cotangent).sum(), scores, retain_graph=True)
-        (wanted,) = torch.autograd.grad((shorter_w * cotangent[:, :, :n, :m]).sum(), scores, retain_graph=True)
-        assert_close(found, wanted, **TIGHT)
-
-
-@pytest.mark.parametrize("variant", ONE_OF_EACH)
-def test_what_padded_scores_and_priors_hold_changes_neither_weights_nor_gradients(variant, padding):
-    module = make(variant, torch.float32)
-    forbidden = ~reference.allowed_pairs(BATCH, 5, 6, lengths_mask(5, QUERY_LENGTHS), lengths_mask(6, KEY_LENGTHS))
-    clean_scores, clean_prior = (randn(BATCH, HEADS, 5, 6, seed=s, dtype=torch.float32) for s in (3, 4))
-    results = []
-    for fill in (0.0, -1e4, 1e30):
-        scores = clean_scores.masked_fill(forbidden, fill).requires_grad_()
-        log_prior = clean_prior.masked_fill(forbidden, fill).requires_grad_()
-        w = module(scores, padding, log_prior=log_prior)
-        results.append([w, *reference.gradients(w, [scores, log_prior, *module.parameters()])])
-        for gradient in results[-1][1:3]:
-            assert (gradient[forbidden.expand(gradient.shape)] == 0).all()
-    for filled in results[1:]:
-        for found, wanted in zip(filled, results[0], strict=True):
-            assert_close(found, wanted, **tolerance(torch.float32, size=6))
-
-
-@pytest.mark.parametrize("variant", ONE_OF_EACH)
-def test_what_padded_queries_keys_and_values_hold_changes_neither_outputs_nor_gradients(variant, padding):
-    module = make(variant, torch.float32)
-    dead_queries, dead_keys = ~lengths_mask(5, QUERY_LENGTHS), ~lengths_mask(6, KEY_LENGTHS)
-    dead = [x[:, None, :, None] for x in (dead_queries, dead_keys, dead_keys)]
-    results = []
-    for fill in (0.0, -1e4, 1e8):
-        clean = reference.make_qkv(5, 6, dtype=torch.float32)
-        qkv = [x.masked_fill(out, fill).requires_grad_() for x, out in zip(clean, dead, strict=True)]
-        output = module.attend(*qkv, padding)
-        results.append([output, *reference.gradients(output, [*qkv, *module.parameters()])])
-        for gradient, out in zip(results[-1][1:4], dead, strict=True):
-            assert (gradient[out.expand(gradient.shape)] == 0).all()
-    for filled in results[1:]:
-        for found, wanted in zip(filled, results[0], strict=True):
-            assert_close(found, wanted, **tolerance(torch.float32, size=6))
-
-
-@pytest.mark.parametrize("variant", ONE_OF_EACH)
-def test_packed_texts_equal_the_same_texts_one_by_one(variant):
-    module, texts = make(variant), [slice(0, 2), slice(2, 7), slice(7, 8)]
-    segments = torch.tensor([0, 0, 1, 1, 1, 1, 1, 2]).expand(BATCH, -1)
-    q, k, v = reference.make_qkv(8, 8)
-    packed = module.attend(q, k, v, Mask(segments=segments))
-    for text in texts:
-        alone = module.attend(q[:, :, text], k[:, :, text], v[:, :, text])
-        assert_close(packed[:, :, text], alone, **TIGHT)
 
 
 # ------------------------------------------------------------------------------------------------ dead rows and columns

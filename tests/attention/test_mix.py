@@ -37,10 +37,6 @@ def make(members=THREE, dtype=torch.float64, **options):
     return module
 
 
-def leaves(*tensors):
-    return [None if x is None else x.detach().clone().requires_grad_() for x in tensors]
-
-
 def shares_of(module):
     """The softmax of the parameter, entry by entry: rows of heads."""
     rows = [[x.exp() for x in row] for row in module.hybrid]
@@ -69,8 +65,10 @@ def test_weights_and_gradients_are_those_of_loops_over_the_members(per):
     module = make(per=per, heads=HEADS)
     for mask, prior in in_turn(["none", "both_sides", "random"]):
         size, allowed = MASKS[mask].size, MASKS[mask].allowed
-        scores, log_prior = leaves(1.5 * randn(BATCH, HEADS, *size, seed=3), reference.make_log_prior(prior, *size))
-        inputs = [x for x in (scores, log_prior) if x is not None] + [module.hybrid]
+        scores, log_prior = reference.leaves(
+            1.5 * randn(BATCH, HEADS, *size, seed=3), reference.make_log_prior(prior, *size)
+        )
+        inputs = [scores, log_prior, module.hybrid]
         of_heads = shares_of(module) * (HEADS if per == "layer" else 1)
         members = [reference.weights(name, scores, allowed, log_prior) for name in ("softmax", "dnas", "sinkhorn")]
         expected = torch.stack(
@@ -78,10 +76,7 @@ def test_weights_and_gradients_are_those_of_loops_over_the_members(per):
         )
         actual = module(scores, allowed, log_prior=log_prior)
         with case(mask, prior):
-            assert_close(actual, expected, **TIGHT)
-            pairs = zip(reference.gradients(actual, inputs), reference.gradients(expected, inputs), strict=True)
-            for found, wanted in pairs:
-                assert_close(found, wanted, **TIGHT)
+            reference.assert_same(actual, expected, inputs)
 
 
 @pytest.mark.parametrize("per", ["layer", "head"])
@@ -90,7 +85,7 @@ def test_a_mix_of_softmax_and_dnas_is_hnas_in_value_and_gradient(per):
     with torch.no_grad():
         hnas.hybrid.copy_(mix.hybrid[:, 1] - mix.hybrid[:, 0])  # softmax of two numbers: sigmoid of their difference
     case = MASKS["both_sides"]
-    q, k, v, log_prior = leaves(
+    q, k, v, log_prior = reference.leaves(
         *reference.make_qkv(case.n_queries, case.n_keys), reference.make_log_prior("key", case.n_queries, case.n_keys)
     )
     given = {"log_prior": log_prior, "scale": 0.7}
@@ -107,7 +102,7 @@ def test_a_mix_of_softmax_and_dnas_is_hnas_in_value_and_gradient(per):
 
 def test_attend_uses_the_fast_paths_of_the_members_where_they_pay(monkeypatch):
     n_queries, n_keys, module = 290, 240, make(THREE, torch.float32)
-    q, k, v = leaves(*reference.make_qkv(n_queries, n_keys, width=8, dtype=torch.float32, batch=1, heads=1))
+    q, k, v = reference.leaves(*reference.make_qkv(n_queries, n_keys, width=8, dtype=torch.float32, batch=1, heads=1))
     mask = Mask(queries=torch.arange(n_queries)[None] < 230, keys=torch.arange(n_keys)[None] < 170)
     assert memory_linear(q, k, Given(mask))
     expected = module((q @ k.mT) * q.shape[-1] ** -0.5, mask) @ v

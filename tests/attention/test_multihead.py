@@ -45,6 +45,7 @@ AUTOREGRESSIVE = [
     ("dnas_prefix", "bilinear"),
     ("dnas_prefix", "gaussian"),
     ("hnas_prefix", "dot"),
+    ("dnas_slack_prefix", "dot"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""softmax, dnas, sinkhorn and hnas: each equals its loop-written formula, in value and gradient, at any size.
+"""softmax, dnas, sinkhorn, hnas and their prefix forms: each equals its loop-written formula, at any size.
 
 What every normalizer has to do (masks, dead rows, permutations, priors, coupling, dtypes) is checked for each of them
 by the property suite, in test_testing.py. Here are the formulas, and the properties that the suite does not know.
@@ -8,17 +8,17 @@ import pytest
 import reference
 import torch
 from reference import BATCH, HEADS, MASKS, ONE_OF_EACH, VARIANTS, make, randn
-from tolerance import rounding, tolerance
 from torch.testing import assert_close
 
 from attnorm.attention import Mask, MultiHeadAttention, build_normalizer, build_scorer
 from attnorm.attention.names import NORMALIZERS, build
-from attnorm.attention.normalizers._key_bias import memory_linear
-from attnorm.attention.normalizers.base import Given
+from attnorm.attention.normalizers._running import running_logsumexp
+from attnorm.attention.normalizers.base import LOWEST
 
 pytestmark = pytest.mark.numerical
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
+FORMULAS = reference.VARIANTS | reference.PREFIX
 SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 UNIT_ROUNDOFF = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 
@@ -31,67 +31,21 @@ def random_scores(n_queries=4, n_keys=5, factor=1.5):
     return factor * randn(BATCH, HEADS, n_queries, n_keys, seed=4)
 
 
-def leaves(*tensors):
-    """Those that are not None, as leaves that collect gradients (None stays None)."""
-    return [None if x is None else x.detach().clone().requires_grad_() for x in tensors]
-
-
-def present(tensors):
-    return [x for x in tensors if x is not None]
-
-
 def difference(a, b):
     return (a - b).abs().max()
-
-
-def assert_same_value_and_gradients(actual, expected, inputs):
-    assert_close(actual, expected, **TIGHT)
-    for found, wanted in zip(reference.gradients(actual, inputs), reference.gradients(expected, inputs), strict=True):
-        assert_close(found, wanted, **TIGHT)
 
 
 # ----------------------------------------------------------------------------------------- the formula and its gradient
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", FORMULAS)
 def test_weights_attend_and_their_gradients_equal_the_loop_written_formula(variant):
-    """The weights under the dense mask, `attend` under the compact one, at several scales."""
-    module = make(variant)
-    hybrid_weight = reference.hybrid_weight_of(variant, module)
-    for place, (mask, prior) in enumerate(reference.in_turn(shift=[*VARIANTS].index(variant))):
-        case, scale = MASKS[mask], (None, 0.2, 3.0)[place % 3]
-        log_prior = reference.make_log_prior(prior, case.n_queries, case.n_keys)
-        q, k, v, log_prior = leaves(*reference.make_qkv(case.n_queries, case.n_keys), log_prior)
-        scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
-        others = present([log_prior, *module.parameters()])
-        expected = reference.weights(VARIANTS[variant][0], scores, case.allowed, log_prior, hybrid_weight)
-
-        with reference.case(mask, prior, scale):
-            weights = module(scores, case.allowed, log_prior=log_prior)
-            assert_same_value_and_gradients(weights, expected, [scores, *others])
-            output = module.attend(q, k, v, case.argument_of(module), log_prior=log_prior, scale=scale)
-            assert_same_value_and_gradients(output, expected @ v, [q, k, v, *others])
-
-
-@pytest.mark.parametrize("variant", ONE_OF_EACH)
-def test_attend_and_its_gradients_equal_forward_times_values_at_lengths_where_a_fast_path_pays(variant):
-    n_queries, n_keys, module = 290, 240, make(variant, torch.float32)
-    # one example, one head: what is tested is the length
-    q, k, v = leaves(*reference.make_qkv(n_queries, n_keys, width=8, dtype=torch.float32, batch=1, heads=1))
-    mask = Mask(queries=torch.arange(n_queries)[None] < n_queries - 17, keys=torch.arange(n_keys)[None] < n_keys - 30)
-    key_prior = randn(1, 1, 1, n_keys, seed=9, dtype=torch.float32)
-    for log_prior, scale in ((None, None), (key_prior.requires_grad_(), 0.2)):
-        inputs = present([q, k, v, log_prior, *module.parameters()])
-        assert memory_linear(q, k, Given(mask, log_prior))
-        actual = module.attend(q, k, v, mask, log_prior=log_prior, scale=scale)
-        scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
-        expected = module(scores, mask, log_prior=log_prior) @ v
-
-        assert_close(actual, expected, **tolerance(torch.float32, size=n_keys, scale=expected.abs().max()))
-        all_wanted = reference.gradients(expected, inputs)
-        for found, wanted in zip(reference.gradients(actual, inputs), all_wanted, strict=True):
-            # sums over all queries or keys: the error is measured against the largest entry
-            assert (found - wanted).abs().max() <= rounding(torch.float32, size=n_queries) * wanted.abs().max()
+    module, name = make(variant), FORMULAS[variant][0]
+    v = reference.hybrid_weight_of(variant, module)
+    shift = [*FORMULAS].index(variant)
+    reference.assert_formula(
+        module, lambda *given: reference.weights(name, *given, v), shift=shift, scales=(None, 0.2, 3.0)
+    )
 
 
 def test_two_clusters_are_as_far_apart_after_an_update_as_the_closed_form_says():
@@ -151,27 +105,28 @@ def test_a_query_whose_pairs_have_no_prior_mass_stays_in_the_column_step(variant
 # -------------------------------------------------------------------------------------------------- numbers and dtypes
 
 
-@pytest.mark.parametrize("variant", ONE_OF_EACH)
+@pytest.mark.parametrize("variant", [*ONE_OF_EACH, "dnas_prefix"])
 def test_scores_of_ten_thousand_give_the_right_weights_and_finite_gradients(variant):
     for mask in ("none", "both_sides", "causal_tall"):
         case = MASKS[mask]
         given = scores_for(case, factor=1e4, dtype=torch.float32)
         v = reference.hybrid_weight_of(variant, make(variant))
-        expected = reference.exact_weights(VARIANTS[variant][0], given.double(), case.allowed, None, v)
+        expected = reference.exact_weights(FORMULAS[variant][0], given.double(), case.allowed, None, v)
         for dtype, error in ((torch.float64, 1e-9), (torch.float32, 5e-3)):
-            module, (scores,) = make(variant, dtype), leaves(given.to(dtype))
+            module, (scores,) = make(variant, dtype), reference.leaves(given.to(dtype))
             w = module(scores, case.allowed)
             with reference.case(mask, dtype):
                 assert_close(w.double(), expected, rtol=error, atol=error)
                 assert all(g.isfinite().all() for g in reference.gradients(w, [scores, *module.parameters()]))
 
 
-@pytest.mark.parametrize("variant", ONE_OF_EACH)
+@pytest.mark.parametrize("variant", [*ONE_OF_EACH, "dnas_prefix", "hnas_prefix_heads"])
 def test_a_constant_added_to_all_scores_changes_nothing_however_large(variant):
-    module, case = make(variant), MASKS["both_sides"]
-    scores = scores_for(case)
-    for constant in (-1e4, 1e4):
-        assert_close(module(scores + constant, case.allowed), module(scores, case.allowed), rtol=1e-9, atol=1e-9)
+    """A masked pair adds nothing to its column, not even where the scores of all others are as low as this."""
+    for case in (MASKS["both_sides"], MASKS["random"]):
+        module, scores = make(variant), scores_for(case)
+        for constant in (-1e4, 1e4):
+            assert_close(module(scores + constant, case.allowed), module(scores, case.allowed), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -217,15 +172,6 @@ def test_attend_under_autocast_is_within_rounding_of_float64(variant):
             out = module.attend(q, k, v, case.argument_of(module), log_prior=log_prior)
         with reference.case(mask, prior):
             assert difference(out.double(), expected) <= 16 * UNIT_ROUNDOFF[torch.bfloat16] * v.abs().max()
-
-
-@pytest.mark.parametrize("variant", ONE_OF_EACH)
-def test_the_result_has_the_dtype_of_the_scores_whatever_that_of_the_prior_and_the_parameters(variant):
-    module, log_prior = make(variant, torch.float32), randn(1, 1, 1, 5, dtype=torch.float32)
-    for dtype in (torch.float64, torch.float32, *SIXTEEN_BITS):
-        assert module(random_scores().to(dtype), log_prior=log_prior).dtype == dtype
-        q, k, v = reference.make_qkv(4, 5, dtype=dtype)
-        assert module.attend(q, k, v, log_prior=log_prior).dtype == dtype
 
 
 # ------------------------------------------------------------------------------------------------------ causal masks
@@ -322,3 +268,22 @@ def test_each_head_mixes_by_its_own_hybrid_weight():
     for head in range(HEADS):
         expected = v[head] * dnas[:, head] + (1 - v[head]) * softmax[:, head]
         assert_close(hnas(scores)[:, head], expected, **TIGHT)
+
+
+# ------------------------------------------------------------------------------------------------------ prefix forms
+
+
+def test_the_diagonal_of_causal_dnas_prefix_is_the_largest_weight_of_its_row():
+    weights = make("dnas_prefix")(3 * randn(BATCH, HEADS, 6, 6), torch.ones(6, 6, dtype=torch.bool).tril())
+    assert torch.equal(weights.argmax(-1), torch.arange(6).expand(BATCH, HEADS, 6))
+
+
+@pytest.mark.parametrize("spread", [1, 1e4])
+def test_the_running_logsumexp_and_its_gradient_equal_those_of_torch(spread):
+    s = (spread * randn(BATCH, HEADS, 7, 5, seed=8)).masked_fill(torch.ones(7, 5, dtype=torch.bool).triu(1), LOWEST)
+    s.requires_grad_()
+    g = randn(BATCH, HEADS, 7, 5, seed=9).tril()  # nothing uses the sum of a key that no query has seen so far
+    actual, expected = running_logsumexp(s), s.logcumsumexp(-2)
+    assert_close(actual, expected, **TIGHT)
+    found, wanted = (torch.autograd.grad(c, s, g)[0] for c in (actual, expected))
+    assert_close(found, wanted, **TIGHT)

@@ -79,23 +79,6 @@ def make_scores(given, factor=1.5, dtype=torch.float64):
     return (factor * randn(BATCH, HEADS, *given.size, seed=3)).to(dtype)
 
 
-def leaves(*tensors):
-    return [None if x is None else x.detach().clone().requires_grad_() for x in tensors]
-
-
-def present(*tensors):
-    return [x for x in tensors if x is not None]
-
-
-def assert_same_value_and_gradients(actual, expected, inputs, **tolerance):
-    """`actual` may be a list of results."""
-    all_wanted = reference.gradients(expected, inputs)
-    for result in actual if isinstance(actual, list) else [actual]:
-        assert_close(result, expected, **tolerance)
-        for found, wanted in zip(reference.gradients(result, inputs), all_wanted, strict=True):
-            assert_close(found, wanted, **tolerance)
-
-
 def u_of(log_prior, shape):
     return log_prior.expand(shape).softmax(-1)
 
@@ -108,12 +91,12 @@ def test_weights_and_their_gradients_equal_the_loop_written_formula(shift):
     for mask, prior in in_turn(shift=shift):
         given = MASKS[mask]
         log_prior = reference.make_log_prior(prior, *given.size)
-        scores, keys, log_prior = leaves(make_scores(given), make_keys(given.n_keys), log_prior)
+        scores, keys, log_prior = reference.leaves(make_scores(given), make_keys(given.n_keys), log_prior)
         expected = transport(scores, distances(keys), 0.7, given.allowed, log_prior)
         masks = [given.allowed] if given.compact is None else [given.allowed, given.argument]
         actual = [OptimalTransport(gamma=0.7)(scores, form, log_prior=log_prior, keys=keys) for form in masks]
         with case(mask, prior):
-            assert_same_value_and_gradients(actual, expected, present(scores, keys, log_prior), **TIGHT)
+            reference.assert_same(actual, expected, [scores, keys, log_prior], **TIGHT)
 
 
 @pytest.mark.parametrize("gamma", [0.05, 0.002], ids=["float64 products", "log domain"])
@@ -124,19 +107,21 @@ def test_the_other_ways_to_compute_give_the_same_value_and_gradients(monkeypatch
         given = MASKS[mask]
         monkeypatch.setattr(source, "BUFFER", 2 * given.n_keys**2)
         log_prior = reference.make_log_prior(prior, *given.size)
-        scores, keys, log_prior = leaves(make_scores(given).float(), make_keys(given.n_keys).float(), log_prior)
+        scores, keys, log_prior = reference.leaves(
+            make_scores(given).float(), make_keys(given.n_keys).float(), log_prior
+        )
         scores = scores.detach().clamp(-0.65, 0.65).requires_grad_()  # the plain exponentials of the loops bear this
         actual = OptimalTransport(gamma)(scores, given.allowed, log_prior=log_prior, keys=keys)
         wide = [x if x is None else x.double() for x in (scores, keys, log_prior)]
         expected = transport(wide[0], distances(wide[1]), gamma, given.allowed, wide[2]).float()
         with case(mask, prior):
-            inputs = present(scores, keys, log_prior)
-            assert_same_value_and_gradients(actual, expected, inputs, rtol=1e-4, atol=1e-4)
+            inputs = [scores, keys, log_prior]
+            reference.assert_same(actual, expected, inputs, rtol=1e-4, atol=1e-4)
 
 
 def test_gradcheck_by_central_differences():
     allowed = MASKS["padded_causal_segments"].allowed[1:]
-    inputs = leaves(*(randn(1, 1, 5, n, seed=seed) for seed, n in ((3, 5), (4, WIDTH), (5, 5))))
+    inputs = reference.leaves(*(randn(1, 1, 5, n, seed=seed) for seed, n in ((3, 5), (4, WIDTH), (5, 5))))
 
     def forward(scores, keys, log_prior):
         return OptimalTransport(gamma=0.5)(scores, allowed, log_prior=log_prior, keys=keys)
@@ -149,7 +134,7 @@ def test_gradcheck_in_the_log_domain():
     scores = torch.tensor([[[[0.0, -0.3, 0.2, -700.0], [-0.4, 0.1, 0.2, 0.3]]]], dtype=torch.float64)
     keys = 0.02 * randn(1, 1, 4, WIDTH, seed=4)
     keys[..., 3, 0] += 2100**0.5  # squared over D: 700
-    inputs = leaves(scores, keys, randn(1, 1, 2, 4, seed=5))
+    inputs = reference.leaves(scores, keys, randn(1, 1, 2, 4, seed=5))
     assert torch.autograd.gradcheck(lambda s, k, u: OptimalTransport()(s, log_prior=u, keys=k), inputs)
 
 
@@ -179,7 +164,7 @@ def test_masks_and_large_scores_alone_stay_on_the_fast_way(monkeypatch, mask):
 def test_any_scores_and_any_gamma_give_the_weights_of_exact_arithmetic(factor, gamma):
     for mask, dtype in (("both_sides", torch.float64), ("random", torch.float32)):
         given = MASKS[mask]
-        scores, keys = leaves(make_scores(given, factor, dtype), make_keys(given.n_keys, dtype))
+        scores, keys = reference.leaves(make_scores(given, factor, dtype), make_keys(given.n_keys, dtype))
         log_prior = reference.make_log_prior("pairwise", *given.size).to(dtype).requires_grad_()
         w = OptimalTransport(gamma)(scores, given.allowed, log_prior=log_prior, keys=keys)
         exact = exact_transport(scores, distances(keys.double()), gamma, given.allowed, log_prior)
@@ -194,13 +179,13 @@ def test_sources_that_are_hardly_within_reach_keep_their_mass_and_gradient(far):
     for reach in (50, 70, 90, 500, 700, 3000):
         scores = torch.tensor([[[[0.0, -0.5, -reach, 0.3], [0.1, 0.2, 0.3, 0.4]]]])
         keys = torch.tensor([[0.0, 1.0, far, -0.5], [0.5, 0.0, far, 0.2]]).T[None, None]
-        inputs = scores, keys, log_prior = leaves(scores, keys, torch.tensor([-5.0, -5.0, 0.0, -5.0]))
+        inputs = scores, keys, log_prior = reference.leaves(scores, keys, torch.tensor([-5.0, -5.0, 0.0, -5.0]))
         actual = OptimalTransport()(scores, log_prior=log_prior, keys=keys)
         wide = [x.double() for x in inputs]
         plans = (wide[0][..., :, None] - distances(wide[1])[:, :, None]).softmax(-2)  # (B, H, N, targets, sources)
         expected = (plans @ wide[2].softmax(-1)[:, None]).squeeze(-1)
         with case(reach):
-            assert_same_value_and_gradients(actual, expected.float(), inputs, rtol=1e-4, atol=1e-5)
+            reference.assert_same(actual, expected.float(), inputs, rtol=1e-4, atol=1e-5)
 
 
 def test_distances_far_from_the_origin_do_not_round_away():
@@ -322,7 +307,7 @@ def test_a_table_larger_than_the_input_gives_weight_to_words_outside_of_it():
 
 @pytest.mark.parametrize("gamma", [1.0, 1e-3])
 def test_no_allowed_source_gives_weights_and_gradients_of_zero(gamma):
-    scores, keys, log_prior = leaves(make_scores(MASKS["none"]), make_keys(5), torch.zeros(4, 5).double())
+    scores, keys, log_prior = reference.leaves(make_scores(MASKS["none"]), make_keys(5), torch.zeros(4, 5).double())
     prior = log_prior.masked_fill((torch.arange(4) == 1)[:, None], -torch.inf)
     allowed = torch.ones(4, 5, dtype=torch.bool)
     allowed[2] = False

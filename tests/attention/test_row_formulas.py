@@ -5,18 +5,16 @@ normalizer has to do is checked by the property suite, in test_testing.py.
 """
 
 import math
+from functools import partial
 
 import pytest
 import reference
 import torch
-from reference import BATCH, HEADS, MASKS, case, in_turn, make_qkv, randn
-from torch.autograd import gradcheck
+from reference import BATCH, HEADS, randn
 from torch.testing import assert_close
 
-from attnorm.attention import Mask, Normalizer, build_normalizer
-from attnorm.attention.normalizers._key_bias import DENSE_UP_TO, memory_linear
-from attnorm.attention.normalizers.base import AT_MOST_ONE, Given, add_log_prior
-from attnorm.attention.testing import check_normalizer
+from attnorm.attention import Mask, build_normalizer
+from attnorm.attention.normalizers.base import Given
 
 pytestmark = pytest.mark.numerical
 
@@ -83,106 +81,34 @@ def make(variant, dtype=torch.float64):
     return module
 
 
-def by_rows(variant, module, scores, allowed=None, log_prior=None):
-    """The weights, row by row, differentiable in scores, log_prior and the parameters."""
-    allowed = (torch.tensor(True) if allowed is None else allowed).expand(scores.shape)
-    log_prior = (torch.zeros((), dtype=scores.dtype) if log_prior is None else log_prior).expand(scores.shape)
-    formula, entries = VARIANTS[variant][2], []
-    for b, h, i in torch.cartesian_prod(*map(torch.arange, scores.shape[:-1])).tolist():
-        keys = [j for j in range(scores.shape[-1]) if allowed[b, h, i, j]]
-        weights = [scores.new_zeros(())] * scores.shape[-1]
-        if keys:
-            numbers = [parameter[h] for parameter in module.parameters()]
-            row = formula([scores[b, h, i, j] for j in keys], [log_prior[b, h, i, j] for j in keys], *numbers)
-            for j, weight in zip(keys, row, strict=True):
-                if log_prior[b, h, i, j] > -torch.inf:
-                    weights[j] = weight
-        entries += weights
-    return torch.stack(entries).reshape(scores.shape).nan_to_num(0.0)  # 0 / 0: no key with a prior
+def rows_of(row):
+    """The formula of all rows: it sees the allowed keys alone, and the weight of a key without a prior is 0."""
+
+    def formula(scores, allowed, log_prior, *numbers):
+        weights = [[0.0] * len(scores[0]) for _ in scores]
+        for i, (s, u) in enumerate(zip(scores, log_prior, strict=True)):
+            keys = [j for j in range(len(s)) if allowed[i][j]]
+            for j, weight in zip(
+                keys, row([s[j] for j in keys], [u[j] for j in keys], *numbers) if keys else [], strict=True
+            ):
+                weights[i][j] = weight if u[j] > -torch.inf else 0.0
+        return weights
+
+    return formula
+
+
+def by_rows(variant, module, *given):
+    """The weights, differentiable in scores, log_prior and the parameters; 0 / 0 is a row without a prior."""
+    numbers = [*module.parameters()]
+    return reference.weights(rows_of(VARIANTS[variant][2]), *given, numbers=numbers).nan_to_num(0.0)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_weights_attend_and_their_gradients_equal_the_formula(variant):
     module, holes = make(variant), "softmax" in variant or VARIANTS[variant][0] in ("sink", "off_by_one")
     priors = reference.PRIORS if holes else reference.PRIORS[:3]  # the gradient of the reference would be NaN
-    for mask, prior in in_turn(priors=priors, shift=[*VARIANTS].index(variant)):
-        given = MASKS[mask]
-        log_prior = reference.make_log_prior(prior, *given.size)
-        q, k, v = (x.requires_grad_() for x in make_qkv(*given.size))
-        scores = 1.5 * (q @ k.mT)
-        inputs = [*module.parameters()] if log_prior is None else [log_prior.requires_grad_(), *module.parameters()]
-        expected = by_rows(variant, module, scores, given.allowed, log_prior)
-        weights = module(scores, given.argument, log_prior=log_prior)
-        output = module.attend(q, k, v, given.argument, log_prior=log_prior, scale=1.5)
-        with case(mask, prior):
-            for actual, wanted, of in ((weights, expected, [scores]), (output, expected @ v, [q, k, v])):
-                assert_close(actual, wanted, **TIGHT)
-                both = (reference.gradients(x, [*of, *inputs]) for x in (actual, wanted))
-                for mine, theirs in zip(*both, strict=True):
-                    assert_close(mine, theirs, **TIGHT)
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_gradcheck(variant):
-    module = make(variant)
-    allowed = torch.ones(5, 5, dtype=torch.bool).tril()
-    scores, log_prior = randn(1, HEADS, 5, 5, seed=31).requires_grad_(), randn(1, 1, 1, 5, seed=32).requires_grad_()
-    assert gradcheck(lambda s, u, *_: module(s, allowed, log_prior=u), (scores, log_prior, *module.parameters()))
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_attend_at_lengths_where_a_fast_path_pays_equals_the_weights_times_values(variant, monkeypatch):
-    """The sinks and ssmax never build the weights, whatever the compact mask."""
-    monkeypatch.setitem(DENSE_UP_TO, "cpu", 0)
-    module, n = make(variant), 250
-    fast = VARIANTS[variant][0] in ("sink", "off_by_one", "ssmax")
-    real = torch.arange(n)[None] < torch.tensor([[n], [180]])
-    texts = (torch.arange(n) // 60).expand(BATCH, n)
-    masks = {
-        "none": None,
-        "padded": Mask(queries=real, keys=real),
-        "causal": Mask(causal=True),
-        "packed": Mask(queries=real, keys=real, segments=texts),
-        "packed, causal": Mask(queries=real, keys=real, causal=True, segments=texts),
-    }
-    q, k, v = (x.requires_grad_() for x in make_qkv(n, n, width=8))
-    assert memory_linear(q, k, Given(masks["padded"]))
-    inputs = [q, k, v, *module.parameters()]
-    for name, mask in masks.items():
-        dense = None if mask is None else mask.dense(n, n)
-        wanted = module(q @ k.mT * 8**-0.5, dense) @ v
-        with case(name), monkeypatch.context() as patch:
-            if fast:
-                patch.setattr(Normalizer, "_weights_and_live", lambda *_, **__: pytest.fail("the weights were built"))
-            actual = module.attend(q, k, v, mask)
-            assert_close(actual, wanted, **TIGHT)
-            for mine, theirs in zip(
-                reference.gradients(actual, inputs), reference.gradients(wanted, inputs), strict=True
-            ):
-                assert_close(mine, theirs, rtol=1e-8, atol=1e-8)
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_padded_equals_unpadded_packed_equals_separate_and_cached_equals_full(variant):
-    """At causal sites and at others; a cached query sees all keys so far."""
-    module = make(variant)
-    q, k, v = make_qkv(7, 7, batch=1)
-    for causal in (False, True):
-        alone = [module.attend(q[:, :, at], k[:, :, at], v[:, :, at], Mask(causal=causal)) for at in TEXTS]
-        packed = module.attend(q, k, v, Mask(causal=causal, segments=torch.tensor([[0, 0, 0, 1, 1, 1, 1]])))
-        assert_close(packed, torch.cat(alone, 2), **TIGHT)
-        real = torch.tensor([[True] * 3 + [False] * 4])
-        padded = module.attend(q, k, v, Mask(queries=real, keys=real, causal=causal))
-        assert_close(padded[:, :, :3], alone[0], **TIGHT)
-        assert not padded[:, :, 3:].any()
-    full = module.attend(q, k, v, Mask(causal=True))
-    for i in range(7):
-        now = slice(i, i + 1), slice(i + 1)
-        step = module.attend(q[:, :, now[0]], k[:, :, now[1]], v[:, :, now[1]], Mask(causal=True))
-        assert_close(step, full[:, :, now[0]], **TIGHT)
-
-
-TEXTS = (slice(3), slice(3, 7))
+    shift = [*VARIANTS].index(variant)
+    reference.assert_formula(module, partial(by_rows, variant, module), shift=shift, priors=priors)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -223,7 +149,7 @@ def test_a_sink_is_that_of_transformers(name):
     """Both of its forms: the sink as a further column, and the sigmoid of the logsumexp."""
     module = pytest.importorskip(f"transformers.models.{name}.modeling_{name}")
     sink = make("sink", torch.float32)
-    q, k, v = make_qkv(6, 6, width=8, dtype=torch.float32)
+    q, k, v = reference.make_qkv(6, 6, width=8, dtype=torch.float32)
     site = torch.nn.Module()
     site.num_key_value_groups, site.sinks = 1, next(sink.parameters()).detach().clone().requires_grad_()
     causal = torch.full((6, 6), torch.finfo(torch.float32).min).triu(1)
@@ -307,55 +233,6 @@ def test_a_fixed_number_stays_in_float32_in_a_model_of_16_bits():
         with torch.device("meta"):
             empty = build_normalizer(name, **options)
         assert torch.equal(empty.to_empty(device="cpu").float()(scores), expected)
-
-
-# ----------------------------------------------------------------------------------------------------- planted faults
-
-
-class LateSink(Normalizer):
-    """Off-by-one, with the 1 added after the maximum was subtracted."""
-
-    total, prior_scale_invariant, proportional_to_prior = AT_MOST_ONE, False, True
-
-    def weights(self, s, given):
-        s = add_log_prior(s, given.log_prior)
-        top = s.amax(-1, keepdim=True).clamp(min=torch.finfo(s.dtype).min)
-        return (s - top).exp() / (1 + (s - top).exp().sum(-1, keepdim=True))
-
-
-class PaddedCount(Normalizer):
-    """Sigmoid attention with n = M, padding, future and other segments included."""
-
-    total, prior_scale_invariant = (0.0, float("inf")), False
-
-    def weights(self, s, given):
-        return (add_log_prior(s, given.log_prior) - math.log(s.shape[-1])).sigmoid()
-
-
-class CountsMasked(Normalizer):
-    """Softpick, in whose denominator each masked key counts |exp(-inf) - 1| = 1."""
-
-    total, prior_scale_invariant = AT_MOST_ONE, False
-
-    def weights(self, s, given):
-        numbers = torch.expm1(add_log_prior(s, given.log_prior).clamp(max=80))
-        return numbers.relu() / (numbers.abs().sum(-1, keepdim=True) + 1e-8)
-
-
-@pytest.mark.parametrize("faulty", [PaddedCount, CountsMasked])
-def test_a_count_of_masked_keys_is_found_by_the_property_suite(faulty):
-    with pytest.raises(AssertionError, match="mask_equals_shorter_input"):
-        check_normalizer(faulty, properties=["mask_equals_shorter_input"], print_report=False)
-
-
-@pytest.mark.parametrize(
-    "faulty, variant", [(LateSink, "off_by_one"), (PaddedCount, "sigmoid"), (CountsMasked, "softpick")]
-)
-def test_a_planted_fault_differs_from_the_reference(faulty, variant):
-    scores, given = 1.5 * randn(BATCH, HEADS, 5, 5, seed=3), MASKS["padded_causal_segments"]
-    expected = by_rows(variant, make(variant), scores, given.allowed)
-    assert_close(make(variant)(scores, given.argument), expected, **TIGHT)
-    assert (faulty()(scores, given.argument) - expected).abs().max() > 0.05
 
 
 # -------------------------------------------------------------------------------------------------------------- options

@@ -12,6 +12,7 @@ from torch import nn
 from attnorm.attention import Normalizer, build_normalizer
 from attnorm.attention.masking import dense_mask
 from attnorm.attention.names import NORMALIZERS
+from attnorm.attention.normalizers._key_bias import DENSE_UP_TO
 from attnorm.attention.normalizers.base import (
     AT_MOST_ONE,
     add_log_prior,
@@ -87,10 +88,28 @@ def id_of(case):
 DEFAULTS = [(name, OPTIONS.get(name, {})) for name in NORMALIZERS]
 
 
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", [*FEW, "sinkhorn"])
 def test_a_normalizer_of_ours_keeps_its_promises(name):
     make = functools.partial(build_normalizer, name, **OPTIONS.get(name, {}))
     assert check_normalizer(make, lengths=[(33, 65)], print_report=False).passed
+
+
+LINEAR = [  # those of linear/test_memory_linear.py are compared there
+    ("dnas_slack", {"start": 0.8}),
+    ("dnas_slack", {"per_query": True, "heads": 2}),
+    ("sink", {"start": 0.7, "heads": 2}),
+    ("ssmax", {"bias": True, "heads": 2}),
+    ("forgetting", SIZES),
+]
+
+
+@pytest.mark.parametrize("case", LINEAR, ids=id_of)
+def test_attend_without_a_table_of_weights_equals_forward(case, monkeypatch):
+    """The way that pays at large lengths, taken at all of them."""
+    monkeypatch.setitem(DENSE_UP_TO, "cpu", 0)
+    about = ["attend_equals_forward_times_values", "padding_never_matters"]
+    make = functools.partial(build_normalizer, case[0], **case[1])
+    assert check_normalizer(make, properties=about, lengths=[(33, 65), (40, 40)], print_report=False).passed
 
 
 @pytest.mark.slow

@@ -284,18 +284,19 @@ class LargestTensor(TorchDispatchMode):
         return result
 
 
-@pytest.mark.parametrize("variant", OF_EACH)
+@pytest.mark.parametrize("variant", [*OF_EACH, "dnas_slack", "sink", "ssmax"])
 def test_no_table_of_queries_and_keys_is_made_forward_or_backward(variant):
     length, width = 700, 4
     real = (torch.arange(length) < length - 9)[None]
     masks = (None, Mask(queries=real, keys=real))
     masks += (Mask(queries=real, keys=real, segments=(torch.arange(length) // 400)[None]),)
-    masks += tuple(Mask(real, real, True, mask and mask.segments) for mask in masks) if variant == "softmax" else ()
+    if variant in ("softmax", "sink", "ssmax"):
+        masks += tuple(Mask(real, real, True, mask and mask.segments) for mask in masks)
     inputs = [x.requires_grad_() for x in reference.make_qkv(length, length, width, torch.float32, batch=1)]
     log_prior = randn(1, HEADS, 1, length, dtype=torch.float32).requires_grad_()
     for mask in masks:
         with LargestTensor() as largest:
-            out = make(variant, torch.float32).attend(*inputs, mask, log_prior=log_prior)
+            out = built(variant).float().attend(*inputs, mask, log_prior=log_prior)
             out.backward(torch.ones_like(out))
         with case(mask):
             assert largest.elements <= 8 * HEADS * length * width < length * length

@@ -83,18 +83,23 @@ def masked_entries_are_zero(subject: Subject) -> None:
 
 
 def mask_equals_shorter_input(subject: Subject) -> None:
-    """masking queries and keys gives the numbers of an input without them"""
+    """masking queries and keys gives the numbers of an input without them, packing texts those of each text alone"""
     for case in subject.cases(PRIORS):
         allowed, w, out = case.allowed, subject.weights(case), subject.attend(case)
+        segments = case.mask.segments if isinstance(case.mask, Mask) else None
         for b, table in enumerate(allowed[:, 0]):
-            rows, columns = table.any(-1), table.any(-2)
-            if not rows.any() or (allowed[b] != table).any():  # shortened alike in all heads
+            if (allowed[b] != table).any():  # shortened alike in all heads
                 continue
-            shorter, one = case.take(rows, columns, slice(b, b + 1)), slice(b, b + 1)
-            where = f"{case}\nexample {b} against the same without its {(~rows).sum()} queries that see no key and "
-            where += f"{(~columns).sum()} keys that no query sees"
-            expect(w[one][:, :, rows][..., columns], subject.weights(shorter), "weights", where)
-            expect(out[one][:, :, rows], subject.attend(shorter), "attend", where)
+            texts = [] if segments is None else [segments[b] == text for text in segments[b].unique()]
+            for part in [table & text[:, None] for text in texts] or [table]:
+                rows, columns = part.any(-1), part.any(-2)
+                if not rows.any():
+                    continue
+                shorter, one = case.take(rows, columns, slice(b, b + 1)), slice(b, b + 1)
+                where = f"{case}\nexample {b} against the same without {(~rows).sum()} queries and "
+                where += f"{(~columns).sum()} keys that do not belong to the others"
+                expect(w[one][:, :, rows][..., columns], subject.weights(shorter), "weights", where)
+                expect(out[one][:, :, rows], subject.attend(shorter), "attend", where)
 
 
 def padding_never_matters(subject: Subject) -> None:
