@@ -10,6 +10,7 @@ from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import Source
 from attnorm.models.config import TransformerConfig
 from attnorm.models.generation import SpecialTokens
+from attnorm.models.recurrent.seq2seq import LSTMSeq2Seq, LSTMSeq2SeqConfig
 from attnorm.models.seq2seq import Seq2Seq
 from attnorm.parts import class_of
 
@@ -49,20 +50,33 @@ def build_model(placement="softmax", *, priors=None, options=None, scorers=None,
     return Seq2Seq(shape, attention_tables(placement, priors, options, scorers), vocab_size, PAD, seed=seed)
 
 
-def rough_model(placement="softmax", *, noise=0.3, sharpness=1.0, **settings):
-    """The same in float64 and evaluation mode, with noise on every parameter, so that biases and norms count too.
+def roughen(model, noise=0.3, dtype=torch.float64):
+    """Evaluation mode, with noise on every parameter, so that biases and norms count too.
 
-    sharpness: multiplies the scores of the next token when the output matrix is not tied.
-    """
-    model = build_model(placement, **settings).double().eval()
+    The noise depends on the name of the parameter, so that variants of a model have the same."""
+    model = model.to(dtype).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))  # the same in every placement
+            generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
             if not name.endswith("hybrid"):  # a clamped one has to stay in [0, 1]
                 parameter += noise * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-        if not model.shape.tie_embeddings:
-            model.output.weight *= sharpness
     return model
+
+
+def rough_model(placement="softmax", *, noise=0.3, sharpness=1.0, **settings):
+    """The same in float64 and evaluation mode, with noise. sharpness: multiplies the scores of the next token when the
+    output matrix is not tied."""
+    model = roughen(build_model(placement, **settings), noise)
+    if not model.shape.tie_embeddings:
+        model.output.weight.data *= sharpness
+    return model
+
+
+def rough_lstm(normalizer="softmax", priors=(), vocab_size=11, noise=0.5, scorer="scaled_dot", **shape):
+    """A random LSTM encoder-decoder in float64 that says different things of different sources."""
+    attention = attention_tables(priors={"cross": list(priors)}, scorers={"cross": scorer}) | {"cross": normalizer}
+    sizes = {"d_model": 8, "n_heads": 2, "decoder_layers": 2, "dropout": 0.0, "max_source": 10, "max_target": 12}
+    return roughen(LSTMSeq2Seq(LSTMSeq2SeqConfig(**sizes | shape), attention, vocab_size, PAD), noise)
 
 
 def random_words(lengths, vocab_size=11, seed=0):

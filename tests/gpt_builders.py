@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import torch
+from builders import roughen
 
 from attnorm.models.config import GPTConfig
 from attnorm.models.gpt import GPT
@@ -19,14 +20,8 @@ def build_gpt(normalizer="softmax", positions="rotary", priors=(), seed=0, **set
 
 
 def rough_gpt(*args, dtype=torch.float64, noise=0.4, **settings):
-    """The same in evaluation mode, with noise on every parameter, so that biases and norms count too."""
-    model = build_gpt(*args, **settings)
-    generator = torch.Generator().manual_seed(4)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if not name.endswith("hybrid"):
-                parameter += noise * torch.randn(parameter.shape, generator=generator)
-    return model.to(dtype).eval()
+    """The same in evaluation mode, with noise on every parameter."""
+    return roughen(build_gpt(*args, **settings), noise, dtype)
 
 
 def texts(rows=3, length=LONGEST, seed=5):

@@ -4,12 +4,12 @@ import math
 
 import reference
 import torch
-from builders import PAD
+from builders import PAD, roughen
 from tolerance import tolerance
 
 from attnorm.attention.normalizers import _key_bias as key_bias
 from attnorm.models.config import VqaModelConfig
-from attnorm.models.initialize import initialize, named_seed
+from attnorm.models.initialize import initialize
 from attnorm.models.vqa.fusion import Fusion
 
 VISUAL_SITES = ("fusion", "encoder", "guided")
@@ -47,16 +47,6 @@ def visual_model(kind, normalizer="softmax", *, tables=None, widths=WIDTHS, most
     """A new float32 model with its initial parameters."""
     tables = tables or visual_tables(normalizer)
     return kind(visual_shape(**settings), tables, VOCABULARY, PAD, ANSWERS, widths, most, seed=seed)
-
-
-def roughen(model, noise=0.3, dtype=torch.float64):
-    """Evaluation mode, with noise on every parameter, by name: so the same in every variant of a model."""
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if not name.endswith("hybrid"):  # a clamped one has to stay in [0, 1]
-                generator = torch.Generator().manual_seed(named_seed(7, name))
-                parameter += noise * torch.randn(parameter.shape, generator=generator)
-    return model.to(dtype).eval()
 
 
 def rough_visual(kind, normalizer="softmax", dtype=torch.float64, **settings):

@@ -1,7 +1,6 @@
 """A process that dies or hangs ends the whole job: exit code, stacks of every rank, no process left behind."""
 
 import contextlib
-import itertools
 import json
 import os
 import signal
@@ -107,8 +106,8 @@ class Job:
 @pytest.mark.parametrize(
     ("door", "strategy", "rank", "number"),
     [
-        *(("launcher", "ddp", *case) for case in itertools.product("01", (signal.SIGKILL, signal.SIGSTOP))),
-        *(("torchrun", "ddp", "0", signal.SIGKILL), ("torchrun", "ddp", "1", signal.SIGSTOP)),
+        *(("launcher", "ddp", "0", signal.SIGKILL), ("launcher", "ddp", "1", signal.SIGSTOP)),
+        *(("torchrun", "ddp", "1", signal.SIGKILL), ("torchrun", "ddp", "0", signal.SIGSTOP)),
         *(("launcher", "fsdp", "1", signal.SIGKILL), ("launcher", "fsdp", "0", signal.SIGSTOP)),
     ],
 )

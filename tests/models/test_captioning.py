@@ -1,12 +1,11 @@
 """Models that write captions: what a cell sees, padding, captions of one image, beams and caches, the equations."""
 
 import math
-import zlib
 
 import pytest
 import torch
 import torch.nn.functional as F
-from builders import BOS, PAD, SPECIAL, attention_tables, targets
+from builders import BOS, PAD, SPECIAL, attention_tables, roughen, targets
 from tolerance import tolerance
 from torch.testing import assert_close
 
@@ -31,12 +30,7 @@ def captioner(name="lstm", normalizer="softmax", priors=(), noise=0.3, facts=Non
     """A random model in float64 that says different things of different images."""
     attention = attention_tables(priors={"cross": list(priors)}) | {"cross": normalizer}
     cls, config = MODELS[name](SMALL | shape)
-    model = cls(config, attention, WORDS, PAD, **(facts or {"side": SIDE})).double().eval()
-    with torch.no_grad():
-        for key, parameter in model.named_parameters():
-            generator = torch.Generator().manual_seed(zlib.crc32(key.encode()))
-            parameter += noise * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-    return model
+    return roughen(cls(config, attention, WORDS, PAD, **(facts or {"side": SIDE})), noise)
 
 
 def pictures(count, seed=0):

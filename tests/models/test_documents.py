@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from builders import PAD
+from builders import PAD, roughen
 from reference import randn
 from torch.testing import assert_close
-from visual_builders import attend_by_loops, roughen
+from visual_builders import attend_by_loops
 
 from attnorm.models.documents import DocumentConfig, Flat, Hierarchical
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from builders import PAD, SMALL, attention_tables, build_model
+from builders import PAD, SMALL, attention_tables, build_model, roughen
 from marks import few
 from tolerance import tolerance
 from torch import nn
@@ -37,12 +37,7 @@ def rough_encoder(normalizer="softmax", priors=(), dtype=torch.float64, options=
     attention = {**attention_tables(priors={"encoder": list(priors)}, options=options), "encoder": normalizer}
     encoder = Encoder(encoder_shape(**settings), attention, nn.Embedding(VOCABULARY, 8))
     initialize(encoder, 3)
-    generator = torch.Generator().manual_seed(4)
-    with torch.no_grad():
-        for name, parameter in encoder.named_parameters():
-            if not name.endswith("hybrid"):
-                parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
-    return encoder.to(dtype).eval()
+    return roughen(encoder, dtype=dtype)
 
 
 def packed(padding_is="its own"):

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from builders import roughen
 from safetensors.torch import load_file, save_file
 from tolerance import tolerance
 from torch.testing import assert_close
@@ -39,19 +40,11 @@ def transformers():
     return pytest.importorskip("transformers", reason="transformers is not installed")
 
 
-def rough(model):
-    """Noise on every parameter, so that biases and norms count too; in evaluation mode."""
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.2 * torch.randn(parameter.shape, generator=generator)
-    return model.eval()
-
-
 def save_gpt2(transformers, folder, kind="GPT2LMHeadModel", **settings):
     """A rough GPT-2 of transformers, saved to a folder."""
     torch.manual_seed(0)
-    reference = rough(getattr(transformers, kind)(transformers.GPT2Config(**{**SIZES, **settings})))
+    model = getattr(transformers, kind)(transformers.GPT2Config(**{**SIZES, **settings}))
+    reference = roughen(model, 0.2, torch.float32)
     reference.save_pretrained(folder)
     return reference
 
@@ -119,7 +112,7 @@ def test_positions_are_truncated_and_a_longer_table_is_refused(gpt2):
 @pytest.mark.parametrize("activation", ["gelu_new", "relu"])
 def test_what_is_exported_is_read_by_transformers_and_by_us(transformers, tmp_path, gpt2, tied, activation):
     shape = shape_of(gpt2[1], tie_embeddings=tied, activation=activation, max_target=15)
-    source, folder = rough(GPT(shape, TABLES, VOCABULARY)), tmp_path / "new" / "folder"
+    source, folder = roughen(GPT(shape, TABLES, VOCABULARY), 0.2, torch.float32), tmp_path / "new" / "folder"
     export(source, folder, SimpleNamespace(bos_id=1, eos_id=2, pad_id=0))
     for loader in (transformers.GPT2LMHeadModel, transformers.AutoModelForCausalLM):
         theirs, report = loader.from_pretrained(folder, output_loading_info=True)

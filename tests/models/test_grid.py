@@ -4,9 +4,10 @@ import itertools
 
 import pytest
 import torch
+from builders import roughen
 from reference import randn
 from torch.testing import assert_close
-from visual_builders import attend_by_loops, normed, roughen
+from visual_builders import attend_by_loops, normed
 
 from attnorm.models.config import EncoderConfig
 from attnorm.models.grid import GridClassifier, GridConfig, GridLayer, grid_means, image_patches

@@ -4,7 +4,7 @@ those at the masked places only are those of all places."""
 import pytest
 import torch
 import torch.nn.functional as F
-from builders import PAD, attention_tables, sources
+from builders import PAD, attention_tables, roughen, sources
 from torch.testing import assert_close
 
 from attnorm.models.config import TransformerConfig
@@ -24,16 +24,6 @@ def masked_lm(normalizer="softmax", seed=0, priors=(), **settings):
     return MaskedLM(TransformerConfig(**{**SIZES, **settings}), attention, VOCABULARY, PAD, seed=seed)
 
 
-def rough(model):
-    """In float64, with noise on every parameter."""
-    generator = torch.Generator().manual_seed(1)
-    model = model.double()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.2 * torch.rand(parameter.shape, generator=generator, dtype=torch.float64)
-    return model
-
-
 def batch():
     """ids (B, N) with padding, segments, and places: some of the real ones, none in the last row."""
     ids = sources([9, 4, 6, 2])
@@ -48,7 +38,7 @@ def batch():
 @pytest.mark.parametrize("settings", [{}, AS_BERT, {"tie_embeddings": False}], ids=["pre", "as_bert", "untied"])
 @pytest.mark.parametrize("normalizer", ["softmax", "hnas"])
 def test_scores_at_places_have_the_loss_and_gradients_of_all_scores(normalizer, settings, packed):
-    model = rough(masked_lm(normalizer, **settings))
+    model = roughen(masked_lm(normalizer, **settings))
     ids, segments, places = batch()
     segments = segments if packed else None
     labels = torch.randint(0, VOCABULARY, (int(places.sum()),), generator=torch.Generator().manual_seed(3))
@@ -64,7 +54,7 @@ def test_scores_at_places_have_the_loss_and_gradients_of_all_scores(normalizer, 
 
 
 def test_no_places_give_no_scores_and_no_nan():
-    model = rough(masked_lm())
+    model = roughen(masked_lm())
     ids, segments, places = batch()
     scores = model(ids, segments, torch.zeros_like(places))
     assert scores.shape == (0, VOCABULARY)
@@ -74,7 +64,7 @@ def test_no_places_give_no_scores_and_no_nan():
 
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
 def test_the_head_is_linear_activation_norm_and_the_token_embedding(activation):
-    model, (ids, segments, _) = rough(masked_lm(activation=activation, **AS_BERT)), batch()
+    model, (ids, segments, _) = roughen(masked_lm(activation=activation, **AS_BERT)), batch()
     states, head = model.encoder(ids, ids != PAD, segments), model.head
     x = getattr(F, activation)(states @ head.transform.weight.T + head.transform.bias)
     centred = x - x.mean(-1, keepdim=True)
@@ -92,7 +82,7 @@ def test_the_output_matrix_is_the_token_embedding_only_if_tied(tied):
 
 @pytest.mark.parametrize("normalizer", ["softmax", "dnas", "sinkhorn"])
 def test_padding_and_packing_change_no_score(normalizer):
-    model, (ids, segments, _) = rough(masked_lm(normalizer, priors=["learned"])).eval(), batch()
+    model, (ids, segments, _) = roughen(masked_lm(normalizer, priors=["learned"])), batch()
     padded, packed = model(ids), model(ids, segments)
     for row, length in enumerate((ids != PAD).sum(1).tolist()):
         assert_close(padded[row, :length], model(ids[row : row + 1, :length])[0], **TIGHT)
@@ -130,7 +120,7 @@ def rough_head(kind, normalizer="softmax", **settings):
     """A model in float64 and evaluation mode, with noise on every parameter."""
     labels = {"labels": LABELS} if kind is Classifier else {}
     shape = TransformerConfig(**{**SIZES, "type_vocab_size": 2, **settings})
-    return rough(kind(shape, {**attention_tables(), "encoder": normalizer}, VOCABULARY, PAD, **labels)).eval()
+    return roughen(kind(shape, {**attention_tables(), "encoder": normalizer}, VOCABULARY, PAD, **labels))
 
 
 def typed_batch():

@@ -1,5 +1,6 @@
 """BERT's weights in our models and ours in BERT: the same numbers as transformers, and what does not fit is said."""
 
+import functools
 import importlib.util
 import json
 import shlex
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from builders import PAD, SMALL, attention_tables
+from builders import PAD, SMALL, attention_tables, roughen
 from safetensors.torch import load_file, save_file
 from tolerance import tolerance
 from torch import nn
@@ -38,6 +39,7 @@ SIZES = {  # every one another, so that none can be taken for another
     "attention_probs_dropout_prob": 0.05,
 }
 CLOSE = tolerance(torch.float32, depth=SIZES["num_hidden_layers"], size=SIZES["intermediate_size"])
+roughened = functools.partial(roughen, noise=0.2, dtype=torch.float32)
 
 
 @pytest.fixture(scope="module")
@@ -45,20 +47,10 @@ def transformers():
     return pytest.importorskip("transformers", reason="transformers is not installed")
 
 
-def rough(model):
-    """Noise on every parameter, so that biases and norms count too; in evaluation mode."""
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if not name.endswith("hybrid"):
-                parameter += 0.2 * torch.randn(parameter.shape, generator=generator)
-    return model.eval()
-
-
 def save_bert(transformers, folder, kind="BertForMaskedLM", *, shards=None, **settings):
     """A rough BERT of transformers, saved to a folder."""
     torch.manual_seed(0)
-    reference = rough(getattr(transformers, kind)(transformers.BertConfig(**{**SIZES, **settings})))
+    reference = roughened(getattr(transformers, kind)(transformers.BertConfig(**{**SIZES, **settings})))
     reference.save_pretrained(folder, **({"max_shard_size": shards} if shards else {}))
     return reference
 
@@ -235,7 +227,7 @@ def test_a_longer_table_of_positions_is_cut(bert):
 
 def test_a_longer_learned_prior_is_cut(bert):
     source, target = (
-        rough(ours(MaskedLM, bert[1], max_source=length, tables={"priors": {"encoder": ["learned"]}})).double()
+        roughened(ours(MaskedLM, bert[1], max_source=length, tables={"priors": {"encoder": ["learned"]}})).double()
         for length in (20, 12)
     )
     load_into(target, source.state_dict())
@@ -274,7 +266,7 @@ def test_weights_go_from_any_model_of_ours_to_any_other(bert):
     folder = bert[1]
     seq2seq = {"decoder_layers": 2, "max_target": 9}
     made = {
-        kind: rough(ours(kind, folder, normalizer="hnas", **(seq2seq if kind is Seq2Seq else {})))
+        kind: roughened(ours(kind, folder, normalizer="hnas", **(seq2seq if kind is Seq2Seq else {})))
         for kind in (MaskedLM, Classifier, SpanModel, Seq2Seq)
     }
     for source in made.values():
@@ -293,7 +285,7 @@ def test_weights_go_from_any_model_of_ours_to_any_other(bert):
 
 
 def test_a_trained_decoder_is_taken_as_it_is_and_not_completed_from_its_encoder(bert):
-    source = rough(ours(Seq2Seq, bert[1], decoder_layers=1, max_target=9))
+    source = roughened(ours(Seq2Seq, bert[1], decoder_layers=1, max_target=9))
     target = ours(Seq2Seq, bert[1], decoder_layers=1, max_target=9)
     load_into(target, source.state_dict())
     same_tensors(source.state_dict(), target.state_dict())
@@ -445,7 +437,7 @@ def test_pickled_weights_are_refused_with_the_command_that_converts_them(bert, t
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
 @pytest.mark.parametrize("tied", [True, False])
 def test_what_is_exported_is_read_by_transformers_and_by_us(transformers, tmp_path, bert, tied, activation):
-    source = rough(ours(MaskedLM, bert[1], tie_embeddings=tied, activation=activation, max_source=15))
+    source = roughened(ours(MaskedLM, bert[1], tie_embeddings=tied, activation=activation, max_source=15))
     export(source, tmp_path / "new" / "folder")
     folder = tmp_path / "new" / "folder"
     (ids, real, types) = batch()
@@ -476,7 +468,7 @@ def test_read_weights_of_what_was_read_and_exported_is_what_was_read(bert, tmp_p
     "kind, name", [(Classifier, "BertForSequenceClassification"), (SpanModel, "BertForQuestionAnswering")]
 )
 def test_a_fine_tuned_model_is_exported_with_its_head(transformers, tmp_path, bert, kind, name):
-    source, (ids, real, types) = rough(ours(kind, bert[1])), batch()
+    source, (ids, real, types) = roughened(ours(kind, bert[1])), batch()
     export(source, tmp_path)
     theirs, report = getattr(transformers, name).from_pretrained(tmp_path, output_loading_info=True)
     assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
@@ -490,7 +482,7 @@ def test_a_fine_tuned_model_is_exported_with_its_head(transformers, tmp_path, be
 
 
 def test_a_model_without_types_is_exported_with_one_of_zeros(transformers, tmp_path, bert):
-    source, (ids, real, types) = rough(ours(MaskedLM, bert[1], type_vocab_size=0)), batch()
+    source, (ids, real, types) = roughened(ours(MaskedLM, bert[1], type_vocab_size=0)), batch()
     export(source, tmp_path)
     theirs = transformers.BertForMaskedLM.from_pretrained(tmp_path).eval()
     types_table = read_weights(tmp_path)["encoder.embeddings.types.weight"]

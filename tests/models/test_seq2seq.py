@@ -6,7 +6,7 @@ import builders
 import pytest
 import torch
 import torch.nn.functional as F
-from builders import PAD, PLACEMENTS, build_model, rough_model, sources, targets
+from builders import PAD, PLACEMENTS, build_model, rough_lstm, rough_model, sources, targets
 from torch import nn
 from torch.testing import assert_close
 
@@ -45,6 +45,16 @@ EVERY_MODEL = [
     ),
 ]
 every_model = pytest.mark.parametrize("placement, settings", EVERY_MODEL)
+LSTM_PRIORS = ["positional", "content", "learned", "t5"]
+LSTMS = ["softmax", "dnas_prefix", "hnas_prefix", "sparsemax", "entmax", "fusedmax", "ot", "fenchel"]
+every_model_and_lstm = pytest.mark.parametrize(
+    "placement, settings", [*EVERY_MODEL, *(pytest.param(name, None, id=f"lstm-{name}") for name in LSTMS)]
+)
+
+
+def made(placement, settings):
+    """One of `every_model_and_lstm`."""
+    return rough_lstm(placement, LSTM_PRIORS) if settings is None else rough_model(placement, **settings)
 
 
 def logits(model, source, target):
@@ -54,9 +64,9 @@ def logits(model, source, target):
 # ------------------------------------------------------------------------------------------------------------ padding
 
 
-@every_model
+@every_model_and_lstm
 def test_padding_of_source_and_target_never_changes_a_real_output(placement, settings):
-    model = rough_model(placement, **settings)
+    model = made(placement, settings)
     source_lengths, target_lengths = [8, 1, 4], [3, 9, 1]
     source, target = sources(source_lengths), targets(target_lengths)
     batch = logits(model, source, target)
@@ -77,10 +87,10 @@ def test_what_an_article_says_changes_the_output_at_every_position(placement, se
 
 
 @pytest.mark.long
-@every_model
+@every_model_and_lstm
 def test_changing_a_target_token_changes_no_state_before_it(placement, settings):
     """Through the decoder's self-attention and through its cross-attention, whose column step sees all queries."""
-    model, source, target = rough_model(placement, **settings), sources([6, 3]), targets([7, 4])
+    model, source, target = made(placement, settings), sources([6, 3]), targets([7, 4])
     before = model(source, target)
     for t in range(1, target.shape[1]):
         changed = target.clone()
@@ -105,11 +115,11 @@ def test_no_gradient_flows_from_a_state_to_a_later_target_token(placement):
 
 
 @pytest.mark.long
-@every_model
+@every_model_and_lstm
 def test_one_token_at_a_time_gives_the_states_of_the_full_pass(placement, settings):
     """Also after the rows of the cache were put into another order and one was dropped, as beam search does."""
-    model, source, target = rough_model(placement, **settings), sources([6, 3, 1]), targets([7, 7, 7])
-    memory, real, cache = model.encode(source), source != PAD, DecoderCache(len(model.layers))
+    model, source, target = made(placement, settings), sources([6, 3, 1]), targets([7, 7, 7])
+    memory, real, cache = model.encode(source), source != PAD, model.new_cache()
     for t in range(target.shape[1]):
         if t in (3, 5):
             rows = torch.tensor([2, 0, 0]) if t == 3 else torch.tensor([1, 0])

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import runs
 import torch
+from builders import roughen
 from marks import slow
-from visual_builders import roughen
 
 from attnorm.cli import train as front
 from attnorm.data.sampler import MicroBatch
