@@ -50,14 +50,14 @@ def build_model(placement="softmax", *, priors=None, options=None, scorers=None,
     return Seq2Seq(shape, attention_tables(placement, priors, options, scorers), vocab_size, PAD, seed=seed)
 
 
-def roughen(model, noise=0.3, dtype=torch.float64):
+def roughen(model, noise=0.3, dtype=torch.float64, seed=0):
     """Evaluation mode, with noise on every parameter, so that biases and norms count too.
 
     The noise depends on the name of the parameter, so that variants of a model have the same."""
     model = model.to(dtype).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+            generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) + seed)
             if not name.endswith("hybrid"):  # a clamped one has to stay in [0, 1]
                 parameter += noise * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
     return model

@@ -21,7 +21,7 @@ def build_gpt(normalizer="softmax", positions="rotary", priors=(), seed=0, **set
 
 def rough_gpt(*args, dtype=torch.float64, noise=0.4, **settings):
     """The same in evaluation mode, with noise on every parameter."""
-    return roughen(build_gpt(*args, **settings), noise, dtype)
+    return roughen(build_gpt(*args, **settings), noise, dtype, seed=7)
 
 
 def texts(rows=3, length=LONGEST, seed=5):

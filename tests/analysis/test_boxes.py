@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import runs
 import torch
 from matplotlib import colormaps
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -12,7 +13,8 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from torch.testing import assert_close
 
-from attnorm.analysis.boxes import NUMBERED, draw_boxes_of_view, draw_panels, free_place, view_shares
+from attnorm.analysis.boxes import NUMBERED, draw_boxes, draw_boxes_of_view, draw_panels, free_place, view_shares
+from attnorm.analysis.run import load_run
 
 
 def weights(*shape):
@@ -47,6 +49,16 @@ def test_a_primary_box_passes_its_weight_on_by_the_weights_of_the_fusion():
 
 
 # pictures
+
+
+def test_a_question_of_a_run_is_drawn_with_a_panel_per_view():
+    run = load_run(runs.finished_run("vqa"))
+    [(name, figure)] = draw_boxes(run, [1]).items()
+    titles = [axes.get_title().partition(":")[0] for axes in figure.axes if axes.get_title()]
+    assert name == "boxes_1" and titles == list(run.task.views("validation").names)
+    with pytest.raises(ValueError, match="the validation split has questions 0 to 23"):
+        draw_boxes(run, [24])
+
 
 NESTED = torch.tensor([[0.1, 0.1, 0.4, 0.3], [0.0, 0.0, 1.0, 1.0], [0.5, 0.5, 0.9, 0.8]])
 

@@ -180,25 +180,6 @@ def test_weights_equal_the_plain_solver(variant):
             assert_close(make(variant)(scores, given.argument, log_prior=log_prior), expected, **TIGHT)
 
 
-@pytest.mark.parametrize("variant", [name for name in TRAINED if name != "entmax_2"])  # that one is sparsemax
-def test_the_gradient_to_scores_and_prior_is_that_of_the_weights(variant):
-    module, mask = make(variant), random_mask()[:1]
-    inputs = leaf(random_scores()[:1]), leaf(randn(1, HEADS, 1, 6, seed=8))
-    assert gradcheck(lambda s, log_prior: module(s, mask, log_prior=log_prior), inputs)
-
-
-@pytest.mark.parametrize("variant", TRAINED)
-def test_dead_rows_and_forbidden_keys_have_weight_and_gradient_0(variant):
-    mask, log_prior = random_mask(n_keys=12), leaf(make_log_prior("with_holes", 4, 12))
-    scores = leaf(random_scores(n_keys=12))
-    out = ~mask | (log_prior == -torch.inf)
-    weights = make(variant)(scores, mask, log_prior=log_prior)
-    weights.backward(randn(*weights.shape, seed=5))
-    for found in (weights, scores.grad, log_prior.grad):
-        assert found.isfinite().all() and (found[out] == 0).all()
-    assert (scores.grad != 0).any()
-
-
 def test_a_forbidden_key_may_as_well_be_deleted_even_if_its_score_is_no_number():
     scores, kept = random_scores(), torch.tensor([True, False, True, True, False, True])
     scores[..., ~kept] = torch.nan
@@ -215,16 +196,6 @@ def test_fusedmax_depends_on_the_order_of_the_keys_but_not_on_its_direction():
 
 
 # -------------------------------------------------------------------------------------------------- sizes and precision
-
-
-@pytest.mark.parametrize("variant", MAPS)
-def test_16_bit_scores_are_mapped_in_float32(variant):
-    module, mask = make(variant), random_mask()
-    for dtype in (torch.float16, torch.bfloat16):
-        scores = random_scores(dtype=dtype)
-        weights = module(scores, mask)
-        assert weights.dtype == dtype
-        assert_close(weights, module(scores.float(), mask).to(dtype), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("variant", MAPS)

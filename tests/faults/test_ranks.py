@@ -40,7 +40,7 @@ class Job:
             f"paths.log_dir={folder}/logs",
         )
         self.process = subprocess.Popen(
-            [*DOORS[door], str(runs.ROOT / "train.py"), *typed, *arguments],
+            [*DOORS[door], str(runs.ROOT / "train.py"), *arguments, *typed],
             stdout=self.printed,
             stderr=self.printed,
             start_new_session=True,
@@ -129,7 +129,8 @@ def test_a_rank_that_dies_or_stops_ends_the_job(tmp_path, door, strategy, rank, 
 
 @pytest.mark.parametrize(("rank", "number"), [("0", signal.SIGKILL), ("1", signal.SIGKILL), ("1", signal.SIGSTOP)])
 def test_a_rank_that_dies_or_stops_while_it_starts_ends_the_other_one(tmp_path, rank, number):
-    with Job(tmp_path, "launcher", "trainer=ddp", "trainer.devices=2", "trainer.accelerator=cpu") as job:
+    typed = ("trainer=ddp", "trainer.devices=2", "trainer.accelerator=cpu", "run.hang_timeout=1.5")  # tenfold at first
+    with Job(tmp_path, "launcher", *typed) as job:
         end = time.monotonic() + 90
         while len(job.living()) < 2:
             assert time.monotonic() < end and job.process.poll() is None, job.text()

@@ -160,22 +160,6 @@ def test_a_padded_text_gives_what_it_gives_alone(family, name, side):
     torch.testing.assert_close(padded, single, **close)
 
 
-def test_padding_is_seen_without_the_mask_function(monkeypatch):
-    """The fault that the test above is for: without a mask function, `transformers` passes no mask at all."""
-    monkeypatch.delitem(transformers.AttentionMaskInterface._global_mapping, "attnorm")
-    with pytest.raises(AssertionError):
-        test_a_padded_text_gives_what_it_gives_alone("bert", "dnas", "right")
-    with pytest.raises(AssertionError):
-        test_a_padded_text_gives_what_it_gives_alone("bert", "ssmax", "right")
-
-
-def test_padding_is_seen_if_it_stays_among_the_queries(monkeypatch):
-    monkeypatch.setattr(attention, "without_padded_queries", lambda mask: mask)
-    for family in ("bert", "modernbert"):
-        with pytest.raises(AssertionError):
-            test_a_padded_text_gives_what_it_gives_alone(family, "dnas", "right")
-
-
 def test_a_mask_of_pairs_is_honoured():
     """A mask of the user reaches the layers unchanged, and large negative numbers are those of padding."""
     model, (batch, _) = built("bert", "attnorm:dnas"), inputs("bert")
@@ -414,18 +398,6 @@ def test_merged_self_and_cross_attention_is_of_a_decoder():
         one, other = (model(**it, use_cache=False)[0] for it in (batch, later))
     torch.testing.assert_close(one[:, :3], other[:, :3], **tolerance(torch.float32, depth=LAYERS, size=WIDTH))
     assert (one[:, 3:] - other[:, 3:]).abs().max() > 1e-3
-
-
-def test_the_future_leaks_without_the_refusal(monkeypatch):
-    """The fault that the refusal is for."""
-    model, (batch, _) = built("llama", "attnorm:dnas"), inputs("llama")
-    monkeypatch.setattr(attention, "problem_of", lambda *_: None)
-    monkeypatch.setattr("attnorm.attention.normalizers.base.Normalizer.refuse_leak", lambda *_: None)
-    later = {**batch, "input_ids": batch["input_ids"].clone()}
-    later["input_ids"][:, 5:] = 5
-    with torch.no_grad():
-        one, other = (model(**it).logits[:, :5] for it in (batch, later))
-    assert (one - other).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("model", ["DebertaV2Model", "MPNetModel", "BloomModel"])

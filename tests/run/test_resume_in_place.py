@@ -168,21 +168,26 @@ def test_a_killed_run_continues_from_its_last_checkpoint(monkeypatch, tmp_path, 
     assert runs.same_run(whole, run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("hook", "call", "overrides"),
+    ("owner", "name", "call", "saved", "overrides"),  # saved: the update of the last checkpoint; None: there is none
     [
-        slow("on_validation_batch_end", 3, ("data.batch_tokens=300",)),  # in the middle of a validation
-        slow("on_validation_end", 2, ("data.batch_tokens=300",)),  # of the second one, before its checkpoint
-        slow(
-            "on_train_batch_start", 6, ("trainer.accumulate_grad_batches=2", "run.save_every_steps=1")
-        ),  # in an update
-        slow("on_train_epoch_end", 1, ("run.save_every_steps=1", "data.num_workers=1")),
-        slow("on_train_epoch_end", 2, ("trainer.max_epochs=3",)),
-        slow("on_train_end", 1, ("trainer.max_epochs=2",)),
+        (Checkpoints, "on_train_start", 1, None, ()),
+        (Checkpoints, "on_train_batch_end", 1, 0, ()),  # the start of the run is saved before the first update
+        (checkpointing, "replace_by_copy", 1, 7, ()),  # a best checkpoint was saved and not copied
+        (checkpointing, "replace_by_copy", 2, 14, ()),
+        (GracefulStop, "on_validation_batch_end", 3, ..., ("data.batch_tokens=300",)),  # in mid-validation
+        (GracefulStop, "on_validation_end", 2, ..., ("data.batch_tokens=300",)),  # before the checkpoint of the second
+        (GracefulStop, "on_train_batch_start", 6, ..., ("trainer.accumulate_grad_batches=2", "run.save_every_steps=1")),
+        (GracefulStop, "on_train_epoch_end", 1, ..., ("run.save_every_steps=1", "data.num_workers=1")),
+        (GracefulStop, "on_train_epoch_end", 2, ..., ("trainer.max_epochs=3",)),
+        (GracefulStop, "on_train_end", 1, ..., ("trainer.max_epochs=2",)),
     ],
 )
-def test_a_run_continues_exactly_wherever_it_was_killed(monkeypatch, tmp_path, hook, call, overrides):
-    run = crashed(monkeypatch, tmp_path / "run", GracefulStop, hook, call, *SHORT, *overrides)
+def test_a_run_continues_exactly_wherever_it_was_killed(monkeypatch, tmp_path, owner, name, call, saved, overrides):
+    run = crashed(monkeypatch, tmp_path / "run", owner, name, call, *SHORT, *overrides)
+    found = runs.load(run)["global_step"] if (run / "checkpoints").exists() else None
+    assert saved in (found, ...)
     resume(run)
     assert runs.same_run(runs.uninterrupted(*SHORT, *overrides), run)
 
@@ -196,22 +201,6 @@ def test_wandb_and_tensorboard_continue_their_run(monkeypatch, tmp_path):
     assert (run / "wandb_id.txt").read_text() == before
     assert {path.name.rpartition("-")[2] for path in (run / "wandb").glob("offline-run-*")} == {before.strip()}
     assert len(list((run / "tensorboard").glob("events.out.tfevents.*"))) == 2
-
-
-@pytest.mark.slow
-def test_a_run_without_a_checkpoint_starts_again_in_its_folder(monkeypatch, tmp_path, straight):
-    run = crashed(monkeypatch, tmp_path / "run", Checkpoints, "on_train_start", 1, *SHORT)
-    assert not (run / "checkpoints").exists() and (run / "hybrid_weights.csv").exists()
-    resume(run)
-    assert runs.same_run(straight, run)
-
-
-@pytest.mark.slow
-def test_the_checkpoint_before_the_first_update_is_the_start_of_the_run(monkeypatch, tmp_path, straight):
-    run = crashed(monkeypatch, tmp_path / "run", Checkpoints, "on_train_batch_end", 1, *SHORT)
-    assert runs.load(run)["global_step"] == 0
-    resume(run)
-    assert runs.same_run(straight, run)
 
 
 @pytest.mark.slow
@@ -247,16 +236,6 @@ def test_an_update_that_was_saved_but_not_logged_is_logged(monkeypatch, tmp_path
     assert max(int(row["step"]) for row in read_csv(tmp_path / "run/metrics.csv") if row["train/loss"]) == 2
     resume(tmp_path / "run")
     assert runs.same_run(straight, tmp_path / "run")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("call", [1, slow(2)])  # the second one is after the last update
-def test_a_best_checkpoint_that_was_saved_but_not_copied_is_found_again(monkeypatch, tmp_path, straight, call):
-    run = crashed(monkeypatch, tmp_path / "run", checkpointing, "replace_by_copy", call, *SHORT)
-    assert runs.load(run)["global_step"] == 7 * call
-    assert (run / "checkpoints/best.ckpt").exists() == (call == 2)
-    resume(run)
-    assert runs.same_run(straight, run)
 
 
 EQUAL = (*SHORT, "run.keep_best=2", "task.validations=4", "optimizer.lr=1e-30")  # the first two validations are best

@@ -171,7 +171,7 @@ def test_another_rank_writes_the_summary_only_in_place_of_the_first(monkeypatch,
 
 
 @pytest.mark.slow
-def test_an_exception_is_recorded_with_its_traceback(monkeypatch, tmp_path):
+def test_an_exception_is_recorded_in_the_summary_and_with_its_traceback(monkeypatch, tmp_path):
     def crash():
         raise OSError("no space left on device")
 
@@ -180,6 +180,9 @@ def test_an_exception_is_recorded_with_its_traceback(monkeypatch, tmp_path):
         runs.tiny_run(tmp_path)
     stack = (tmp_path / "stacks/rank_0.txt").read_text()
     assert stack.count("OSError: no space left on device") == 1 and "in crash" in stack
+    summary = runs.summary_of(tmp_path)
+    assert (summary["state"], summary["why"]) == ("failed", "OSError: no space left on device")
+    assert {"wall_seconds", "peak_memory", "data"} <= set(summary)
 
 
 @pytest.mark.slow
