@@ -43,21 +43,20 @@ def table(path, rows):
 # tables
 
 
-def test_rows_are_appended_in_order_and_read_back_as_text(tmp_path):
-    table(tmp_path / "t.csv", [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}])
-    assert read_csv(tmp_path / "t.csv") == [{"step": "1", "loss": "0.5"}, {"step": "2", "loss": "0.25"}]
-
-
-def test_a_new_column_is_empty_in_the_rows_above(tmp_path):
-    table(tmp_path / "t.csv", [{"step": 1, "a": 1}, {"step": 2, "b": 2}, {"a": 3, "step": 3}])
-    assert (tmp_path / "t.csv").read_text().splitlines() == ["step,a,b", "1,1,", "2,,2", "3,3,"]
+@pytest.mark.parametrize(
+    ("written", "lines"),
+    [
+        ([[{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]], ["step,loss", "1,0.5", "2,0.25"]),
+        ([[{"step": 1, "a": 1}, {"step": 2, "b": 2}, {"a": 3, "step": 3}]], ["step,a,b", "1,1,", "2,,2", "3,3,"]),
+        ([[{"step": 1, "a": 1}], [{"step": 2, "a": 2}, {"step": 3, "b": 3}]], ["step,a,b", "1,1,", "2,2,", "3,,3"]),
+    ],
+    ids=["in order", "with a new column", "to the file that is there"],
+)
+def test_rows_are_appended(tmp_path, written, lines):
+    for rows in written:
+        table(tmp_path / "t.csv", rows)
+    assert (tmp_path / "t.csv").read_text().splitlines() == lines
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
-
-
-def test_a_file_that_is_there_is_continued(tmp_path):
-    table(tmp_path / "t.csv", [{"step": 1, "a": 1}])
-    table(tmp_path / "t.csv", [{"step": 2, "a": 2}, {"step": 3, "b": 3}])
-    assert (tmp_path / "t.csv").read_text().splitlines() == ["step,a,b", "1,1,", "2,2,", "3,,3"]
 
 
 def test_a_table_opened_before_its_file_was_filled_does_not_lose_columns(tmp_path):
@@ -132,24 +131,22 @@ def nobody(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("netrc", "found"),
+    ("netrc", "key", "found"),
     [
-        (None, False),
-        ("machine api.wandb.ai login user password key\n", True),
-        ("machine example.com login user password key\n", False),
-        ("not a netrc file {\n", False),
+        (None, None, False),
+        ("machine api.wandb.ai login user password key\n", None, True),
+        ("machine example.com login user password key\n", None, False),
+        ("not a netrc file {\n", None, False),
+        (None, "abc", True),
+        (None, "", False),
     ],
 )
-def test_a_wandb_key_is_found_in_netrc(nobody, netrc, found):
+def test_a_wandb_key_is_found_in_netrc_and_in_the_environment(nobody, monkeypatch, netrc, key, found):
     if netrc is not None:
         (nobody / ".netrc").write_text(netrc)
         (nobody / ".netrc").chmod(0o600)
-    assert has_wandb_key() is found
-
-
-@pytest.mark.parametrize(("key", "found"), [("abc", True), ("", False)])
-def test_a_wandb_key_is_found_in_the_environment(nobody, monkeypatch, key, found):
-    monkeypatch.setenv("WANDB_API_KEY", key)
+    if key is not None:
+        monkeypatch.setenv("WANDB_API_KEY", key)
     assert has_wandb_key() is found
 
 
