@@ -29,6 +29,8 @@ from attnorm.spec.compose import compose_files, plain_settings, run_folder
 from attnorm.spec.compose import composed as compose_settings
 from attnorm.spec.read import resolve
 from attnorm.spec.settings import ResolvedConfig
+from attnorm.tasks.results import Results
+from attnorm.training import console
 from attnorm.training.callbacks import throughput as callbacks
 from attnorm.training.callbacks.throughput import TIMING_COLUMNS
 from attnorm.training.train import train
@@ -509,6 +511,17 @@ def call(monkeypatch, door: str, *arguments: str) -> int:
         return main.run(door, list(arguments))
     finally:
         GlobalHydra.instance().clear()
+
+
+def scored_file(monkeypatch, *typed: str) -> Results:
+    """The scores that `eval.py metric=... <typed>` shows."""
+    shown = []
+    with monkeypatch.context() as patch:
+        patch.setattr(console, "show_scores", lambda *arguments: shown.append(arguments))
+        assert call(patch, "eval", *typed) == 0
+    [(scores, label)] = shown
+    assert f"metric={label}" in typed
+    return scores
 
 
 def before(monkeypatch, owner: object, name: str, action: Callable) -> None:

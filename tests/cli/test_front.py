@@ -28,7 +28,6 @@ from attnorm.data.tokenizers.sentencepiece import SentencePiece
 from attnorm.errors import DataError
 from attnorm.spec.recorded import SHARED
 from attnorm.tasks import seq2seq as seq2seq
-from attnorm.training import console
 
 HEAVY = {  # libraries that take long to import
     *("torch", "torch._dynamo", "pytorch_lightning", "datasets", "transformers", "matplotlib", "pandas", "scipy"),
@@ -381,11 +380,7 @@ def typed_for(files, **keys):
 
 def scored(monkeypatch, files, **keys):
     """What is scored: (title's split, size, metrics)."""
-    shown = []
-    with monkeypatch.context() as patch:
-        patch.setattr(console, "show_scores", lambda scores, label: shown.append(scores))
-        assert runs.call(patch, "eval", *typed_for(files, **keys)) == 0
-    [scores] = shown
+    scores = runs.scored_file(monkeypatch, *typed_for(files, **keys))
     return scores.split, scores.size, scores.metrics
 
 
@@ -538,12 +533,8 @@ def asked_of(folder, **keys):
 
 
 def accuracies(monkeypatch, folder, **keys):
-    shown = []
-    with monkeypatch.context() as patch:
-        patch.setattr(console, "show_scores", lambda scores, label: shown.append((scores, label)))
-        assert runs.call(patch, "eval", *asked_of(folder, **keys)) == 0
-    [(scores, label)] = shown
-    assert (label, scores.unit, scores.size) == ("vqa", "questions", 3)
+    scores = runs.scored_file(monkeypatch, *asked_of(folder, **keys))
+    assert (scores.unit, scores.size) == ("questions", 3)
     return scores.metrics
 
 

@@ -11,7 +11,6 @@ from builders import build_source
 
 from attnorm.data.cleaning import clean
 from attnorm.tasks.rouge import METRICS, lead
-from attnorm.training import console
 
 TEXTS = ["the cat sat", "", "two dogs were running"]
 FIRST = ["the cat sat down", "nothing", "two dogs run"]
@@ -28,33 +27,24 @@ def typed_for(folder, *keys, **contents):
     return ["metric=rouge", *keys, *(f"{key}={folder}/{name}" for key, name in files.items() if key not in given)]
 
 
-def scored(monkeypatch, *typed):
-    """What is scored, and the name of the row."""
-    shown = []
-    with monkeypatch.context() as patch:
-        patch.setattr(console, "show_scores", lambda *arguments: shown.append(arguments))
-        assert runs.call(patch, "eval", *typed) == 0
-    [(scores, label)] = shown
-    assert label == "rouge"
-    return scores
-
-
 def test_rouge_by_hand(monkeypatch, tmp_path):
     typed = typed_for(tmp_path, texts=TEXTS, first=FIRST)
-    found = scored(monkeypatch, *typed)
+    found = runs.scored_file(monkeypatch, *typed)
     assert (found.split, found.unit, found.size) == ("texts", "texts", 3)
     assert list(found.metrics)[:3] == ["rouge1", "rouge2", "rougeL"] and len(found.metrics) == 9
     # 3 of 3 and of 4 words; nothing; "two dogs run", stemmed: 3 of 4 and of 3, in another order none
     assert found.metrics["rouge1_precision"] == pytest.approx(100 * (1 + 0 + 3 / 4) / 3)
     assert found.metrics["rouge1_recall"] == pytest.approx(100 * (3 / 4 + 0 + 1) / 3)
     assert found.metrics["rouge1"] == pytest.approx(100 * (6 / 7 + 0 + 6 / 7) / 3)
-    plain = scored(monkeypatch, *typed, "stemmer=false").metrics
+    plain = runs.scored_file(monkeypatch, *typed, "stemmer=false").metrics
     assert plain["rouge1_recall"] == pytest.approx(100 * (3 / 4 + 0 + 2 / 3) / 3)
 
 
 def test_the_best_of_several_references_counts_for_each_metric(monkeypatch, tmp_path):
     lists = {"first": ["a b c d e f", "x"], "second": ["c a b", "y"], "texts": ["a b c", "y"]}
-    both = scored(monkeypatch, *typed_for(tmp_path, f"references=[{tmp_path}/first,{tmp_path}/second]", **lists))
+    both = runs.scored_file(
+        monkeypatch, *typed_for(tmp_path, f"references=[{tmp_path}/first,{tmp_path}/second]", **lists)
+    )
     # of "a b c": ROUGE-1 is best against the second, ROUGE-2 (2 of 2, 2 of 5; 1 of 2, 1 of 2) and -L against the first
     assert both.metrics["rouge1"] == pytest.approx(100 * (1 + 1) / 2)
     assert both.metrics["rouge2"] == pytest.approx(100 * (2 * 2 / 7) / 2)
@@ -65,11 +55,11 @@ def test_the_best_of_several_references_counts_for_each_metric(monkeypatch, tmp_
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
 @pytest.mark.parametrize("name", ["texts", "texts.gz", "my texts (1), caf\u00e9.txt"])
 def test_marks_line_ends_compression_and_names_do_not_matter(monkeypatch, tmp_path, name, ending):
-    expected = scored(monkeypatch, *typed_for(tmp_path, texts=TEXTS, first=FIRST)).metrics
+    expected = runs.scored_file(monkeypatch, *typed_for(tmp_path, texts=TEXTS, first=FIRST)).metrics
     content = ("\ufeff" + ending.join(TEXTS)).encode()
     for packed in (content, gzip.compress(content))["gz" in name :]:
         (tmp_path / name).write_bytes(packed)
-        assert scored(monkeypatch, *typed_for(tmp_path, f"predictions={tmp_path}/{name}")).metrics == expected
+        assert runs.scored_file(monkeypatch, *typed_for(tmp_path, f"predictions={tmp_path}/{name}")).metrics == expected
 
 
 def test_texts_of_a_run_score_as_the_run_says(monkeypatch, tmp_path):
@@ -80,7 +70,7 @@ def test_texts_of_a_run_score_as_the_run_says(monkeypatch, tmp_path):
     shutil.copy(run / "samples/validation.txt", tmp_path / "headlines")
     typed = typed_for(tmp_path, first=[title for _, title in pairs], lead=[lead(article) for article, _ in pairs])
     for name, expected in (("headlines", record["metrics"]), ("lead", record["baselines"]["lead-8"])):
-        found = scored(monkeypatch, *typed[:1], f"predictions={tmp_path}/{name}", typed[-1]).metrics
+        found = runs.scored_file(monkeypatch, *typed[:1], f"predictions={tmp_path}/{name}", typed[-1]).metrics
         assert [found[metric] for metric in METRICS] == [expected[metric] for metric in METRICS]
     assert min(found.values()) > 0
 

@@ -13,7 +13,6 @@ from torch.testing import assert_close
 from attnorm.data.sampler import TokenBatches
 from attnorm.run.tables import read_csv
 from attnorm.tasks.task import task_of
-from attnorm.training import console
 from attnorm.training.module import TrainingModule
 from attnorm.training.train import train
 
@@ -83,17 +82,6 @@ def by_hand(predictions, gold):
     return 100 * exact / len(gold), 100 * f1 / len(gold)
 
 
-def official(monkeypatch, *arguments):
-    """The numbers of `eval.py metric=squad`."""
-    shown = []
-    with monkeypatch.context() as patch:
-        patch.setattr(console, "show_scores", lambda scores, label: shown.append((scores, label)))
-        assert runs.call(patch, "eval", "metric=squad", *arguments) == 0
-    [(scores, label)] = shown
-    assert label == "squad" and scores.unit == "questions"
-    return scores
-
-
 # what a run leaves behind
 
 
@@ -147,7 +135,7 @@ def test_patience_waits_for_f1(monkeypatch, tmp_path):
 def test_the_official_score_of_the_written_answers_is_that_of_the_run(monkeypatch, answering):
     validation = runs.squad_files()[1].partition("=")[2]
     answers = answering / "samples/validation.predictions.json"
-    scores = official(monkeypatch, f"predictions={answers}", f"references={validation}")
+    scores = runs.scored_file(monkeypatch, "metric=squad", f"predictions={answers}", f"references={validation}")
     metrics = metrics_of(answering)
     assert scores.size == 12 and scores.metrics == {
         "exact": metrics["exact"],
@@ -225,8 +213,9 @@ def test_spans_and_odds_together_give_the_best_threshold_of_the_run(monkeypatch,
     spans = predictions_of(doubting, "samples/validation.spans.json")
     kept = {name: text for name, text in predictions_of(doubting).items() if text}
     assert all(spans.values()) and kept.items() <= spans.items() and len(kept) < len(spans)
-    scores = official(
+    scores = runs.scored_file(
         monkeypatch,
+        "metric=squad",
         f"predictions={doubting}/samples/validation.spans.json",
         f"references={runs.squad_files(IMPOSSIBLE)[1].partition('=')[2]}",
         f"null_odds={doubting}/samples/validation.null_odds.json",
@@ -243,7 +232,7 @@ def test_the_official_score_of_version_2_is_that_of_the_run(monkeypatch, doubtin
     typed = [f"predictions={doubting}/samples/validation.predictions.json", f"references={validation}"]
     if with_odds:
         typed += [f"null_odds={doubting}/samples/validation.null_odds.json", "null_threshold=0"]
-    scores, metrics = official(monkeypatch, *typed), metrics_of(doubting)
+    scores, metrics = runs.scored_file(monkeypatch, "metric=squad", *typed), metrics_of(doubting)
     for part in ("", "HasAns_", "NoAns_"):
         for name in ("exact", "f1"):
             assert scores.metrics[f"{part}{name}"] == pytest.approx(metrics[f"{part}{name}"])

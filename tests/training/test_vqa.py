@@ -18,7 +18,6 @@ from attnorm.data.sources.scenes import Scenes
 from attnorm.run.tables import read_csv
 from attnorm.tasks.task import task_of
 from attnorm.tasks.vqa.module import views_of
-from attnorm.training import console
 from attnorm.training.module import TrainingModule
 from attnorm.training.train import train
 
@@ -93,17 +92,6 @@ def by_hand(answers, annotations):
         found["accuracy"].append(value)
         found[annotation["answer_type"]].append(value)
     return {name: pytest.approx(100 * sum(values) / len(values), abs=0.005) for name, values in found.items()}
-
-
-def official(monkeypatch, *arguments):
-    """The scores of `eval.py metric=vqa`."""
-    shown = []
-    with monkeypatch.context() as patch:
-        patch.setattr(console, "show_scores", lambda scores, label: shown.append((scores, label)))
-        assert runs.call(patch, "eval", "metric=vqa", *arguments) == 0
-    [(scores, label)] = shown
-    assert label == "vqa" and scores.unit == "questions"
-    return scores
 
 
 # the arms
@@ -249,7 +237,7 @@ def test_the_scores_are_those_of_the_written_answers_by_hand(answering):
 def test_the_official_evaluation_gives_the_same_scores(monkeypatch, answering):
     results, metrics = answering / "samples/validation.results.json", metrics_of(answering)
     files = (f"references={path_of('validation_annotations')}", f"questions={path_of('validation_questions')}")
-    scores = official(monkeypatch, f"predictions={results}", *files)
+    scores = runs.scored_file(monkeypatch, "metric=vqa", f"predictions={results}", *files)
     assert (scores.split, scores.size) == ("validation.results.json", 16)
     del metrics["loss"]
     assert scores.metrics == {**metrics, "missing": 0, "extra": 0}
