@@ -78,8 +78,8 @@ class Attention(nn.Module):
 
     def learned_scalars(self) -> dict[str, Tensor]:
         """The learned scalars of the normalizer, (E,) each, for those with one number per head."""
-        found = [normalizer.learned_scalars() for normalizer in self.normalizers]
-        return {name: torch.cat([scalars[name].detach().flatten() for scalars in found]) for name in found[0]}
+        layers = [normalizer.learned_scalars() for normalizer in self.normalizers]
+        return {name: torch.cat([scalars[name].detach().flatten() for scalars in layers]) for name in layers[0]}
 
 
 def seeded(build: Callable[[], Part], seed: int) -> Part:
@@ -105,7 +105,7 @@ def are_heads(one: Normalizer, two: Normalizer, width: int) -> bool:
     """
     if one.needs_states != "none" or one.couples_heads:
         return False
-    sizes = [{name: value.shape for name, value in it.state_dict().items()} for it in (one, two)]
+    sizes = [{name: value.shape for name, value in normalizer.state_dict().items()} for normalizer in (one, two)]
     if sizes[1] != {name: (2 * shape[0], *shape[1:]) if shape else None for name, shape in sizes[0].items()}:
         return False
     allowed, scale = torch.ones(5, 5, dtype=torch.bool).tril() if one.needs_causal else None, width**-0.5

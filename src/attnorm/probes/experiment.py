@@ -105,7 +105,7 @@ def compare(
     folder: Path,
     workers: int = 1,
     report: Report = lambda job, result: None,
-    further: Further = lambda found: {},
+    further: Further = lambda outcome: {},
 ) -> list[CellOutcome]:
     """Runs all jobs whose results the folder does not have, and returns the results of each cell.
 
@@ -114,58 +114,65 @@ def compare(
     with the seeds of the comparison, too.
     """
     with closing(Workers(workers)) as processes:
-        found = [CellOutcome(cell) for cell in plan.cells]
+        outcomes = [CellOutcome(cell) for cell in plan.cells]
         grids, nulls = {cell: [list(plan.rates)] for cell in plan.cells}, [arm for arm in NULLS if arm in plan.arms]
         added = {cell: list[list[float]]() for cell in plan.cells}
 
         def tune(arms_of: Callable[[Cell], Sequence[str]], grids: Mapping[Cell, Sequence[Sequence[float]]]) -> None:
             jobs = [
-                (it, plan.tuning(it.cell, arm, rates))
-                for it in found
-                if plan.trained(it.cell)
-                for rates in grids[it.cell]
-                for arm in arms_of(it.cell)
-                if arm not in it.failed
+                (outcome, plan.tuning(outcome.cell, arm, rates))
+                for outcome in outcomes
+                if plan.trained(outcome.cell)
+                for rates in grids[outcome.cell]
+                for arm in arms_of(outcome.cell)
+                if arm not in outcome.failed
             ]
-            for it, job, result in _results_of(jobs, folder, processes, report):
+            for outcome, job, result in _results_of(jobs, folder, processes, report):
                 if isinstance(result, ProbeResult):
                     of_rate = result.selection.reshape(len(job.rates), -1)
-                    it.tuning.setdefault(job.arm, {}).update(zip(job.rates, of_rate, strict=True))
-                    it.seconds += result.seconds
+                    outcome.tuning.setdefault(job.arm, {}).update(zip(job.rates, of_rate, strict=True))
+                    outcome.seconds += result.seconds
                 else:
-                    it.failed[job.arm] = result.reason
-            for it in found:
-                it.rate = {arm: best_rate(scores) for arm, scores in it.tuning.items()}
+                    outcome.failed[job.arm] = result.reason
+            for outcome in outcomes:
+                outcome.rate = {arm: best_rate(scores) for arm, scores in outcome.tuning.items()}
 
         for _ in range(2 * plan.extensions + 1):
             tune(plan.fit, grids)
-            for it in found:
-                grids[it.cell] = [[rate] for rate in _further_rates(plan, it)]
-                added[it.cell] += grids[it.cell]
+            for outcome in outcomes:
+                grids[outcome.cell] = [[rate] for rate in _further_rates(plan, outcome)]
+                added[outcome.cell] += grids[outcome.cell]
             if not any(grids.values()):
                 break
-        tune(lambda cell: nulls, {cell: [list(plan.rates), *its] for cell, its in added.items()})  # they extend no grid
+        tune(
+            lambda cell: nulls, {cell: [list(plan.rates), *grid] for cell, grid in added.items()}
+        )  # they extend no grid
         middle = sorted(plan.rates)[len(plan.rates) // 2]  # where nothing is trained
         tests = [
-            (it, plan.test(it.cell, arm, it.rate.get(arm, middle)))
-            for it in found
-            for arm in [*plan.fit(it.cell), *nulls]
-            if arm not in it.failed
+            (outcome, plan.test(outcome.cell, arm, outcome.rate.get(arm, middle)))
+            for outcome in outcomes
+            for arm in [*plan.fit(outcome.cell), *nulls]
+            if arm not in outcome.failed
         ]
-        for it, job, result in _results_of(tests, folder, processes, report):
+        for outcome, job, result in _results_of(tests, folder, processes, report):
             if isinstance(result, ProbeFailure):
-                it.failed[job.arm] = result.reason
+                outcome.failed[job.arm] = result.reason
             elif result.all_diverged:
-                it.failed[job.arm] = f"the outputs of all {counted(result.diverged, 'seed')} are not finite"
+                outcome.failed[job.arm] = f"the outputs of all {counted(result.diverged, 'seed')} are not finite"
             else:
-                it.tests[job.arm] = result
-                it.seconds += result.seconds
-        others = [(it, plan.test(it.cell, arm, rate)) for it in found for arm, of in further(it).items() for rate in of]
-        for it, job, result in _results_of(others, folder, processes, report):
+                outcome.tests[job.arm] = result
+                outcome.seconds += result.seconds
+        others = [
+            (outcome, plan.test(outcome.cell, arm, rate))
+            for outcome in outcomes
+            for arm, of_arm in further(outcome).items()
+            for rate in of_arm
+        ]
+        for outcome, job, result in _results_of(others, folder, processes, report):
             if isinstance(result, ProbeResult):
-                it.further.setdefault(job.arm, {})[job.rates[0]] = result
-                it.seconds += result.seconds
-        return found
+                outcome.further.setdefault(job.arm, {})[job.rates[0]] = result
+                outcome.seconds += result.seconds
+        return outcomes
 
 
 def best_rate(scores: Mapping[float, np.ndarray]) -> float:
@@ -173,12 +180,12 @@ def best_rate(scores: Mapping[float, np.ndarray]) -> float:
     return max(sorted(scores), key=lambda rate: float(np.nan_to_num(scores[rate], nan=-np.inf).mean()))
 
 
-def _further_rates(plan: ProbePlan, found: CellOutcome) -> list[float]:
+def _further_rates(plan: ProbePlan, outcome: CellOutcome) -> list[float]:
     """The rates to add to the grid of a cell, for all arms, because the best one of some arm is at its edge."""
-    rates = sorted({rate for scores in found.tuning.values() for rate in scores})
+    rates = sorted({rate for scores in outcome.tuning.values() for rate in scores})
     if not rates:
         return []
-    best, further = set(found.rate.values()), []
+    best, further = set(outcome.rate.values()), []
     if rates[0] in best and rates[0] > min(plan.rates) / FACTOR ** (plan.extensions - 0.5):
         further.append(float(f"{rates[0] / FACTOR:.3g}"))
     if rates[-1] in best and rates[-1] < max(plan.rates) * FACTOR ** (plan.extensions - 0.5):
@@ -194,20 +201,20 @@ def _results_of(
     A result of other code is not used, and is replaced.
     """
     missing = []
-    for found, job in jobs:
+    for outcome, job in jobs:
         known = load(job, folder)
         then, now = (known and known.code) or {}, job.code()
         edited = {name for name in then.keys() & now.keys() if then[name] != now[name]}
-        found.edited |= edited
+        outcome.edited |= edited
         if known is None or edited:
-            missing.append((found, job))
+            missing.append((outcome, job))
         else:
-            found.unrecorded += known.code is None
-            yield found, job, known
+            outcome.unrecorded += known.code is None
+            yield outcome, job, known
     for index, result in workers.results([job for _, job in missing], folder):
-        found, job = missing[index]
+        outcome, job = missing[index]
         report(job, result)
-        yield found, job, result
+        yield outcome, job, result
 
 
 class Workers:

@@ -56,7 +56,7 @@ def cells_of(name: str) -> list[Cell]:
     """All doses of a probe. Raises ValueError for an unknown name, and for doses of another form. "module:Class" and
     "module.Class" are the same."""
     doses = find("probe", name, PROBES, Probe).doses
-    if not (isinstance(doses, Mapping) and doses and all(isinstance(it, str) for it in doses)):
+    if not (isinstance(doses, Mapping) and doses and all(isinstance(dose, str) for dose in doses)):
         raise ValueError(f"{name}.doses={doses!r}: expected the options of each dose by its name, as in {EXAMPLE}")
     return [Cell(name.replace(":", "."), dose) for dose in doses]
 
@@ -106,8 +106,9 @@ class ProbeJob:
 
     def identity(self) -> dict[str, Any]:
         """What the result depends on. Own classes, and those that they inherit from, are known by their source."""
-        own = [it for it in self.classes() if it.__module__.split(".")[0] not in LIBRARIES]
-        sources = dict(sorted((f"{it.__module__}.{it.__qualname__}", _digest(_source_of(it), 16)) for it in own))
+        own_classes = [cls for cls in self.classes() if cls.__module__.split(".")[0] not in LIBRARIES]
+        names = {f"{cls.__module__}.{cls.__qualname__}": cls for cls in own_classes}
+        sources = {name: _digest(_source_of(names[name]), 16) for name in sorted(names)}
         fields = json.loads(json.dumps(asdict(self)))
         return {**fields, "sources": sources, "attnorm": version("attnorm")}
 
@@ -116,14 +117,14 @@ class ProbeJob:
 
         They stand beside the identity, not in it: results without them can still be used.
         """
-        names = [__name__, *(it.__module__ for it in self.classes())]
+        names = [__name__, *(cls.__module__ for cls in self.classes())]
         return digests_of(names, ("attnorm.attention", "attnorm.probes"))
 
     def classes(self) -> list[type]:
         """The classes of the probe and of the parts of the normalizer, such as members of mix, with their bases."""
         cls = find("probe", self.cell.name, PROBES, Probe)
-        parts = {type(it) for it in Arm(self.arm, self.options).normalizer(1, 1).modules()}
-        return [base for it in (cls, *parts) for base in it.__mro__]
+        parts = {type(part) for part in Arm(self.arm, self.options).normalizer(1, 1).modules()}
+        return [base for part in (cls, *parts) for base in part.__mro__]
 
 
 LIBRARIES = ("attnorm", "torch", "builtins", "abc", "typing")  # packages whose classes are not own ones
@@ -213,8 +214,8 @@ def measure(probe: Probe, trained: Trained, members: int) -> dict[str, np.ndarra
     if probe.site == "causal":
         allowed = torch.ones(weights.shape[-2:], dtype=torch.bool).tril()
     heads = weights.transpose(0, 1)  # (B, E, N, M)
-    found = {"entropy": normalized_entropy(heads, allowed), "column_mass_min": column_mass(heads, allowed)[0]}
-    measures = {name: value.nanmean(0).numpy() for name, value in found.items()}
+    of_heads = {"entropy": normalized_entropy(heads, allowed), "column_mass_min": column_mass(heads, allowed)[0]}
+    measures = {name: value.nanmean(0).numpy() for name, value in of_heads.items()}
     if (wanted := getattr(batch, "wanted", None)) is not None:
         on_wanted = weights.gather(-1, wanted.unsqueeze(-1)).squeeze(-1)
         measures["wanted"] = on_wanted.flatten(1).mean(1).numpy()

@@ -43,7 +43,7 @@ class Layers(nn.Module):
         for attention, q, k, v in zip(self.attentions, self.q, self.k, self.v, strict=True):
             x = F.layer_norm(states, states.shape[-1:])
             q, k, v = (x.flatten(1, 2) @ matrix for matrix in (q, k, v))
-            q, k, v = (it.unflatten(1, x.shape[1:3]) for it in (q, k, v))
+            q, k, v = (tensor.unflatten(1, x.shape[1:3]) for tensor in (q, k, v))
             states = attention(q, k, v, x, x)
         return states
 

@@ -137,8 +137,8 @@ def main(folders: Sequence[str]) -> int:
     quiet_libraries()
     places, of_files = [*map(Path, folders)], cache(compose_files)  # the jobs of a sweep share few choices of files
     for line in sys.stdin:
-        found = [asdict(check_job(job, places, of_files)) for job in json.loads(line)]
-        print(json.dumps(found), file=answers, flush=True)
+        results = [asdict(check_job(job, places, of_files)) for job in json.loads(line)]
+        print(json.dumps(results), file=answers, flush=True)
     return 0
 
 

@@ -127,7 +127,7 @@ class SweepCommand:
     def space(self) -> list[Override]:
         """The overrides that differ between the runs."""
         differing = ["seed"] if self.tuning else []  # between those that tune and those that compare
-        return [it for it in self.overrides if it.is_sweep_override() or plain_key(it) in differing]
+        return [typed for typed in self.overrides if typed.is_sweep_override() or plain_key(typed) in differing]
 
     @property
     def varied(self) -> list[str]:
@@ -155,8 +155,8 @@ class SweepCommand:
         if not self.settings.is_search:
             return expand(self.overrides)
         space = self.dimensions()
-        first = {it.key: it.extremes()[0] for it in space}
-        varied = [first] + [{**first, it.key: value} for it in space for value in it.extremes()[1:]]
+        first = {dimension.key: dimension.extremes()[0] for dimension in space}
+        varied = [first] + [{**first, dimension.key: end} for dimension in space for end in dimension.extremes()[1:]]
         return [self.with_values(values) for values in varied]
 
     def dimensions(self) -> "list[Dimension]":
@@ -172,7 +172,7 @@ class SweepCommand:
 
     def with_values(self, values: Mapping[str, str]) -> Overrides:
         """The overrides of a job, given those of the searched keys."""
-        return tuple(values.get(it.get_key_element(), it.input_line or "") for it in self.overrides)
+        return tuple(values.get(override.get_key_element(), override.input_line or "") for override in self.overrides)
 
     def texts(self) -> list[str]:
         """All overrides as they were typed."""
@@ -182,8 +182,8 @@ class SweepCommand:
 def read_sweep(arguments: Sequence[str]) -> SweepCommand:
     """Reads the arguments. Raises ConfigError with everything that is wrong with the keys of the sweep itself."""
     options, folders, rest, problems = split_options(arguments)
-    of_sweep = [it for it in rest if override_key(it).partition(".")[0] in OWN]
-    of_runs = [it for it in rest if it not in of_sweep]
+    of_sweep = [override for override in rest if override_key(override).partition(".")[0] in OWN]
+    of_runs = [override for override in rest if override not in of_sweep]
     for argument in of_runs:
         key = override_key(argument)
         if key in REFUSED:
@@ -203,7 +203,7 @@ def read_sweep(arguments: Sequence[str]) -> SweepCommand:
             with hydra_started(folders):
                 overrides.extend(parse(readable(of_runs, is_sweep=True), GlobalHydra.instance().config_loader()))
             unread = TUNING if command.wrong & TUNING else frozenset()  # they have their defaults, which say nothing
-            yield from (it for it in problems_of(command.settings, overrides) if it.key not in unread)
+            yield from (problem for problem in problems_of(command.settings, overrides) if problem.key not in unread)
 
     settings = read(of_sweep, SweepSettings, "attnorm sweep", known=problems, check=check).settings
     tuning, tuned, _ = read_tuning(settings, overrides)
@@ -223,10 +223,10 @@ def problems_of(settings: SweepSettings, overrides: Sequence[Override]) -> Itera
             yield Problem.about(override.key_or_group, f"{typed}: {message}")
     yield from read_tuning(settings, overrides)[2]
     if settings.cost != "updates":
-        if any(plain_key(it) == "trainer.max_steps" and it.is_sweep_override() for it in overrides):
+        if any(plain_key(override) == "trainer.max_steps" and override.is_sweep_override() for override in overrides):
             message = "sets trainer.max_steps for each arm, so it cannot have several values"
             yield Problem("cost", message, settings.cost)
-        if not any(it.is_sweep_override() and plain_key(it) != "seed" for it in overrides):
+        if not any(override.is_sweep_override() and plain_key(override) != "seed" for override in overrides):
             yield Problem("cost", "has no effect with a single arm; give a key several values", settings.cost)
         if settings.tune and (key := override_key(settings.tune)).partition(".")[0] in COSTLY:
             message = f"an update of each arm is measured once, and {key} may change its cost or the number of updates"
@@ -248,8 +248,8 @@ def read_tuning(
     if settings.is_search or (settings.tune is None and settings.tune_seeds is None):
         return None, [], []
     problems = []
-    compared = [it for it in overrides if plain_key(it) == "seed" and not it.is_interval_sweep()]
-    seeds = [choice.partition("=")[2] for it in compared for choice in choices(it)]
+    compared = [typed for typed in overrides if plain_key(typed) == "seed" and not typed.is_interval_sweep()]
+    seeds = [choice.partition("=")[2] for typed in compared for choice in choices(typed)]
     if settings.tune is None:
         message = "has no effect without tune=<key>=<values>, as in tune=optimizer.lr=1e-3,2e-3,4e-3"
         return None, [], [Problem("tune_seeds", message, settings.tune_seeds)]
@@ -260,11 +260,11 @@ def read_tuning(
         problems.append(Problem("tune_seeds", "must be given with tune, as in tune_seeds=100,101"))
     else:
         [typed] = parse(readable([f"seed={settings.tune_seeds}"], is_sweep=True))
-        tune_seeds = [it.partition("=")[2] for it in ([] if typed.is_interval_sweep() else choices(typed))]
-        if not tune_seeds or not all(it.isdigit() and int(it) < 2**32 for it in tune_seeds):
+        tune_seeds = [choice.partition("=")[2] for choice in ([] if typed.is_interval_sweep() else choices(typed))]
+        if not tune_seeds or not all(seed.isdigit() and int(seed) < 2**32 for seed in tune_seeds):
             message = "allowed: whole numbers from 0 to 4294967295, as in tune_seeds=100,101 or range(100,103)"
             problems.append(Problem("tune_seeds", message, settings.tune_seeds))
-        elif both := [it for it in dict.fromkeys(tune_seeds) if it in seeds]:
+        elif both := [seed for seed in dict.fromkeys(tune_seeds) if seed in seeds]:
             message = f"must differ from the seeds that compare; seed has {', '.join(both)} as well"
             problems.append(Problem("tune_seeds", message, settings.tune_seeds))
     tuned = parse(readable([settings.tune], is_sweep=True)) if "=" in settings.tune else []
@@ -275,12 +275,12 @@ def read_tuning(
     for text in (choice.partition("=")[2] for choice in choices(tuned[0])):
         with suppress(ValueError):
             numbers[float(text)] = text
-    if len(numbers) < 2 or len(numbers) < len(choices(tuned[0])) or not all(0 < it < inf for it in numbers):
+    if len(numbers) < 2 or len(numbers) < len(choices(tuned[0])) or not all(0 < number < inf for number in numbers):
         problems.append(Problem("tune", f"{EXPECTED}; the values are different numbers above 0", settings.tune))
     key = plain_key(tuned[0])
     if key == "seed":
         problems.append(Problem("tune", "seeds are not tuned; give them as seed=... and tune_seeds=...", settings.tune))
     elif key in map(plain_key, overrides):
         problems.append(Problem(key, f"is set by tune={settings.tune}; leave it out"))
-    values = tuple(numbers[it] for it in sorted(numbers))
+    values = tuple(numbers[number] for number in sorted(numbers))
     return Tuning(key, values, tuple(dict.fromkeys(tune_seeds)), tuple(dict.fromkeys(seeds))), tuned, problems

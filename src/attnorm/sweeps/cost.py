@@ -124,9 +124,10 @@ def refuse_other_budget(folder: Path, journal: Journal, jobs: Iterable[tuple[str
     """
 
     def split(overrides: tuple[str, ...]) -> tuple[frozenset[str], str]:
-        updates = [it.lstrip("+") for it in overrides if override_key(it) == "trainer.max_steps"]
-        others = [it for it in overrides if override_key(it).partition(".")[0] not in NOT_PART]
-        return frozenset(it for it in others if override_key(it) != "trainer.max_steps"), "".join(updates)
+        updates = [override.lstrip("+") for override in overrides if override_key(override) == "trainer.max_steps"]
+        others = [override for override in overrides if override_key(override).partition(".")[0] not in NOT_PART]
+        part = frozenset(override for override in others if override_key(override) != "trainer.max_steps")
+        return part, "".join(updates)
 
     planned = dict(map(split, jobs))
     for job in journal.jobs():

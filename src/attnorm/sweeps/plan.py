@@ -58,10 +58,10 @@ def sweep_folder(command: SweepCommand, facts: Sequence[Checked]) -> Path:
     settings = command.settings
     if settings.dir is not None:
         return Path(settings.dir)
-    own = [f"search={settings.search}", f"search_seed={settings.search_seed}"] if settings.is_search else []
-    own += [f"tune_seeds={settings.tune_seeds}"] if command.tuning else []
-    own += [f"cost={settings.cost}"] if settings.cost != "updates" else []
-    return Path(facts[0].log_dir) / "sweeps" / sweep_name((it.task for it in facts), [*command.texts(), *own])
+    chosen = [f"search={settings.search}", f"search_seed={settings.search_seed}"] if settings.is_search else []
+    chosen += [f"tune_seeds={settings.tune_seeds}"] if command.tuning else []
+    chosen += [f"cost={settings.cost}"] if settings.cost != "updates" else []
+    return Path(facts[0].log_dir) / "sweeps" / sweep_name((fact.task for fact in facts), [*command.texts(), *chosen])
 
 
 def refuse_other_code(journal: Journal, facts: Iterable[Checked]) -> None:
@@ -134,7 +134,7 @@ class Planner:
         from attnorm.sweeps.search import Search
 
         command, settings = self.command, self.command.settings
-        first = replace(self.facts[0], named=[it for fact in self.facts for it in fact.named])  # those of all values
+        first = replace(self.facts[0], named=[name for fact in self.facts for name in fact.named])  # of all values
         monitor, mode = first.metric
 
         def make_job(number: int, values: Sequence[str]) -> Job:
@@ -200,8 +200,8 @@ class Planner:
         kind, journal = self.command.settings.cost, self.journal
         has_started = any(job.folder.exists() for job in journal.jobs() if job.purpose != COST)
         before = recorded_costs(self.folder, kind) if has_started else []
-        arms, set_here = self.facts_by_arm(), {override_key(it) for it in MEASURING}
-        runs = [(*(it for it in arm if override_key(it) not in set_here), *MEASURING) for arm in arms]
+        arms, set_here = self.facts_by_arm(), {override_key(override) for override in MEASURING}
+        runs = [(*(override for override in arm if override_key(override) not in set_here), *MEASURING) for arm in arms]
         with closing(self.launcher(alone=True)) as launcher:
             jobs = self.jobs(runs, checked(self.command, self.checker, runs), COST)
             journal.begin()
@@ -234,7 +234,7 @@ class Planner:
         """The overrides of a job with the number of updates that its budget pays for, or as they are without one."""
         if not self.costs:
             return job
-        others = tuple(it for it in job if override_key(it) != "trainer.max_steps")
+        others = tuple(override for override in job if override_key(override) != "trainer.max_steps")
         return (*others, f"++trainer.max_steps={self.costs[self.command.arm_of(job)].updates}")
 
     def jobs(self, combinations: Sequence[Overrides], facts: Sequence[Checked], purpose: str = "") -> list[Job]:
