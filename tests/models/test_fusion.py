@@ -70,22 +70,29 @@ def test_single_is_the_first_view_and_concat_all_of_them():
     assert (single.boxes, concat.boxes, rough_fusion().boxes) == (MOST[0], sum(MOST), MOST[0])
 
 
+@pytest.mark.parametrize("together", [True, False], ids=["joint", "per_view"])
 @pytest.mark.parametrize("heads", [1, 2])
 @pytest.mark.parametrize("normalizer", ["softmax", "dnas", "hnas", "sinkhorn"])
-def test_the_primary_boxes_attend_to_the_boxes_of_all_other_views(normalizer, heads):
-    views, fusion = image_views(), rough_fusion(normalizer=normalizer, fusion_heads=heads)
+def test_the_primary_boxes_attend_to_the_boxes_of_the_other_views(normalizer, heads, together):
+    """To all of them together, or to those of each view, whose contributions are added."""
+    settings = {"fusion_heads": heads, "fusion_views": "joint" if together else "per_view"}
+    views, fusion = image_views(), rough_fusion(normalizer=normalizer, **settings)
     primary, *others = boxes_by_formula(fusion, views)
-    here, existing = views[0][1], torch.cat([views[1][1], views[2][1]], 1)
-    actual = attend_by_loops(fusion.attention, normalizer, primary, torch.cat(others, 1), here, existing)
-    live = here & existing.any(1, keepdim=True)
-    expected = normed(primary + actual * live[..., None], fusion.norm)
+    here, *existing = (present for _, present, _ in views)
+    if together:
+        others, existing = [torch.cat(others, 1)], [torch.cat(existing, 1)]
+    expected = primary
+    for attention, other, those in zip(fusion.attentions(), others, existing, strict=True):
+        added = attend_by_loops(attention, normalizer, primary, other, here, those)
+        expected = expected + added * (here & those.any(1, keepdim=True))[..., None]
+    expected = normed(expected, fusion.norm)
     states, present = fusion(views)
     assert_close(states, expected, **TIGHT)
     parameters = list(fusion.parameters())
     actual, wanted = (torch.autograd.grad(x.pow(3).sum(), parameters) for x in (states, expected))
     for one, other in zip(actual, wanted, strict=True):
         assert_close(one, other, rtol=1e-8, atol=1e-8)
-    assert torch.equal(present, here) and fusion.attention.heads == heads
+    assert torch.equal(present, here) and all(attention.heads == heads for attention in fusion.attentions())
 
 
 @pytest.mark.parametrize("normalizer", ["softmax", "dnas", "hnas"])
@@ -279,15 +286,6 @@ def test_dropout_acts_on_boxes_and_on_what_they_took_in_training_only():
         assert not torch.isclose(fusion(views)[0][0], plain(views)[0][0]).all()
 
 
-def test_every_parameter_gets_a_gradient():
-    fusion = rough_fusion(tables=visual_tables("hnas", ["content", "learned"], "additive"))
-    weight = torch.randn(WIDTH, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    states, present = fusion(image_views())
-    (states[present] @ weight).square().sum().backward()
-    idle = [n for n, p in fusion.named_parameters() if p.grad is None or not (p.grad.isfinite().all() and p.grad.any())]
-    assert idle == []
-
-
 @pytest.mark.parametrize(
     ("kind", "views", "message"),
     [
@@ -338,26 +336,6 @@ def test_the_transformers_are_shaped_as_the_settings_say(norm_first):
 
 def per_view(normalizer="softmax", **settings):
     return rough_fusion(normalizer=normalizer, fusion_views="per_view", **settings)
-
-
-@pytest.mark.parametrize("heads", [1, 2])
-@pytest.mark.parametrize("normalizer", ["softmax", "dnas", "hnas", "sinkhorn"])
-def test_what_each_view_adds_is_summed(normalizer, heads):
-    views, fusion = image_views(), per_view(normalizer, fusion_heads=heads)
-    primary, *others = boxes_by_formula(fusion, views)
-    here = views[0][1]
-    expected = primary
-    for layer, other, (_, existing, _) in zip(fusion.layers, others, views[1:], strict=True):
-        actual = attend_by_loops(layer.attention, normalizer, primary, other, here, existing)
-        expected = expected + actual * (here & existing.any(1, keepdim=True))[..., None]
-    expected = normed(expected, fusion.norm)
-    states, present = fusion(views)
-    assert_close(states, expected, **TIGHT)
-    parameters = list(fusion.parameters())
-    actual, wanted = (torch.autograd.grad(x.pow(3).sum(), parameters) for x in (states, expected))
-    for one, other in zip(actual, wanted, strict=True):
-        assert_close(one, other, rtol=1e-8, atol=1e-8)
-    assert torch.equal(present, here) and len(fusion.layers) == 2
 
 
 @pytest.mark.parametrize("normalizer", ["softmax", "dnas", "hnas"])
