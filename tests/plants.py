@@ -9,8 +9,8 @@ seen, and then ends with 1. Packages restrict it to their faults. The key "equiv
 the fault.
 
 The program is that of the last commit. A fault is shown to the fast tests that are about its file: those named like it,
-those that import it, and those of its folder, until one fails, for at most SECONDS of CPU time. Some faults cannot be
-seen: a number that only has to be large may as well be larger.
+those that import it, and those of its folder, each for at most SECONDS of CPU time, until one fails. Some faults cannot
+be seen: a number that only has to be large may as well be larger.
 """
 
 import ast
@@ -28,7 +28,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path("src/attnorm")
-SEED, COUNT, SECONDS = 41, 60, 40
+SEED, COUNT, SECONDS = 41, 60, 30
 PAIRS = (
     *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.In, ast.NotIn), (ast.Is, ast.IsNot)),
     *((ast.And, ast.Or), (ast.Add, ast.Sub), (ast.Mult, ast.Div)),
@@ -92,16 +92,16 @@ def drawn() -> list[dict]:
     return plants
 
 
-def tests_about(file: str, tests: Path) -> list[str]:
-    """The test files that are about a file of SOURCE, nearest first."""
+def tests_about(file: str, tests: Path) -> list[list[str]]:
+    """The test files that are about a file of SOURCE: those named like it, those that import it, and its folder's."""
     parent, _, name = f"attnorm/{file}".removesuffix(".py").removesuffix("/__init__").replace("/", ".").rpartition(".")
     imports = re.compile(rf"\b{parent}\.{name}\b|^from {parent} import [^\n]*\b{name}\b", re.M)
-    ranked = []
-    for path in tests.rglob("test_*.py"):
+    ranked: list[list[str]] = [[], [], [], []]
+    for path in sorted(tests.rglob("test_*.py")):
         is_near = path.relative_to(tests).parts[0] == file.partition("/")[0]
         ranks = (name.lstrip("_") in path.stem, bool(imports.search(path.read_text())), is_near, True)
-        ranked.append((ranks.index(True), not is_near, str(path)))
-    return [path for rank, _, path in sorted(ranked) if rank < 3]
+        ranked[ranks.index(True)].append(str(path))
+    return [paths for paths in ranked[:3] if paths]
 
 
 def first_failure(clone: Path, tests: Iterable[str]) -> str:
@@ -124,7 +124,8 @@ def seen_by(plant: dict, clone: Path) -> str | None:
     lines[min(numbers, key=lambda number: abs(number + 1 - plant["line"]))] = plant["after"]
     while True:
         path.write_text("\n".join([*lines, ""]))
-        test = first_failure(clone, tests_about(plant["file"], clone / "tests"))
+        attempts = (first_failure(clone, paths) for paths in tests_about(plant["file"], clone / "tests"))
+        test = next(filter(None, attempts), "")
         path.write_text(text)
         if "::" not in test or not first_failure(clone, [test]):
             return test
