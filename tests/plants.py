@@ -9,7 +9,7 @@ seen, and then ends with 1. Packages restrict it to their faults. The key "equiv
 the fault.
 
 The program is that of the last commit. A fault is shown to the fast tests that are about its file: those named like it,
-those that import it, and those of its folder, each for at most SECONDS of CPU time, until one fails. Some faults cannot
+those that import it, and those of its folder, for at most SECONDS of CPU time, until one fails. Some faults cannot
 be seen: a number that only has to be large may as well be larger.
 """
 
@@ -28,7 +28,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path("src/attnorm")
-SEED, COUNT, SECONDS = 41, 60, 30
+SEED, COUNT, SECONDS = 41, 60, (30, 30, 90)  # for each of the three
 PAIRS = (
     *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.In, ast.NotIn), (ast.Is, ast.IsNot)),
     *((ast.And, ast.Or), (ast.Add, ast.Sub), (ast.Mult, ast.Div)),
@@ -101,12 +101,12 @@ def tests_about(file: str, tests: Path) -> list[list[str]]:
         is_near = path.relative_to(tests).parts[0] == file.partition("/")[0]
         ranks = (name.lstrip("_") in path.stem, bool(imports.search(path.read_text())), is_near, True)
         ranked[ranks.index(True)].append(str(path))
-    return [paths for paths in ranked[:3] if paths]
+    return ranked[:3]
 
 
-def first_failure(clone: Path, tests: Iterable[str]) -> str:
-    """The first test that fails, in at most SECONDS of CPU time; "" if none does."""
-    limited = ("bash", "-c", f'ulimit -t {SECONDS}; exec "$@"', "bash", sys.executable, "-B", "-m", "pytest", *OPTIONS)
+def first_failure(clone: Path, tests: Iterable[str], seconds: int = max(SECONDS)) -> str:
+    """The first test that fails, in at most so many seconds of CPU time; "" if none does."""
+    limited = ("bash", "-c", f'ulimit -t {seconds}; exec "$@"', "bash", sys.executable, "-B", "-m", "pytest", *OPTIONS)
     environment = {**os.environ, "PYTHONPATH": str(clone / "src"), "OMP_NUM_THREADS": "1"}
     command = [*limited, *(f"--deselect={test}" for test in failing), *tests]
     ended = subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True)
@@ -124,8 +124,8 @@ def seen_by(plant: dict, clone: Path) -> str | None:
     lines[min(numbers, key=lambda number: abs(number + 1 - plant["line"]))] = plant["after"]
     while True:
         path.write_text("\n".join([*lines, ""]))
-        attempts = (first_failure(clone, paths) for paths in tests_about(plant["file"], clone / "tests"))
-        test = next(filter(None, attempts), "")
+        about = zip(tests_about(plant["file"], clone / "tests"), SECONDS, strict=True)
+        test = next(filter(None, (first_failure(clone, *each) for each in about if each[0])), "")
         path.write_text(text)
         if "::" not in test or not first_failure(clone, [test]):
             return test

@@ -207,6 +207,7 @@ def test_fixed_shares_are_those_of_the_place_and_are_not_trained():
         ({"encoder": [0.1]}, "has no value for layer 1 of encoder"),
         ({"encoder": [0.1, None]}, "has no value for layer 1 of encoder"),
         ({"decoder": [0.1, 0.2]}, "has no value for layer 0 of encoder"),
+        ({"encoder": [None]}, "has no value for any layer"),
         ({"encoder": [0.1, 0.2, 0.3]}, "3 values for the 2 layers of encoder"),
     ],
     ids=str,
