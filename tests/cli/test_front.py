@@ -80,7 +80,11 @@ def test_a_script_shows_its_keys_and_writes_nothing(tmp_path, script):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("typed", "most", "needed", "code"), LOADED, ids=[" ".join(it[0])[:30] for it in LOADED])
+@pytest.mark.parametrize(
+    ("typed", "most", "needed", "code"),
+    [slow(*case) if case[2] else case for case in LOADED],  # a heavy library takes seconds
+    ids=[" ".join(it[0])[:30] for it in LOADED],
+)
 def test_a_command_loads_what_it_needs(tmp_path, typed, most, needed, code):
     places = {"texts": tmp_path / "texts", "runs": tmp_path / "runs"}
     places["texts"].write_text("the cat sat\n")
