@@ -61,8 +61,8 @@ def test_the_key_of_a_job_is_that_of_its_run():
     assert found.key == same.key != other.key and not found.uses_gpu
     recorded = run_key(Run(runs.finished_run("mlm")).config)
     assert equal.key == recorded != found.key  # which has another seed and label
-    [problem] = unknown.problems  # a group that is not there is a problem of its job
-    assert "hans" in problem and "hnas" in problem
+    [(key, problem)] = unknown.problems  # a file that is not there is a problem of its job
+    assert key == "attention" and "hans" in problem and "hnas" in problem
 
 
 @pytest.mark.parametrize(("task", "mode"), [("squad", "max"), ("classify", "max"), ("vqa", "max"), ("gigaword", "min")])
