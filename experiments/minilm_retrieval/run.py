@@ -36,7 +36,7 @@ sys.path.insert(0, str(ROOT / "experiments"))
 from bounds import ABOVE, BELOW, claim, decide, write_claims  # noqa: E402
 from verdicts import rows_of, write  # noqa: E402
 
-from attnorm.analysis.study import study_of_scores  # noqa: E402
+from attnorm.analysis.score_tables import study_of_scores  # noqa: E402
 from attnorm.integrations.transformers import convert, freeze_except, harden, set_share  # noqa: E402
 from attnorm.integrations.transformers.shares import hybrids  # noqa: E402
 from attnorm.optim import ParamGroups  # noqa: E402

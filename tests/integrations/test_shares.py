@@ -114,9 +114,13 @@ def test_the_trainer_sets_or_clamps_the_shares_and_logs_them(tmp_path, share):
         **{"output_dir": str(tmp_path), "per_device_train_batch_size": 4, "num_train_epochs": 1},
         **{"logging_steps": 1, "report_to": [], "use_cpu": True, "learning_rate": 0.5, "disable_tqdm": True},
     )
-    trainer = transformers.Trainer(model, arguments, train_dataset=rows, callbacks=[share_schedule(share)])
+    shown: list[dict] = []  # what a callback that comes later, such as that of wandb, is given
+    later = type("Later", (transformers.TrainerCallback,), {"on_log": lambda *_, logs, **__: shown.append({**logs})})
+    callbacks = [share_schedule(share), later()]
+    trainer = transformers.Trainer(model, arguments, train_dataset=rows, callbacks=callbacks)
     trainer.train()
     logged = [entry["share.1"] for entry in trainer.state.log_history if "loss" in entry]
+    assert logged == [logs["share.1"] for logs in shown if "loss" in logs]
     assert len(logged) == 6 and all(0 <= value <= 1 for value in logged)
     assert logged == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0] if share else len({*logged}) > 1
     assert all(0 <= part.hybrid.item() <= 1 for part in hybrids(model).values())
