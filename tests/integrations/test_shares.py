@@ -107,6 +107,7 @@ def test_what_has_no_share_to_set_is_refused(attention, settings, refusal):
 @pytest.mark.parametrize("share", [None, lambda step: min(1.0, step / 4)])
 def test_the_trainer_sets_or_clamps_the_shares_and_logs_them(tmp_path, share):
     pytest.importorskip("accelerate", reason="accelerate is not installed")
+    torch.manual_seed(0)
     config = transformers.BertConfig(num_labels=2, **FAMILIES["bert"][2])
     model = convert(transformers.BertForSequenceClassification(config), {"encoder": "hnas"}, share=0.0)
     rows = [{"input_ids": torch.full((5,), 3 + row % 2), "labels": row % 2} for row in range(24)]

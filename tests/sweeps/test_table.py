@@ -125,7 +125,8 @@ def test_the_closing_table_has_the_values_simple_methods_and_why_a_job_failed(tm
     results = [result_of(job, journal) for job in found[1:]]
     print_results(results)
     rows = console.file.getvalue().splitlines()
-    assert any("best val/f1" in row and "final rougeL" in row for row in rows)
+    header = ("job", "state", "best val/f1", "final rougeL", "updates", "time")
+    assert any(all(name in row for name in header) for row in rows)
     assert any("63.5" in row and "5.60" in row and "8,000" in row and "01:05" in row for row in rows)
     assert [row for row in rows if "simple baseline lead-8" in row and "19.50" in row]
     assert "seed=2: failed: error: model.dropout=3" in rows
