@@ -45,8 +45,13 @@ def write_text(path: Path, content: str) -> None:
 
     The bytes of a path that is no UTF-8 become escapes, which JSON reads as the same path.
     """
+    write_bytes(path, content.encode(errors="backslashreplace"))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes a file, whole or not at all. Creates its folder."""
     with replacing(path) as unfinished:
-        unfinished.write_text(content, encoding="utf-8", errors="backslashreplace")
+        unfinished.write_bytes(content)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from types import ModuleType
 MOVED = {
     "attnorm.analysis.alignment_error": "attnorm.experiments.alignments.alignment_error",
     "attnorm.analysis.ibm_model_1": "attnorm.experiments.alignments.ibm_model_1",
+    "attnorm.analysis.notebook": "attnorm.analysis.paper",
     "attnorm.attention.observation": "attnorm.attention.hooks",
     "attnorm.attention.positional": "attnorm.attention.priors",
     "attnorm.config": "attnorm.spec",

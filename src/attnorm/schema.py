@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
-from typing import Annotated, Any, get_origin
+from typing import Annotated, Any, Literal, get_origin
 
 from pydantic import ConfigDict, Field, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
@@ -31,6 +31,7 @@ Level = Annotated[float, Field(gt=0, lt=1)]  # of an interval
 Probability = Annotated[float, Field(ge=0, le=1)]
 Text = Annotated[str, Field(min_length=1)]
 FolderName = Annotated[str, Field(pattern=r"^[^/\x00]*[^/\x00.][^/\x00]*$", description="a name without /")]
+PictureFormats = tuple[Literal["png", "svg", "pdf"], ...]  # of figures as files, see attnorm.analysis.paper
 
 EMPTY = inspect.Parameter.empty
 UNCHECKABLE = (PydanticSchemaGenerationError, PydanticUserError)  # raised for an annotation that cannot be checked

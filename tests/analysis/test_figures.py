@@ -1,11 +1,14 @@
 """Figures from the tables of a run folder."""
 
 import math
+import re
 
+import matplotlib.image
 import pytest
 import yaml
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from attnorm.analysis.figures import (
     DECADES,
@@ -16,6 +19,7 @@ from attnorm.analysis.figures import (
     normalizer_of,
     split_label,
 )
+from attnorm.analysis.paper import POINTS, SCREEN
 from attnorm.run.tables import NO_EVIDENCE, CsvTable
 
 CONFIG = {
@@ -78,18 +82,35 @@ def test_there_is_one_panel_per_stack_with_its_normalizer_in_the_title(run, draw
     assert [axes.get_title() for axes in attention.axes] == titles + [""] * 3
     assert "bottom" not in attention.axes[3].get_ylabel()  # there are no small values
     assert [len(axes.get_lines()) for axes in attention.axes] == [4, 2, 2] * 2  # one per head
-    assert "seed 3" in attention.get_suptitle() and "one line per head" in attention.get_suptitle()
-    assert "0.1, times 10 for fast" in hybrid.get_suptitle() and "per head" not in hybrid.get_suptitle()
+    assert "seed 3" in attention.caption and "one line per head" in attention.caption
+    assert "0.1, times 10 for fast" in hybrid.caption and "per head" not in hybrid.caption
 
 
-def test_the_title_of_a_single_panel_is_whole():
+def test_a_file_for_a_paper_has_the_width_of_a_column_embedded_fonts_and_its_caption_beside_it(run):
+    """The same figure gives the same bytes, and only a PNG, which stands alone on a screen, has the caption in it."""
+    pdf, svg, png = ((run / f"figures/hybrid_weights.{it}") for it in ("pdf", "svg", "png"))
+    assert draw_run(run, ("pdf", "svg", "png"))[:3] == [pdf, svg, png]
+    first = [pdf.read_bytes(), svg.read_bytes()]
+    assert (run / "figures/hybrid_weights.txt").read_text().endswith(f"(hybrid_lr_factor=10). {NO_EVIDENCE}\n")
+    assert b"/MediaBox [ 0 0 237.6 " in first[0] and b"/FontFile2" in first[0] and b"/Type3" not in first[0]
+    assert b"CreationDate" not in first[0] and b'width="237.6pt"' in first[1]
+    height = float(re.search(rb'height="([\d.]+)pt"', first[1])[1]) / 72
+    assert matplotlib.image.imread(png).shape[0] / SCREEN > height + 0.5
+    assert draw_run(run, ("pdf", "svg"))[3].name == "attention.svg"
+    assert [pdf.read_bytes(), svg.read_bytes()] == first
+    assert b"/MediaBox [ 0 0 489.6 " in (run / "figures/attention.pdf").read_bytes(), "three panels take two columns"
+
+
+def test_the_caption_of_a_single_panel_is_whole():
     rows = [{"step": "1", "layer": "encoder/0", "head": head, "value": "0.5"} for head in "01"]
     optimizer = {"lr": 3.16228e-05, "hybrid_lr_factor": 31.6228}
     cfg = {"task": {"name": "document_classification"}, "seed": 1, "optimizer": optimizer, "attention": {}}
     figure = draw_learned_scalar("hybrid_weights", rows, cfg)
-    title = figure._suptitle.get_window_extent()
-    assert title.x0 >= 0 and title.x1 <= figure.bbox.x1
-    assert figure.get_suptitle().splitlines()[-1] == NO_EVIDENCE.split(": ")[1]
+    figure.draw_without_rendering()
+    caption = figure._supxlabel.get_window_extent()
+    assert caption.x0 >= 0 and caption.x1 <= figure.bbox.x1 and caption.y0 >= 0
+    assert " ".join(figure.get_supxlabel().split()) == figure.caption and figure.caption.endswith(NO_EVIDENCE)
+    assert {text.get_fontsize() for text in figure.findobj(Text) if text.get_text()} == {POINTS}
 
 
 @pytest.mark.slow
@@ -97,7 +118,7 @@ def test_curves_of_shares_say_how_fast_they_could_move_and_what_one_half_does_no
     (run / "mix_softmax.csv").write_text((run / "hybrid_weights.csv").read_text())
     (run / "temperature.csv").write_text((run / "hybrid_weights.csv").read_text())
     draw_run(run)
-    titles = [" ".join(figure.get_suptitle().split("\n")) for figure in drawn]
+    titles = [figure.caption for figure in drawn]
     for name in ("hybrid weights", "shares of the members", "temperature"):
         [title] = [title for title in titles if name in title]
         assert "hybrid_lr_factor=10" in title and (NO_EVIDENCE in title) == (name != "temperature")

@@ -7,7 +7,8 @@ from browser import open_browser
 from made_up_runs import make_run, make_runs
 
 from attnorm.analysis.report.content import collect
-from attnorm.analysis.report.page import charts_of, write_report
+from attnorm.analysis.report.page import write_report
+from attnorm.analysis.report.pictures import light_colours, pictures_of
 
 EVIL = "</script><img src=x onerror=alert(1)><!--"
 
@@ -50,7 +51,7 @@ def test_every_chart_is_drawn_without_an_error_or_a_request(browser, report, pat
     browser.requests(), browser.errors()
     browser.open(path)
     draw(browser)
-    figures = list(charts_of(report))
+    figures = [it.chart for it in pictures_of(report).values()]
     marks = browser.run(
         "return [...document.querySelectorAll('[data-chart]')].map((it) => [it.dataset.chart,"
         " it.querySelectorAll('svg .mark-line path, svg .mark-symbol path, svg .mark-rule line').length])"
@@ -60,6 +61,26 @@ def test_every_chart_is_drawn_without_an_error_or_a_request(browser, report, pat
     assert browser.requests() == [path.resolve().as_uri()]
     assert browser.errors() == []
     assert browser.run("return document.images.length") == 0
+
+
+@pytest.mark.slow
+def test_a_chart_is_downloaded_as_the_picture_that_formats_writes(browser, report, path):
+    browser.open(path, dark=True)
+    browser.run("""
+        window.saved = [];
+        HTMLAnchorElement.prototype.click = function () { saved.push([this.download, this.href]); };
+        window.texts = [];
+        const make = URL.createObjectURL;
+        URL.createObjectURL = (blob) => { blob.text().then((text) => texts.push(text)); return make(blob); };""")
+    name = next(iter(report.tasks[0].drawings.curves)).name
+    for kind in ("svg", "png"):
+        browser.run(f"document.querySelector('#{name} [data-picture={kind}]').click()")
+        browser.wait(f"saved.length == {1 + (kind == 'png')} && texts.length")
+    [(svg, _), (png, image)] = browser.run("return saved")
+    assert svg.removesuffix(".svg") == png.removesuffix(".png") in pictures_of(report)
+    text = browser.run("return texts[0]")
+    assert "softmax" in text and light_colours()["--c1"] in text and image.startswith("data:image/png")
+    assert browser.errors() == []
 
 
 @pytest.mark.slow
@@ -156,7 +177,7 @@ def test_print_contains_all_charts(browser, report, path):
     content = base64.b64decode(found["data"])
     assert content.startswith(b"%PDF") and content.count(b"/Type /Page\n") >= 2
     drawn = browser.run("return document.querySelectorAll('[data-chart] svg').length")
-    assert drawn == len(list(charts_of(report)))
+    assert drawn == len(pictures_of(report))
     browser.open(path, width=700, dark=True, media="print")
     assert browser.run("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     browser.run("return document.documentElement.dataset.mode = 'dark'")
@@ -172,7 +193,7 @@ def test_charts_and_tables_have_names_in_the_accessibility_tree(browser, report,
         (node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node.get("ignored")
     ]
     images = [name for role, name in named if role in ("img", "image")]
-    assert images == [figure.description for figure in charts_of(report)]
+    assert images == [it.chart.description for it in pictures_of(report).values()]
     buttons = [name for role, name in named if role == "button"]
     assert {"LaTeX", "Markdown", "CSV", "Dark mode"} <= set(buttons) and all(buttons)
     assert all(name for role, name in named if role in ("table", "heading", "region", "navigation"))

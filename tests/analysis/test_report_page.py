@@ -16,7 +16,8 @@ from attnorm.analysis.report import page as pages
 from attnorm.analysis.report.charts import COLOURS, by_layer, curves, styles_of_arms, styles_of_layers
 from attnorm.analysis.report.content import collect
 from attnorm.analysis.report.curves import Point
-from attnorm.analysis.report.page import charts_of, html_of, json_of, write_report
+from attnorm.analysis.report.page import html_of, json_of, write_report
+from attnorm.analysis.report.pictures import light_colours, pictures_of
 from attnorm.errors import UserError
 from attnorm.run.tables import NO_EVIDENCE
 
@@ -109,13 +110,27 @@ def test_the_page_has_landmarks_headings_and_unique_ids(text):
 
 
 def test_every_chart_has_a_description_and_a_table(report, text):
-    page, figures = Page(text), list(charts_of(report))
+    page, figures = Page(text), [it.chart for it in pictures_of(report).values()]
     charts = {it["data-chart"]: it for tag, it in page.elements if "data-chart" in it}
     tables = [it["data-table"] for it in page.of("details") if "data-table" in it]
     assert set(charts) == set(tables) == {figure.name for figure in figures}
     for figure in figures:
         assert charts[figure.name]["role"] == "img" and charts[figure.name]["aria-label"] == figure.description
         assert set(figure.fields) <= set(figure.data["rows"][0])
+
+
+def test_a_chart_is_a_picture_for_a_paper_too(report):
+    """A column wide, with embedded fonts, a label, a legend and the colours of the page; bit for bit the same again."""
+    pictures = pictures_of(report)
+    picture = pictures["hybrid_weights_encoder_hnas"]
+    svg, pdf = (picture.drawn_as(suffix) for suffix in ("svg", "pdf"))
+    assert b"/MediaBox [0 0 237.6 " in pdf and b"/FontFile2" in pdf and b"Date" not in pdf
+    assert pdf == picture.drawn_as("pdf") and svg == picture.drawn_as("svg")
+    text = svg.decode()
+    assert 'width="237.6pt"' in text and "var(" not in text and light_colours()["--s0"] in text
+    assert "layer 1" in text and "hybrid weights" in text
+    assert picture.caption.startswith("Hybrid weights, encoder, hnas (gigaword). Lines are means, and bands ")
+    assert NO_EVIDENCE in picture.caption and len(pictures) == len({it.chart.name for it in pictures.values()})
 
 
 def test_the_page_loads_itself_again_only_while_it_is_watched(report, text):

@@ -75,6 +75,7 @@ def run(monkeypatch, tmp_path, capsys):
         ("preset=quik", "preset=quik: allowed: quick, atlas"),
         ("out=/proc/probe", "out=/proc/probe: cannot write in /proc: "),
         ("seeds=0", "seeds=0: allowed: whole numbers from 1"),
+        ("formats=pdf,gif", "formats=gif: allowed: png, svg, pdf"),
         ("jobs=two", "jobs=two: allowed: whole numbers from 1"),
         ("rates=0.1,-1", "rates=-1: allowed: numbers above 0"),
         ("rates=[]", r"rates=\[\]: needs at least one"),

@@ -20,9 +20,9 @@ SMALL = {"examples": 40, "steps": 600}
 def test_places_are_typed_with_or_without_a_key(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lr=0.1").mkdir()
-    settings = read_report(["lr=0.1", "b", "runs=[c,d]", "out=1", "metric=f1", "level=0.9"])
+    settings = read_report(["lr=0.1", "b", "runs=[c,d]", "out=1", "metric=f1", "level=0.9", "formats=pdf,svg"])
     assert settings.runs == ("lr=0.1", "b", "c", "d")
-    assert (settings.out, settings.metric, settings.level) == ("1", "f1", 0.9)
+    assert (settings.out, settings.metric, settings.level, settings.formats) == ("1", "f1", 0.9, ("pdf", "svg"))
     assert read_report(["runs=e"]).runs == ("e",)
 
 
@@ -38,6 +38,11 @@ def test_the_page_is_written_into_the_only_place(tmp_path):
     [
         ([], "runs: must be given"),
         (["a", "level=0"], "level=0: allowed: numbers above 0 and below 1"),
+        (["a", "formats=pdf,gif"], "formats=gif: allowed: png, svg, pdf"),
+        (
+            ["a", f"out={__file__}/a.html", "formats=pdf"],
+            f"formats: {__file__}/figures: expected a folder, found a file",
+        ),
         (["a", "split=train"], "split=train: allowed: auto, test, validation"),
         (["a", "every=5"], "every=5: has no effect without watch=true"),
         (["a", "watch=true", "every=0"], "every=0: allowed: whole numbers from 1"),
@@ -57,7 +62,8 @@ def test_a_page_from_the_command_line(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(command.webbrowser, "open", lambda url: opened.append(url) or True)
     make_runs(tmp_path, {"softmax": 0, "hnas": 9}, **SMALL)
     out = tmp_path / "a b.html"
-    assert run_report([str(tmp_path), f"out='{out}'", "open=true"]) == 0
+    assert run_report([str(tmp_path), f"out='{out}'", "open=true", "formats=svg"]) == 0
+    assert "ROUGE-L" in (tmp_path / "figures/difference_from_softmax_in_rouge_l_f1.svg").read_text()
     assert "<h1>softmax, hnas on gigaword</h1>" in out.read_text() and opened == [out.as_uri()]
     assert run("report", [str(tmp_path), "baseline=sotfmax"]) == 2
     assert "Did you mean 'softmax'" in capsys.readouterr().err

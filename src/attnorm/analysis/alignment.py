@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnorm.analysis.attention.heatmaps import add_scale, colours, heat_map, panel_size
+from attnorm.analysis.attention.heatmaps import add_scale, colours, figure_of_maps, heat_map
 from attnorm.analysis.attention.reading import LayerAttention, read
 from attnorm.analysis.run import LoadedRun
 from attnorm.errors import ConfigError, Problem
 from attnorm.tasks.seq2seq import Seq2SeqTask
 
 if TYPE_CHECKING:
-    from attnorm.analysis.notebook import FigureSet
+    from attnorm.analysis.paper import FigureSet
 
 
 @dataclass(frozen=True)
@@ -93,13 +93,12 @@ def draw_alignments(run: LoadedRun, texts: Sequence[str]) -> "FigureSet":
     Rows are target words and columns are source words. Colours show the square root of the weights. The numbers below
     are the coverage: the attention that each source word receives in total, over all target tokens.
     """
-    from attnorm.analysis.notebook import Figure, FigureSet
+    from attnorm.analysis.paper import FigureSet
 
     drawn = FigureSet()
     for number, text in enumerate(texts):
         aligned = alignment(run, text)
-        width, height = panel_size([aligned])
-        figure = Figure(figsize=(max(4.0, 1.6 * width + 1.2), max(3.0, 1.6 * height + 1.0)), layout="constrained")
+        figure = figure_of_maps([aligned], 1, 1)
         axes = figure.subplots()
         image = heat_map(axes, aligned, 0, colours([aligned.weights]), run.name)
         add_scale(figure, image, axes)
@@ -109,5 +108,5 @@ def draw_alignments(run: LoadedRun, texts: Sequence[str]) -> "FigureSet":
             rotation=0 if len(aligned.keys) <= 8 else 90,
         )
         axes.set(xlabel="source word, and its coverage", ylabel="target word")
-        drawn[f"alignment_{number}"] = figure
+        drawn[f"alignment_{number}"] = figure.finished(f"{run.name}: {text}")
     return drawn

@@ -14,7 +14,7 @@ from attnorm.tasks.vqa.module import views_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from attnorm.analysis.notebook import Figure, FigureSet
+    from attnorm.analysis.paper import Figure, FigureSet
 
 NUMBERED = 5  # boxes per view whose share is written out
 SPOTS = (0.5, 0.25, 0.75, 0.1, 0.9)  # for a number in its box, in fractions of the box, the preferred one first
@@ -28,7 +28,7 @@ def draw_boxes(run: LoadedRun, rows: list[int]) -> "FigureSet":
     (`view_shares`). Raises ValueError for a run of another task or of a model without boxes, for views without box
     positions, and for questions that do not exist.
     """
-    from attnorm.analysis.notebook import FigureSet
+    from attnorm.analysis.paper import FigureSet
 
     task: Any = run.task  # with `views` and `answers`, as VqaTask has them
     if task.interface != "vqa":
@@ -56,7 +56,7 @@ def draw_boxes(run: LoadedRun, rows: list[int]) -> "FigureSet":
             (name, geometry[index][present[index]].cpu(), share[index][present[index]].cpu())
             for name, (_, present, _), geometry, share in zip(names, views, geometries, shares, strict=False)
         ]
-        title = f"{text['question']}\ngiven: {answers[index]}; annotators: {tally(json.loads(text['answers']))}"
+        title = f"{text['question']} Given: {answers[index]}; annotators: {tally(json.loads(text['answers']))}"
         drawn[f"boxes_{row}"] = draw_panels(title, panels)
     return drawn
 
@@ -89,20 +89,18 @@ def draw_panels(title: str, panels: list[tuple[str, Tensor, Tensor]]) -> "Figure
     from matplotlib.colors import Normalize
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-    from attnorm.analysis.notebook import Figure
+    from attnorm.analysis.paper import COLUMN, PAGE, Figure
 
-    figure = Figure(figsize=(max(6.0, 4.2 * len(panels)), 5.7), layout="constrained")
+    figure = Figure(COLUMN, 3.6) if len(panels) == 1 else Figure(PAGE, PAGE / len(panels) + 0.6)
     for axes, (name, boxes, shares) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         colours = ScalarMappable(Normalize(0, max([*shares.tolist(), 1e-12])), colormaps["YlOrRd"])
         draw_boxes_of_view(axes, boxes, shares, colours)
         axes.set(xlim=(0, 1), ylim=(1, 0), xticks=[], yticks=[], aspect="equal")
-        axes.set_title(f"{name}: {len(boxes)} boxes", fontsize=9)
+        axes.set_title(f"{name}: {len(boxes)} boxes")
         ticks, percent = MaxNLocator(4), PercentFormatter(1.0)  # with more ticks, their labels would overlap
         bar = figure.colorbar(colours, ax=axes, location="bottom", shrink=0.8, ticks=ticks, format=percent)
-        bar.set_label("share of the attention", fontsize=8)
-        bar.ax.tick_params(labelsize=8)
-    figure.suptitle(title, fontsize=10)
-    return figure
+        bar.set_label("share of the attention")
+    return figure.finished(title)
 
 
 def draw_boxes_of_view(axes: "Axes", boxes: Tensor, shares: Tensor, colours: Any) -> None:
@@ -124,7 +122,7 @@ def draw_boxes_of_view(axes: "Axes", boxes: Tensor, shares: Tensor, colours: Any
         painted_over.append(boxes[box].tolist())
         frame = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1}
         text = f"{100 * shares[box].item():.2g}%"
-        axes.text(*taken[-1], text, fontsize=7, ha="center", va="center", bbox=frame, zorder=4)
+        axes.text(*taken[-1], text, ha="center", va="center", bbox=frame, zorder=4)
 
 
 def free_place(

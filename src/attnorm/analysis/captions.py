@@ -16,10 +16,9 @@ from attnorm.errors import ConfigError, Problem
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from attnorm.analysis.notebook import Figure
+    from attnorm.analysis.paper import Figure
 
-COLUMNS = 8  # panels per row
-SIDE = 1.5  # inches of a panel
+COLUMNS = 6  # panels per row
 
 
 @dataclass(frozen=True)
@@ -108,30 +107,27 @@ def draw_words(looks: Looks, title: str = "") -> "Figure":
     from matplotlib.colors import Normalize
     from matplotlib.ticker import PercentFormatter
 
-    from attnorm.analysis.notebook import Figure
+    from attnorm.analysis.paper import PAGE, Figure
 
     panels = 1 + len(looks.words)
     columns = min(COLUMNS, panels)
     rows = math.ceil(panels / columns)
-    figure = Figure(figsize=(columns * SIDE, rows * (SIDE + 0.2) + 0.7), layout="constrained")
+    figure = Figure(PAGE, rows * (PAGE - 0.6) / columns + 0.2 * rows)
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
     colours = ScalarMappable(Normalize(0, max(float(looks.shares.max()), 1e-12)), "YlOrRd")
     show_image(axes[0], looks.pixels)
-    axes[0].set_title("image", fontsize=8)
+    axes[0].set_title("image")
     for panel, word, shares in zip(axes[1:], looks.words, looks.shares, strict=False):
         show_image(panel, looks.pixels, faded=True)
         rgba = colours.to_rgba(shares.numpy())
         rgba[..., 3] = 0.85 * np.sqrt(colours.norm(shares.numpy()))  # what gets nothing stays as it is
         panel.imshow(rgba, extent=(0, 1, 1, 0), interpolation="nearest")
-        panel.set_title(word, fontsize=9)
+        panel.set_title(word)
     for panel in axes[panels:]:
         panel.set_axis_off()
     bar = figure.colorbar(colours, ax=axes, shrink=0.8, format=PercentFormatter(1.0, decimals=0), pad=0.01)
-    bar.set_label("share of the attention", fontsize=8)
-    bar.ax.tick_params(labelsize=7)
-    if title:
-        figure.suptitle(title, fontsize=9)
-    return figure
+    bar.set_label("share of the attention")
+    return figure.finished(title)
 
 
 def show_image(axes: "Axes", pixels: Tensor, faded: bool = False) -> None:

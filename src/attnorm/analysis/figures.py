@@ -2,10 +2,9 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,10 +16,8 @@ from attnorm.run.tables import NO_EVIDENCE, is_share
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from attnorm.analysis.notebook import Figure, FigureSet
+    from attnorm.analysis.paper import Figure, FigureSet
 
-NOTE = NO_EVIDENCE.replace(": ", ":\n")  # in two lines, so that it fits above a single panel
-CHARACTERS = 13  # of a title per inch
 DECADES = 12  # maximum range of a logarithmic axis; underflow would extend it to 1e-45 and below
 
 MIX = "mix_"  # start of the names of the shares of the members of a mix
@@ -30,15 +27,15 @@ Curve = dict[int, float]  # step -> value
 Stack = dict[str, dict[str, Curve]]  # layer number ("" in a stack of one unnumbered layer) -> head -> curve
 
 
-def draw_run(run: Path) -> list[Path]:
-    """Draws all figures for which the run folder has data, into figures/ there. Returns the files written."""
-    return figures_of(run).save(run / "figures", dpi=150)
+def draw_run(run: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
+    """Draws all figures for which the run folder has data, into figures/ there. Returns the files of the pictures."""
+    return figures_of(run).save(run / "figures", formats)
 
 
 def figures_of(run: Path) -> "FigureSet":
     """All figures for which the run folder has data: one per learned scalar, such as "hybrid_weights", then "mix" and
     "attention"."""
-    from attnorm.analysis.notebook import FigureSet
+    from attnorm.analysis.paper import FigureSet
 
     recorded = Run(run)
     scalars = {name: recorded.rows(name) for name in recorded.learned_scalars}
@@ -59,12 +56,11 @@ def draw_learned_scalar(name: str, rows: Rows, cfg: dict) -> "Figure":
     rows: of ``<name>.csv``. There is one panel per stack, one colour per layer and one line per head.
     """
     words = name.replace("_", " ")
-    caption = f"{words}\n{rates_of(cfg)}" + f"\n{NOTE}" * is_share(name)
-    figure, panels = draw_stacks([Quantity(words, _stacks_of(rows, "value"))], caption, cfg)
+    figure, panels, caption = draw_stacks([Quantity(words, _stacks_of(rows, "value"))], words, cfg)
     if all(0 <= float(row["value"]) <= 1 for row in rows):  # shares: a small change should look small
         for axes in panels[0]:
             axes.set_ylim(-0.02, 1.02)
-    return figure
+    return figure.finished(caption, rates_of(cfg), NO_EVIDENCE * is_share(name))
 
 
 def draw_shares(members: dict[str, Rows], cfg: dict) -> "Figure":
@@ -73,17 +69,17 @@ def draw_shares(members: dict[str, Rows], cfg: dict) -> "Figure":
     members: the rows of ``mix_<member>.csv`` by member.
     """
     quantities = [Quantity(f"share of {member}", _stacks_of(rows, "value")) for member, rows in members.items()]
-    figure, panels = draw_stacks(quantities, f"shares of the members\n{rates_of(cfg)}\n{NOTE}", cfg)
+    figure, panels, caption = draw_stacks(quantities, "shares of the members", cfg)
     for axes in panels.flat:
         axes.set_ylim(-0.02, 1.02)
-    return figure
+    return figure.finished(caption, rates_of(cfg), NO_EVIDENCE)
 
 
 def rates_of(cfg: dict) -> str:
     """The learning rates of a run, in words."""
     optimizer = cfg["optimizer"]
     factor = optimizer.get("hybrid_lr_factor", 1)
-    return f"learning rate {optimizer['lr']:g}, times {factor:g} for fast parameters (hybrid_lr_factor={factor:g})"
+    return f"Learning rate {optimizer['lr']:g}, times {factor:g} for fast parameters (hybrid_lr_factor={factor:g})."
 
 
 def draw_attention(rows: Rows, cfg: dict) -> "Figure":
@@ -95,8 +91,8 @@ def draw_attention(rows: Rows, cfg: dict) -> "Figure":
         Quantity("entropy (nats),\nmean over queries", _stacks_of(rows, "entropy")),
         Quantity("smallest column mass,\nmean over examples", _stacks_of(rows, "column_mass"), log=True),
     ]
-    figure, _ = draw_stacks(quantities, "attention on the first validation batch", cfg)
-    return figure
+    figure, _, caption = draw_stacks(quantities, "attention on the first validation batch", cfg)
+    return figure.finished(caption)
 
 
 def compare_column_mass(runs: dict[str, Path], site: str | None = None) -> "Figure":
@@ -106,18 +102,18 @@ def compare_column_mass(runs: dict[str, Path], site: str | None = None) -> "Figu
     ("Doubly-Normalized Attention", Figure 1). runs: name to show -> folder. Raises ValueError for a run without
     recorded values of such a layer.
     """
-    from attnorm.analysis.notebook import Figure
+    from attnorm.analysis.paper import COLUMN, Figure
 
     curves = {name: least_mass(run, site) for name, run in runs.items()}
-    figure = Figure(figsize=(7, 4.2 + 0.2 * len(curves)), layout="constrained")
+    figure = Figure(COLUMN, 2.2)
     axes = figure.subplots()
     floor = log_floor(value for curve in curves.values() for value in curve.values())
     for name, curve in curves.items():
         line(axes, curve, floor, label=name)
     axes.set(xlabel="update", ylabel="smallest attention mass of a key" + (f", {site}" if site else ""))
     log_axis(axes, floor, (value for curve in curves.values() for value in curve.values()))
-    figure.legend(loc="outside lower left", fontsize=8, frameon=False)
-    return figure
+    figure.name_lines(dict(zip(curves, axes.get_lines(), strict=True)))
+    return figure.finished()
 
 
 # ------------------------------------------------------------------------------------------------------------- panels
@@ -159,20 +155,20 @@ def normalizer_of(stack: str, attention: dict) -> str:
     return short_name(names[0]) if names else ""
 
 
-def draw_stacks(quantities: list[Quantity], title: str, cfg: dict) -> tuple["Figure", np.ndarray]:
-    """A figure with one row of panels per quantity and one column per stack, and its axes (rows x columns)."""
+def draw_stacks(quantities: list[Quantity], words: str, cfg: dict) -> tuple["Figure", np.ndarray, str]:
+    """A figure with one row of panels per quantity and one column per stack, its axes (rows x columns), and the first
+    sentence of its caption. words: what is drawn."""
     from matplotlib import colormaps
     from matplotlib.lines import Line2D
     from matplotlib.ticker import MaxNLocator
 
-    from attnorm.analysis.notebook import Figure
+    from attnorm.analysis.paper import COLUMN, PAGE, Figure
 
     stacks = list(quantities[0].stacks)
     numbers = sorted({number for stack in quantities[0].stacks.values() for number in stack if number}, key=int)
     colours: dict[str, Any] = {"": "black"}
     colours |= {n: colormaps["viridis"](0.9 * i / max(1, len(numbers) - 1)) for i, n in enumerate(numbers)}
-    size = (max(5.5, 3.4 * len(stacks) + 1.4), 2.7 * len(quantities) + 1.1)
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Figure(COLUMN if len(stacks) == 1 else PAGE, 1.6 * len(quantities) + 0.4)
     panels = figure.subplots(len(quantities), len(stacks), sharex=True, squeeze=False)
     for row, quantity in zip(panels, quantities, strict=True):
         floor = log_floor(quantity.values()) if quantity.log else None
@@ -188,18 +184,14 @@ def draw_stacks(quantities: list[Quantity], title: str, cfg: dict) -> tuple["Fig
                 axes.sharey(row[0])
             log_axis(row[0], floor, quantity.values())
     for axes, stack in zip(panels[0], stacks, strict=True):
-        axes.set_title(": ".join(filter(None, (stack, normalizer_of(stack, cfg["attention"])))), fontsize=10)
+        axes.set_title(": ".join(filter(None, (stack, normalizer_of(stack, cfg["attention"])))))
     for axes in panels[-1]:
         axes.set_xlabel("update")
         axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10], integer=True))
-    handles = [Line2D([], [], color=colours[number], label=f"layer {number}") for number in numbers]
-    if handles:
-        figure.legend(handles=handles, loc="outside right center", fontsize=8, frameon=False)
+    figure.name_lines({f"layer {number}": Line2D([], [], color=colours[number]) for number in numbers})
     several = any(len(heads) > 1 for stack in quantities[0].stacks.values() for heads in stack.values())
-    first, *others = title.splitlines()
-    lines = [f"{cfg['task']['name']}, seed {cfg['seed']}: {first}" + ", one line per head" * several, *others]
-    figure.suptitle("\n".join(fill(line, int(CHARACTERS * size[0])) for line in lines), fontsize=10)
-    return figure, panels
+    caption = f"{cfg['task']['name']}, seed {cfg['seed']}: {words}" + ", one line per head" * several
+    return figure, panels, f"{caption}."
 
 
 def line(axes: "Axes", curve: Curve, floor: float | None = None, **style: Any) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from attnorm.analysis.attention.reading import LayerAttention, Reading
-    from attnorm.analysis.notebook import FigureSet
+    from attnorm.analysis.paper import FigureSet
     from attnorm.data.preprocess import Split
     from attnorm.data.tokenizers.base import Tokenizer
     from attnorm.spec.settings import ResolvedConfig

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 from rich.markup import escape
@@ -15,12 +15,12 @@ from attnorm.analysis.attention.heatmaps import draw_reading
 from attnorm.analysis.attention.reading import Reading
 from attnorm.analysis.boxes import draw_boxes
 from attnorm.analysis.captions import draw_words, has_pixels, looks
-from attnorm.analysis.notebook import FigureSet
+from attnorm.analysis.paper import FigureSet
 from attnorm.analysis.run import LoadedRun
 from attnorm.cli.evaluate import CheckpointName, configurations
 from attnorm.errors import Problem
 from attnorm.run.run import Run
-from attnorm.schema import Text, WholeNumber
+from attnorm.schema import PictureFormats, Text, WholeNumber
 from attnorm.spec.command import Command, read
 from attnorm.spec.recorded import OVERRIDABLE
 from attnorm.tasks.seq2seq import Seq2SeqTask
@@ -65,7 +65,7 @@ class AttentionKeys:
     layers: tuple[Text, ...] | None = None
     heads: tuple[WholeNumber, ...] | None = None
     folder: Text | None = None
-    formats: Annotated[tuple[Literal["png", "svg"], ...], Field(min_length=1)] = ("png",)
+    formats: Annotated[PictureFormats, Field(min_length=1)] = ("png",)
     ckpt: CheckpointName = "best"
     trust_code: bool = False
 
@@ -126,11 +126,11 @@ def pictures_of_task(run: LoadedRun, keys: AttentionKeys, folder: Path) -> list[
         return draw_alignments(run, [keys.text]).save(folder, keys.formats) if aligned else []
     example = keys.example or ""
     if getattr(run.model, "fusion", None) is not None:
-        return draw_boxes(run, [run.row_of(example)]).save(folder, keys.formats, dpi=150)
+        return draw_boxes(run, [run.row_of(example)]).save(folder, keys.formats)
     if run.task.interface == "captioning" and has_pixels(run):
         found = looks(run, example)
         drawn = draw_words(found, f"{run.name}: {found.caption}")
-        return FigureSet({f"words_{Path(example).stem}": drawn}).save(folder, keys.formats, dpi=150)
+        return FigureSet({f"words_{Path(example).stem}": drawn}).save(folder, keys.formats)
     return []
 
 

@@ -34,7 +34,7 @@ from attnorm.probes.ensemble import stack
 from attnorm.probes.experiment import ProbeFailure, ProbePlan, compare
 from attnorm.probes.jobs import Cell, ProbeJob, ProbeResult, cells_named
 from attnorm.probes.presets import PRESETS, comparison_seeds, tuning_seeds
-from attnorm.schema import Count, Positive, Text
+from attnorm.schema import Count, PictureFormats, Positive, Text
 from attnorm.spec.command import read
 from attnorm.training.console import print_table, show_warnings
 from attnorm.wording import counted, listed
@@ -57,6 +57,7 @@ class ProbeSettings:
     rates: tuple[Positive, ...] | None = None
     jobs: Count = 1
     out: Text = "logs/probe"
+    formats: PictureFormats = ()
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -75,7 +76,7 @@ def run_probe(arguments: list[str]) -> int:
     note = PREVIEW if settings.preset == "quick" else ""
     write_csv(cells, folder / "probe.csv", preset=settings.preset)
     command = shlex.join(["attnorm", "probe", *arguments])
-    page = write_page(cells, arms, folder / "probe.html", command, note)
+    page = write_page(cells, arms, folder / "probe.html", command, note, settings.formats)
     show_cells(cells, arms)
     if note:
         progress.console.print(note, markup=False)
@@ -134,7 +135,7 @@ def probe_problems(settings: ProbeSettings) -> list[Problem]:
         problems.append(Problem("normalizers", message, ", ".join(sorted(twice))))
     if settings.rates and len(set(settings.rates)) < len(settings.rates):
         problems.append(Problem("rates", "has a value twice", ",".join(f"{rate:g}" for rate in settings.rates)))
-    if obstacle := why_not_writable(Path(settings.out)):
+    if obstacle := why_not_writable(Path(settings.out, *["figures"] * bool(settings.formats))):
         problems.append(Problem("out", obstacle, settings.out))
     problems += namesakes("normalizers", [arm.short for arm in arms if arm.label not in twice])
     if names and names[0] in NULLS:

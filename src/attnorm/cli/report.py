@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from attnorm.errors import Problem, UserError
+from attnorm.files import why_not_writable
 from attnorm.progress import console
-from attnorm.schema import Count, Level, Text
+from attnorm.schema import Count, Level, PictureFormats, Text
 from attnorm.spec.command import Command, read
 
 if TYPE_CHECKING:
@@ -24,12 +25,14 @@ class ReportSettings:
     """The keys of `attnorm report`.
 
     runs: run folders, folders with runs below them, or patterns. out: the file to write; None for report.html in the
-    place, or in the current folder for several places. baseline, metric, split, level: see `collect`. watch: write the
-    page every so many seconds until all runs have ended. open: open it in the web browser.
+    place, or in the current folder for several places. formats: of its charts as files, in figures/ beside the page.
+    baseline, metric, split, level: see `collect`. watch: write the page every so many seconds until all runs have
+    ended. open: open it in the web browser.
     """
 
     runs: tuple[Text, ...] = ()
     out: Text | None = None
+    formats: PictureFormats = ()
     baseline: Text | None = None
     metric: Text | None = None
     split: Literal["auto", "test", "validation"] = "auto"
@@ -76,6 +79,8 @@ def read_report(arguments: Sequence[str]) -> ReportSettings:
             yield Problem("every", "has no effect without watch=true", command.settings.every)
         if command.settings.out is not None and Path(command.settings.out).is_dir():
             yield Problem("out", "expected a file, found a folder", command.settings.out)
+        if command.settings.formats and (obstacle := why_not_writable(command.settings.path.parent / "figures")):
+            yield Problem("formats", f"{command.settings.path.parent / 'figures'}: {obstacle}")
         if not (places or command.settings.runs or "runs" in command.wrong):
             yield Problem("runs", "must be given, as in attnorm report <run folder> <run folder>")
 
@@ -88,6 +93,7 @@ def write_once(settings: ReportSettings, ended: bool = False) -> bool:
     """Writes the page once. Returns whether it is to be written again. ended: see `collect`."""
     from attnorm.analysis.report.content import Report, collect
     from attnorm.analysis.report.page import write_report
+    from attnorm.analysis.report.pictures import pictures_of
 
     def collected(refresh: int | None) -> Report:
         options: dict[str, Any] = {"split": settings.split, "level": settings.level, "refresh": refresh, "ended": ended}
@@ -98,6 +104,10 @@ def write_once(settings: ReportSettings, ended: bool = False) -> bool:
     if settings.watch and not goes_on:
         report = collected(None)  # the last page does not load itself again, and contains what has ended meanwhile
     size = write_report(report, settings.path)
+    if settings.formats and not goes_on:
+        from attnorm.analysis.paper import save_pictures
+
+        save_pictures(pictures_of(report), settings.path.parent / "figures", settings.formats)
     if not goes_on:
         show_verdicts(report)
     left = f"; {len(report.running)} running, {len(report.waiting)} waiting" if report.running or report.waiting else ""

@@ -159,7 +159,7 @@ def start(config: "ResolvedConfig", run: Path, overrides: Sequence[str]) -> Path
     except OSError as error:
         message = f"paths.log_dir: the run folder {error.filename} cannot be made: {error.strerror}"
         raise ConfigError([Problem.about("paths.log_dir", message)]) from error
-    train(config, folder, overrides, draw=draw_run)
+    train(config, folder, overrides, draw=partial(draw_run, formats=config.run.formats))
     return folder
 
 

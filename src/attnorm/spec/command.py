@@ -13,7 +13,7 @@ command can do that.
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from types import UnionType
-from typing import Any, Generic, TypeVar, Union, get_args, get_origin
+from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import ValidationError
 
@@ -68,6 +68,11 @@ def read(
     for argument in arguments:
         key, _, text = argument.partition("=")
         key = key.lstrip("+")
+        if (
+            "," in text and text[0] != "[" and get_origin(member_of(own.get(key))) is Literal
+        ):  # their values have no commas
+            text = f"[{text}]"
+            argument = f"{key}={text}"
         if key in own and is_text(own[key]):
             if text[:1] + text[-1:] in ("[]", "{}") and value_problems(key, "", own[key]):  # a name, not any text
                 problems.append(Problem(key, "expected a single value, without brackets", text))

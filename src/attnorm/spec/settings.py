@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from attnorm.parts import Part
-from attnorm.schema import Count, FolderName, NonNegative, Positive, Text, WholeNumber
+from attnorm.schema import Count, FolderName, NonNegative, PictureFormats, Positive, Text, WholeNumber
 
 Limit = Annotated[Count | None, Field(description="whole numbers from 1, null or -1 (no limit)")]
 Batches = Annotated[
@@ -108,6 +108,7 @@ class RunSettings:
     hang_timeout:       seconds without progress in training after which the job is ended. Compiling, validating and
                         saving have ten times as long. None waits forever.
     compile:            whether `torch.compile` compiles the model.
+    formats:            formats of the files in figures/. Loggers are sent the PNG.
     """
 
     save_every_steps: Count | None = None
@@ -116,6 +117,7 @@ class RunSettings:
     skip_updates: WholeNumber = 0
     hang_timeout: Positive | None = 600.0
     compile: bool = False
+    formats: PictureFormats = ("png",)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -96,7 +96,7 @@ class RunLoggers(pl.Callback):
         step = self.metrics_file.last_step
         for logger in self.others:
             for path in figures or []:
-                if hasattr(logger, "log_figure"):
+                if path.suffix == ".png" and hasattr(logger, "log_figure"):
                     attempt(f"log {path.name}", logger, logger.log_figure, path, step)
             for name, layers in (curves or {}).items():
                 if hasattr(logger, "log_curves"):

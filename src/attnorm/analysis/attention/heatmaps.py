@@ -13,11 +13,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Normalize
 
-    from attnorm.analysis.notebook import Figure, FigureSet
+    from attnorm.analysis.paper import Figure, FigureSet
 
-CELL, LARGEST, SMALLEST = 0.17, 11.0, 1.3  # inches: a cell, and the longest and shortest side of a heat map
-LINE = 0.125  # inches that a label takes
-WIDEST = 25.0  # inches of a figure with several columns
+CELL, LARGEST, SMALLEST = 0.17, 5.0, 1.0  # inches: a cell, and the longest and shortest side of a heat map
+SCALE = 0.8  # inches that the bar of colours takes
 LONGEST = 16  # characters of a token that are written
 
 
@@ -27,7 +26,7 @@ def draw_reading(readings: Sequence[Reading]) -> "FigureSet":
     There is an overview of all layers and heads, "overview", and one figure per layer, such as "decoder_0_cross".
     Colours show the square root of the weights, so that small weights are visible, on one scale per figure.
     """
-    from attnorm.analysis.notebook import FigureSet
+    from attnorm.analysis.paper import FigureSet
 
     labels = list(dict.fromkeys(label for reading in readings for label in reading.layers))
     figures = FigureSet(overview=overview(readings, labels))
@@ -37,14 +36,15 @@ def draw_reading(readings: Sequence[Reading]) -> "FigureSet":
 
 def draw_layer(readings: Sequence[Reading], label: str) -> "Figure":
     """The heat maps of one layer: with one reading, its heads row by row; with several, one column per reading."""
-    from attnorm.analysis.notebook import Figure
+    from attnorm.analysis.paper import PAGE
 
     having = [reading for reading in readings if label in reading.layers]
     heads = list(dict.fromkeys(head for reading in having for head in reading.numbers[label]))
-    width, height = panel_size([reading.layers[label] for reading in having])
-    columns = len(having) if len(readings) > 1 else max(1, min(len(heads), int(WIDEST // width), 4))
+    layers = [reading.layers[label] for reading in having]
+    most = int((PAGE - SCALE) // sum(panel_size(layers)[:2]))
+    columns = len(having) if len(readings) > 1 else max(1, min(len(heads), most, 4))
     rows = math.ceil(len(heads) * len(having) / columns)
-    figure = Figure(figsize=(max(6.0, columns * width + 0.9), rows * height + 0.9), layout="constrained")
+    figure = figure_of_maps(layers, rows, columns)
     panels = figure.subplots(rows, columns, squeeze=False)
     scale = colours([reading.layers[label].weights[reading.numbers[label]] for reading in having])
     image = None
@@ -56,34 +56,48 @@ def draw_layer(readings: Sequence[Reading], label: str) -> "Figure":
                 continue
             axes = panels[index][number] if len(readings) > 1 else panels.flat[index]
             name = f"{reading.run}: head {head}" if len(readings) > 1 else f"head {head}"
-            image = heat_map(axes, reading.layers[label], head, scale, name)
+            image = heat_map(axes, reading.layers[label], head, scale, name, columns)
     add_scale(figure, image, panels)
     names = "" if len(readings) > 1 else f"{readings[0].run}, "
-    figure.suptitle(f"{names}{label}\nrows: queries, columns: keys", fontsize=10)
-    return figure
+    return figure.finished(f"{names}{label}: rows are queries, and columns are keys.")
 
 
-def panel_size(layers: Sequence[LayerAttention]) -> tuple[float, float]:
-    """Width and height of a heat map with its labels, in inches."""
+def panel_size(layers: Sequence[LayerAttention]) -> tuple[float, float, float]:
+    """Inches of a heat map if there is enough room: its width, that of its labels, and its height."""
+    from attnorm.analysis.paper import LETTER
+
     across, down = (max(map(len, side)) for side in zip(*((a.keys, a.queries) for a in layers), strict=True))
     letters = max((len(written(token)) for layer in layers for token in (*layer.keys, *layer.queries)), default=1)
-    labels = 0.075 * letters + 0.15
     width, height = (min(max(CELL * count, SMALLEST), LARGEST) for count in (across, down))
-    return width + labels, height + labels + 0.3
+    return width, LETTER * letters + 0.15, height
 
 
-def heat_map(axes: "Axes", layer: LayerAttention, head: int, scale: "Normalize", title: str) -> Any:
-    """One heat map with its tokens; if there are too many, only every second, third, ... one is written."""
+def figure_of_maps(layers: Sequence[LayerAttention], rows: int, columns: int) -> "Figure":
+    """An empty figure for heat maps in rows and columns."""
+    from attnorm.analysis.paper import COLUMN, PAGE, Figure
+
+    width, labels, height = panel_size(layers)
+    return Figure(COLUMN if columns * (width + labels) + SCALE <= COLUMN else PAGE, rows * (height + labels + 0.3))
+
+
+def heat_map(axes: "Axes", layer: LayerAttention, head: int, scale: "Normalize", title: str, columns: int = 1) -> Any:
+    """One heat map with its tokens; if there are too many, only every second, third, ... one is written.
+
+    columns: of heat maps in the figure.
+    """
+    from attnorm.analysis.paper import LINE, PAGE
+
     axes.set_axis_on()
     image = axes.imshow(layer.weights[head].numpy(), norm=scale, cmap=colour_map(scale), aspect="auto")
     image.set_interpolation("nearest")
-    for side, tokens in ((axes.xaxis, layer.keys), (axes.yaxis, layer.queries)):
-        length = min(max(CELL * len(tokens), SMALLEST), LARGEST)
+    width, labels, height = panel_size([layer])
+    width = min(width, (PAGE - SCALE) / columns - labels)
+    for side, tokens, length in ((axes.xaxis, layer.keys, width), (axes.yaxis, layer.queries, height)):
         step = max(1, math.ceil(len(tokens) * LINE / length))
-        side.set_ticks(range(0, len(tokens), step), [written(token) for token in tokens[::step]], fontsize=7)
+        side.set_ticks(range(0, len(tokens), step), [written(token) for token in tokens[::step]])
     axes.tick_params(axis="x", labelrotation=90, length=1.5, pad=1.5)
     axes.tick_params(axis="y", length=1.5, pad=1.5)
-    axes.set_title(f"{title}, largest {layer.weights[head].max().item():.2f}", fontsize=8)
+    axes.set_title(f"{title}, largest {layer.weights[head].max().item():.2f}")
     return image
 
 
@@ -96,15 +110,14 @@ def written(token: str) -> str:
 
 def overview(readings: Sequence[Reading], labels: Sequence[str]) -> "Figure":
     """One small heat map per layer (row) and head (column), without tokens; several readings next to each other."""
-    from attnorm.analysis.notebook import Figure
+    from attnorm.analysis.paper import COLUMN, LETTER, PAGE, Figure
 
     columns = [
         (reading, head) for reading in readings for head in sorted({n for of in reading.numbers.values() for n in of})
     ]
-    size = min(1.5, max(0.7, WIDEST / max(1, len(columns))))
-    figure = Figure(
-        figsize=(max(6.0, size * len(columns) + 2.0), 1.15 * size * len(labels) + 1.0), layout="constrained"
-    )
+    width, names = (COLUMN if len(columns) <= 2 else PAGE), LETTER * max(map(len, labels), default=0)
+    size = min(1.2, (width - SCALE - names) / max(1, len(columns)))
+    figure = Figure(width, size * len(labels) + 0.4)
     panels = figure.subplots(len(labels), len(columns), squeeze=False)
     every = [layer.weights[reading.numbers[name]] for reading in readings for name, layer in reading.layers.items()]
     scale, image = colours(every), None
@@ -116,13 +129,12 @@ def overview(readings: Sequence[Reading], labels: Sequence[str]) -> "Figure":
                 continue
             weights = reading.layers[label].weights[head].numpy()
             image = axes.imshow(weights, norm=scale, cmap=colour_map(scale), aspect="auto", interpolation="nearest")
-        row[0].set_ylabel(label, fontsize=8, rotation=0, ha="right", va="center")
+        row[0].set_ylabel(label, rotation=0, ha="right", va="center")
     for axes, (reading, head) in zip(panels[0], columns, strict=True):
         first = len(readings) > 1 and head == min(number for owner, number in columns if owner is reading)
-        axes.set_title(f"{reading.run}\nhead {head}" if first else f"head {head}", fontsize=8, loc="left")
+        axes.set_title(f"{reading.run}\nhead {head}" if first else f"head {head}", loc="left")
     add_scale(figure, image, panels)
-    figure.suptitle(" and ".join(reading.run for reading in readings), fontsize=10)
-    return figure
+    return figure.finished(" and ".join(reading.run for reading in readings))
 
 
 def colours(weights: Sequence[Tensor]) -> "Normalize":
@@ -141,5 +153,4 @@ def colour_map(scale: "Normalize") -> str:
 def add_scale(figure: "Figure", image: Any, panels: Any) -> None:
     """A bar that shows which colour is which weight."""
     bar = figure.colorbar(image, ax=panels, location="right", shrink=min(1.0, 4.0 / figure.get_figheight()), pad=0.01)
-    bar.set_label("attention weight", fontsize=8)
-    bar.ax.tick_params(labelsize=7)
+    bar.set_label("attention weight")

@@ -1,6 +1,5 @@
 """The figures of a comparison on probes."""
 
-import io
 import re
 from collections.abc import Mapping, Sequence
 from math import isnan, nan
@@ -10,11 +9,24 @@ from attnorm.analysis.probes.verdicts import LEVEL, CellResults
 from attnorm.probes.arm import Arm
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from attnorm.analysis.paper import Figure, FigureSet
 
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 COLOURS = ("#333333", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#a6761d")  # Okabe and Ito
 LINES = ("solid", "dashed", "dotted", "dashdot")
+
+
+def draw_cells(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "FigureSet":
+    """All figures for which there are results: "map", "doses", "rates" and "training"."""
+    from attnorm.analysis.paper import FigureSet
+
+    drawn = {
+        "map": draw_map(cells, arms),
+        "doses": draw_doses(cells, arms),
+        "rates": draw_rates(cells, arms),
+        "training": draw_training(cells, arms),
+    }
+    return FigureSet({name: figure for name, figure in drawn.items() if figure is not None})
 
 
 def draw_doses(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | None":
@@ -39,12 +51,15 @@ def draw_doses(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | N
             axes.fill_between(x, low, high, color=style["color"], alpha=0.2)
         axes.set(
             xlabel=of[0].found.cell.probe().axis,
-            ylabel=f"{of[0].rows[0].metric}, difference to {arms[0].short}",
+            ylabel=f"{of[0].rows[0].metric},\ndifference to {arms[0].short}",
             title=name,
         )
         axes.set_xticks([float(cell.found.cell.dose) for cell in of])
-    add_legend(figure, panels)
-    return figure
+    name_lines(figure, panels)
+    return figure.finished(
+        f"Difference to {arms[0].short} at the size of training. Bands are 95 % intervals for new seeds and "
+        "new examples."
+    )
 
 
 def draw_rates(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | None":
@@ -58,11 +73,14 @@ def draw_rates(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | N
             curve: Mapping[float, float] = cell.curves.get(arm.label, {})
             axes.plot([*curve], [*curve.values()], **style, marker="o", markersize=4, label=arm.short)
         rates = sorted({rate for curve in cell.curves.values() for rate in curve})
-        axes.set(xscale="log", xlabel="learning rate", title=cell.found.cell.title)
+        axes.set(xscale="log", xlabel="learning rate", ylabel=metric_of(cell), title=cell.found.cell.title)
         axes.set_xticks(rates, [f"{rate:g}" for rate in rates], rotation=45, ha="right", rotation_mode="anchor")
         axes.minorticks_off()
-    add_legend(figure, panels)
-    return figure
+    name_lines(figure, panels)
+    return figure.finished(
+        "Mean score of the tuning seeds on the selection data, by learning rate. Every normalizer has the same grid, "
+        "and is compared at its best rate with other seeds."
+    )
 
 
 def draw_training(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | None":
@@ -77,18 +95,22 @@ def draw_training(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure 
                 points = result.curve.shape[1]
                 shares = [100 * (point + 1) / points for point in range(points)]
                 axes.plot(shares, result.curve.mean(0), **style, label=arm.short)
-        axes.set(xlabel="% of the training", title=cell.found.cell.title)
-    add_legend(figure, panels)
-    return figure
+        axes.set(xlabel="% of the training", ylabel=metric_of(cell), title=cell.found.cell.title)
+    name_lines(figure, panels)
+    return figure.finished(
+        "Mean score on the selection data in the course of training, at the chosen rate. The rate falls to zero, so a "
+        "curve may rise a little until the end, which does not show that longer training would help. A curve that "
+        "still rises much faster than the others at the end belongs to a normalizer that learns more slowly."
+    )
 
 
-def draw_map(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure":
+def draw_map(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | None":
     """The differences to the baseline in points at the size of training, one row per cell and one column per arm.
 
     The number in a field is gray unless it is a discovery (`Row.discovery`) that does not flip. A field without a
     difference is empty.
     """
-    from matplotlib.figure import Figure
+    from attnorm.analysis.paper import COLUMN, LETTER, LINE, PAGE, Figure
 
     compared, titles = arms[1:], [cell.found.cell.title for cell in cells]
     rows = [
@@ -96,9 +118,15 @@ def draw_map(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure":
         for cell in cells
     ]
     values = [[nan if row is None else 100 * row.difference for row in line] for line in rows]
-    figure = Figure(figsize=(2.6 + 0.55 * len(compared), 1.4 + 0.28 * len(cells)), layout="constrained")
+    if not compared:
+        return None
+    names, labels = (LETTER * max(map(len, texts)) for texts in (titles, [arm.short for arm in compared]))
+    width = COLUMN if names + 0.35 * len(compared) + 0.7 <= COLUMN else PAGE
+    figure = Figure(width, 1.3 * LINE * len(cells) + labels + 0.3)
     axes = figure.subplots()
-    image = axes.imshow(values, cmap="PuOr", vmin=-40, vmax=40, aspect="auto")
+    edges = [[number - 0.5 for number in range(len(names) + 1)] for names in (compared, cells)]
+    fields = axes.pcolormesh(*edges, values, cmap="PuOr", vmin=-40, vmax=40, edgecolors="white", linewidth=0.5)
+    axes.invert_yaxis()
     for y, line in enumerate(rows):
         for x, row in enumerate(line):
             if row is not None and not isnan(row.difference):
@@ -106,23 +134,31 @@ def draw_map(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure":
                 on_field = "white" if abs(points) > 25 else "black"
                 colour = on_field if row.discovery < 1 - LEVEL and not row.flips else "#888888"
                 text = f"{points:+}" if points else "0"
-                axes.text(x, y, text, ha="center", va="center", fontsize=8, color=colour)
-    axes.set_xticks(range(len(compared)), [arm.short for arm in compared], rotation=60, ha="left", fontsize=9)
+                axes.text(x, y, text, ha="center", va="center", color=colour)
     axes.xaxis.tick_top()
-    axes.set_yticks(range(len(titles)), titles, fontsize=9)
+    axes.set_xticks(
+        range(len(compared)), [arm.short for arm in compared], rotation=60, ha="left", rotation_mode="anchor"
+    )
+    axes.set_yticks(range(len(titles)), titles)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    figure.colorbar(image, label=f"difference to {arms[0].short} in points", shrink=0.5)
-    return figure
+    shrink = min(1.0, 2.5 / figure.get_figheight())
+    bar = figure.colorbar(fields, label="points", shrink=shrink, extend="both", pad=0.02)
+    bar.solids.set(rasterized=False, edgecolor="face")  # the page allows no images
+    return figure.finished(
+        f"Difference to {arms[0].short} in points, for each probe and normalizer at the size of training. Black or "
+        "white numbers: discoveries, of which 5 % are expected to be false (Benjamini and Hochberg). Empty: not "
+        "defined or not run."
+    )
 
 
 def figure_of(panels: int) -> tuple["Figure", list[Any]]:
     """A figure with panels in rows of at most three."""
-    from matplotlib.figure import Figure
+    from attnorm.analysis.paper import COLUMN, PAGE, Figure
 
     columns = min(panels, 3)
     rows = -(-panels // columns)
-    figure = Figure(figsize=(4 * columns, 3.2 * rows), layout="constrained")
+    figure = Figure(COLUMN if columns == 1 else PAGE, 1.8 * rows)
     grid = [*figure.subplots(rows, columns, squeeze=False).flat]
     for axes in grid:
         axes.spines[["top", "right"]].set_visible(False)
@@ -131,27 +167,18 @@ def figure_of(panels: int) -> tuple["Figure", list[Any]]:
     return figure, grid[:panels]
 
 
-def add_legend(figure: "Figure", panels: Sequence[Any]) -> None:
-    """Names the lines of all panels once, above them, where the figure grows by the height of the legend."""
-    lines = {str(line.get_label()): line for axes in panels for line in axes.get_lines() if len(line.get_xdata())}
-    if not lines:
-        return
-    width, height = figure.get_size_inches()
-    columns = int(width / (0.65 + 0.075 * max(len(name) for name in lines)))
-    figure.set_size_inches(width, height + 0.22 * -(-len(lines) // columns) + 0.1)
-    figure.legend(lines.values(), lines.keys(), loc="outside upper left", ncols=columns, frameon=False, fontsize=9)
+def name_lines(figure: "Figure", panels: Sequence[Any]) -> None:
+    """Names the lines of all panels once, above them."""
+    lines = (line for axes in panels for line in axes.get_lines() if len(line.get_xdata()))
+    figure.name_lines({str(line.get_label()): line for line in lines})
+
+
+def metric_of(cell: CellResults) -> str:
+    """What the score of a cell is, in one word or two."""
+    return cell.rows[0].metric if cell.rows else ""
 
 
 def styles(count: int) -> list[dict[str, str]]:
     """The colour and the line of each arm, the baseline first. After all colours, the next kind of line begins."""
     every = [{"color": colour, "linestyle": line} for line in LINES for colour in COLOURS]
     return [every[number % len(every)] for number in range(count)]
-
-
-def svg_of(figure: "Figure | None") -> str:
-    """The figure as an element of a page."""
-    if figure is None:
-        return ""
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
-    return text.getvalue().partition("<svg")[1] + text.getvalue().partition("<svg")[2]

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from attnorm.analysis.html import templates_of
-from attnorm.analysis.probes.figures import draw_doses, draw_rates, draw_training, svg_of
+from attnorm.analysis.paper import Figure, FigureSet
+from attnorm.analysis.probes.figures import draw_cells
 from attnorm.analysis.probes.verdicts import CellResults, Row
 from attnorm.analysis.verdict import AT_THESE_RATES
 from attnorm.files import write_text
@@ -27,22 +28,30 @@ class Entry:
     words: str
 
 
-def write_page(cells: Sequence[CellResults], arms: Sequence[Arm], path: Path, command: str, note: str = "") -> Path:
+def write_page(
+    cells: Sequence[CellResults],
+    arms: Sequence[Arm],
+    path: Path,
+    command: str,
+    note: str = "",
+    formats: Sequence[str] = (),
+) -> Path:
     """Writes the page, whole or not at all, and returns its path.
 
-    command: the command line of the comparison. note: a text above the results.
+    command: the command line of the comparison. note: a text above the results. formats: of its figures as files, in
+    figures/ beside it.
     """
-    write_text(path, _html_of(cells, arms, command, note))
+    figures = draw_cells(cells, [arm for arm in arms if arm.label not in NULLS])
+    figures.save(path.parent / "figures", formats)
+    write_text(path, _html_of(cells, arms, figures, command, note))
     return path
 
 
-def _html_of(cells: Sequence[CellResults], arms: Sequence[Arm], command: str, note: str) -> str:
+def _html_of(cells: Sequence[CellResults], arms: Sequence[Arm], figures: FigureSet, command: str, note: str) -> str:
     """The page as a text."""
     templates = templates_of("attnorm.analysis.probes")
     templates.filters["number"] = lambda value, form: "" if isnan(value) else format(value, form)
     compared = [arm for arm in arms if arm.label not in NULLS]
-    drawn = {"dose": draw_doses, "rates": draw_rates, "training": draw_training}
-    figures = {name: svg_of(draw(cells, compared)) for name, draw in drawn.items()}
     return templates.get_template("page.html").render(
         note=note,
         command=command,
@@ -50,11 +59,10 @@ def _html_of(cells: Sequence[CellResults], arms: Sequence[Arm], command: str, no
         version=version("attnorm"),
         baseline=compared[0].short,
         arms=[arm.short for arm in compared],
-        columns=columns_of(cells),
+        tables=[scores_of(cells, name, arms) for name in dict.fromkeys(cell.found.cell.short for cell in cells)],
         was_trained=was_trained,
-        heat=_heat_map(cells, compared),
         at_an_edge=at_an_edge(cells),
-        figures={name: svg for name, svg in figures.items() if svg},
+        figures={name: (svg_of(figure), figure.caption) for name, figure in figures.items()},
         sentences=sentences(cells, compared),
         cells=[about(cell) for cell in cells],
         measures=measures_of(cells, compared),
@@ -63,9 +71,9 @@ def _html_of(cells: Sequence[CellResults], arms: Sequence[Arm], command: str, no
     )
 
 
-def columns_of(cells: Sequence[CellResults]) -> list[tuple[CellResults, int]]:
-    """The columns of the heat map: cells and sizes."""
-    return [(cell, size) for cell in cells for size in dict.fromkeys(row.size for row in cell.rows)]
+def svg_of(figure: Figure) -> str:
+    """The figure as an element of a page."""
+    return "<svg" + figure.drawn_as("svg").decode().partition("<svg")[2]
 
 
 def was_trained(probe: Probe, size: int) -> bool:
@@ -73,16 +81,23 @@ def was_trained(probe: Probe, size: int) -> bool:
     return size in (probe.train_sizes or (probe.size,))
 
 
-def _heat_map(cells: Sequence[CellResults], arms: Sequence[Arm]) -> list[tuple[str, list[Entry]]]:
-    """For each arm, its entry in every column."""
+def scores_of(
+    cells: Sequence[CellResults], probe: str, arms: Sequence[Arm]
+) -> tuple[list[tuple[CellResults, list[int]]], list[tuple[str, list[Entry]]]]:
+    """The table of a probe: its cells with their sizes, and for each arm with a result, its entry at each of them."""
+    columns = [
+        (cell, [*dict.fromkeys(row.size for row in cell.rows)]) for cell in cells if cell.found.cell.short == probe
+    ]
     rows = []
     for arm in arms:
-        entries = []
-        for cell, size in columns_of(cells):
-            row = next((row for row in cell.rows if row.arm == arm.short and row.size == size), None)
-            entries.append(entry_of(row, cell.left_out.get(arm.label, "")))
-        rows.append((arm.short, entries))
-    return rows
+        scores = [
+            (next((row for row in cell.rows if row.arm == arm.short and row.size == size), None), cell)
+            for cell, sizes in columns
+            for size in sizes
+        ]
+        if any(row is not None for row, _ in scores):
+            rows.append((arm.short, [entry_of(row, cell.left_out.get(arm.label, "")) for row, cell in scores]))
+    return [(cell, sizes) for cell, sizes in columns if sizes], rows
 
 
 def entry_of(row: Row | None, reason: str) -> Entry:
@@ -153,6 +168,7 @@ def about(cell: CellResults) -> dict[str, Any]:
     text = " ".join((type(probe).__doc__ or "").replace("`", "").split())
     return {
         "title": cell.found.cell.title,
+        "probe": cell.found.cell.short,
         "site": probe.site,
         "metric": probe.metric,
         "text": text,

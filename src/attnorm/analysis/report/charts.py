@@ -55,7 +55,7 @@ class Chart:
     name: unique on the page; the HTML id. title: what is drawn. description: the same for readers who do not see it,
     with the main values. spec: the Vega-Lite specification. data: the rows of each of its datasets. fields: the
     fields of the dataset "rows" and their names in the table behind the chart. legend: the series, [] if there is one.
-    note: what a reader of the chart should know, "" for nothing.
+    note: what a reader of the chart should know, "" for nothing. reading: what its marks mean, for its caption.
     """
 
     name: str
@@ -66,6 +66,7 @@ class Chart:
     fields: dict[str, str]
     legend: list[Style]
     note: str = ""
+    reading: str = ""
 
 
 def styles_of_arms(labels: Sequence[str]) -> dict[str, Style]:
@@ -142,7 +143,8 @@ def curves(
         zero = alt.Chart(alt.NamedData("zero")).mark_rule(strokeDash=[4, 3], color="var(--ink-soft)")
         layers.insert(0, zero.encode(y=alt.Y("at:Q", title=None, scale=scale)))
         data["zero"] = [{"at": 0}]
-    return Chart(name, title, description, specified(alt.layer(*layers)), data, fields, used)
+    reading = "Lines are means, and bands reach from the smallest to the largest value."
+    return Chart(name, title, description, specified(alt.layer(*layers)), data, fields, used, reading=reading)
 
 
 def by_layer(
@@ -173,7 +175,8 @@ def by_layer(
     ]
     dots = base.mark_point(filled=True, size=60, opacity=1).encode(y=y, tooltip=tooltip)
     description = f"Dot chart of {title} in {len(layers)} layers, for {', '.join(labels)}."
-    return Chart(name, title, description, specified(alt.layer(rule, dots)), {"rows": rows}, fields, used)
+    reading = "Dots are means, and lines reach from the smallest to the largest value."
+    return Chart(name, title, description, specified(alt.layer(rule, dots)), {"rows": rows}, fields, used, "", reading)
 
 
 def scatter(name: str, metric: str, key: str, points: Sequence[tuple[str, float]], is_log: bool) -> Chart:

@@ -71,7 +71,12 @@ def forest(name: str, comparison: Comparison) -> Chart:
     chart = alt.layer(zero, narrow_rule, wide_rule, *([ticks] if seeds else []), dots)
     spec = specified(chart, height=(22 if many else 46) * len(rows))
     data = {"rows": rows, "seeds": seeds, "zero": [{"at": 0}]}
-    return Chart(name, title, f"Forest plot of the {title}. {listed}.", spec, data, fields, [])
+    reading = (
+        "Thin line: interval for new seeds and new examples, on which the verdict rests. Thick line: for new seeds on "
+        f"these examples only.{' Ticks: the difference of each seed.' if seeds else ''} Both intervals are unadjusted. "
+        "A filled dot: shown, adjusted for all comparisons."
+    )
+    return Chart(name, title, f"Forest plot of the {title}. {listed}.", spec, data, fields, [], reading=reading)
 
 
 def _row_of(verdict: Verdict) -> dict[str, Any]:

@@ -8,15 +8,13 @@ import base64
 import gzip
 import hashlib
 import json
-from collections.abc import Iterator
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from attnorm.analysis.html import templates_of
-from attnorm.analysis.report.charts import Chart
 from attnorm.analysis.report.content import Report
+from attnorm.analysis.report.pictures import ChartPicture, asset, pictures_of
 from attnorm.errors import UserError
 from attnorm.files import write_text
 
@@ -43,7 +41,7 @@ def write_report(report: Report, path: Path) -> int:
 
 def html_of(report: Report) -> str:
     """The page as a text."""
-    figures = {figure.name: payload_of(figure) for figure in charts_of(report)}
+    figures = {picture.chart.name: payload_of(name, picture) for name, picture in pictures_of(report).items()}
     scripts = [asset("page.js"), *([asset("charts.js")] if figures else [])]
     page = templates_of("attnorm.analysis.report").get_template("page.html")
     return page.render(
@@ -56,20 +54,14 @@ def html_of(report: Report) -> str:
     )
 
 
-def charts_of(report: Report) -> Iterator[Chart]:
-    """All charts of the page."""
-    yield from (figure for _, figures in report.searches for figure in figures)
-    for page in report.tasks:
-        yield from [page.forest] if page.forest else []
-        yield from (*page.drawings.curves, *page.drawings.differences, *page.drawings.scalars)
-        yield from (*page.drawings.attention, *page.drawings.measures)
-        yield from (figure for part in (*page.tunings, *page.costs) for figure in part.figures)
-
-
-def payload_of(figure: Chart) -> dict[str, Any]:
-    """What the script needs for a chart: its specification, and its data as lists of values."""
+def payload_of(name: str, picture: ChartPicture) -> dict[str, Any]:
+    """What the script needs for a chart: its specification, that of its picture and the name of the picture's file, and
+    its data as lists of values."""
+    figure = picture.chart
     return {
         "spec": figure.spec,
+        "picture": picture.spec(),
+        "file": name,
         "columns": [name.strip() for name in figure.fields.values()],
         "fields": list(figure.fields),
         "data": {
@@ -101,9 +93,3 @@ def policy_of(scripts: list[str]) -> str:
     hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'unsafe-eval' {allowed}"
-
-
-@cache
-def asset(name: str) -> str:
-    """The content of a file in assets/."""
-    return (files("attnorm.analysis.report") / "assets" / name).read_text(encoding="utf-8")

@@ -102,6 +102,14 @@ class TaskPage:
         self.samples = samples_of(study)
         self.contrasts = contrasts_of(study) if compared else []
 
+    @property
+    def charts(self) -> list[Chart]:
+        """All charts, in no order."""
+        drawn = self.drawings
+        curves = [*drawn.curves, *drawn.differences, *drawn.scalars, *drawn.attention, *drawn.measures]
+        swept = [chart for part in (*self.tunings, *self.costs) for chart in part.figures]
+        return [*([self.forest] if self.forest else []), *curves, *swept]
+
 
 def _setup_of(study: Study) -> Setup:
     """Compares the settings of the arms."""

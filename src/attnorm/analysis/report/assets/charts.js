@@ -54,6 +54,17 @@
     await window.vegaEmbed(place.firstElementChild, spec, { mode: "vega-lite", renderer: "svg", actions: false, tooltip: showTip });
   }
 
+  // The picture of a chart for a paper is drawn when it is downloaded.
+  document.addEventListener("click", async ({ target }) => {
+    if (!target.dataset?.picture) return;
+    const { picture, data, file } = figures[target.dataset.of], kind = target.dataset.picture;
+    const spec = { ...picture, datasets: Object.fromEntries(Object.entries(data).map(([set, its]) => [set, objects(its)])) };
+    const { view } = await window.vegaEmbed(document.createElement("div"), spec, { mode: "vega-lite", renderer: "none", actions: false });
+    const link = Object.assign(document.createElement("a"), { href: await view.toImageURL(kind, 4), download: `${file}.${kind}` });
+    link.click();
+    view.finalize();
+  });
+
   const compressed = Uint8Array.from(atob(document.getElementById("library").textContent), (it) => it.charCodeAt(0));
   const stream = new Blob([compressed]).stream().pipeThrough(new DecompressionStream("gzip"));
   new Function(await new Response(stream).text())();

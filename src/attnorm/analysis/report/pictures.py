@@ -1,0 +1,116 @@
+"""The charts of the report as pictures of their own, in the style of a paper."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from textwrap import fill, wrap
+from typing import Any
+
+from attnorm.analysis.paper import COLUMN, LEGEND, LETTER, POINTS, SCREEN
+from attnorm.analysis.report.charts import CONFIG, Chart
+from attnorm.analysis.report.content import Report
+
+INCH = 96  # pixels, in which lengths of a specification are
+WIDTH, FONT_SIZE = COLUMN * INCH, POINTS * INCH / 72
+TEXTS = {f"{name}FontSize": FONT_SIZE for name in ("label", "title")}
+STYLE = CONFIG | {
+    "font": "DejaVu Sans",  # as in figures of matplotlib, which brings it along
+    "axis": {**CONFIG["axis"], **TEXTS, "labelPadding": 3, "titlePadding": 4, "labelLimit": 0.38 * WIDTH},
+    "legend": {**TEXTS, "labelLimit": 0, "symbolOpacity": 1, "rowPadding": 1, "columnPadding": 10, "offset": 6},
+}
+
+
+@dataclass(frozen=True)
+class ChartPicture:
+    """A chart with its legend in it, in the width of one column of a paper, in the colours of the page on white.
+
+    chart: as the page shows it. task: the name of its task, "" for a search.
+    """
+
+    chart: Chart
+    task: str
+
+    @property
+    def caption(self) -> str:
+        """What is drawn, and how its marks are read."""
+        title = f"{self.chart.title[:1].upper()}{self.chart.title[1:]}" + f" ({self.task})" * bool(self.task)
+        return " ".join(filter(None, (f"{title}.", self.chart.reading, self.chart.note)))
+
+    def spec(self) -> dict[str, Any]:
+        """The Vega-Lite specification, without the data."""
+        text = re.sub(
+            r"var\((--[\w-]+)\)", lambda name: light_colours().get(name[1], name[0]), json.dumps(self.chart.spec)
+        )
+        spec: dict[str, Any] = json.loads(text)
+        words = max((len(style.label) for style in self.chart.legend), default=1)
+        columns = max(1, int(COLUMN / (LEGEND + LETTER * words)))
+        legend = {"title": None, "orient": "top", "direction": "horizontal", "columns": columns}
+        if "strokeDash" in text:
+            legend |= {"symbolType": "stroke", "symbolSize": 400, "symbolStrokeWidth": 2}
+        for encoding in (layer["encoding"] for layer in spec["layer"]):
+            for channel, content in encoding.items():
+                if isinstance(content, dict) and "legend" in content and channel != "fill":
+                    content["legend"] = legend if len(self.chart.legend) > 1 else None
+                if channel == "y" and content["type"] == "quantitative":
+                    content["title"] = wrap(self.chart.title, 30)
+                if channel == "y" and "labelLimit" in (content.get("axis") or {}):
+                    del content["axis"]["labelLimit"]  # it asks a browser for the width of the page
+        size = {"width": WIDTH, "height": 0.75 * spec["height"], "padding": 2}
+        fit = {"type": "fit-x", "contains": "padding"}
+        return spec | size | {"autosize": fit, "background": "white", "config": STYLE}
+
+    def drawn_as(self, suffix: str) -> bytes:
+        """See `Picture`."""
+        import vl_convert
+
+        font_of_matplotlib()
+        spec = self.spec() | {"datasets": self.chart.data}
+        if suffix == "png":
+            words = fill(self.caption, int(COLUMN / LETTER)).splitlines()
+            style = {"fontWeight": "normal", "fontSize": FONT_SIZE}
+            spec["title"] = {"text": words, "orient": "bottom", "anchor": "start", "frame": "bounds", **style}
+        unit = "pt" if suffix == "svg" else ""  # a pixel of the SVG becomes a point of the PDF
+
+        def in_points(size: re.Match[str]) -> str:
+            return f' {size[1]}="{float(size[2]) * 72 / INCH:g}{unit}"'
+
+        svg = re.sub(r' (width|height)="([\d.]+)"', in_points, vl_convert.vegalite_to_svg(spec), count=2)
+        if suffix == "pdf":
+            return vl_convert.svg_to_pdf(svg)
+        return vl_convert.svg_to_png(svg, ppi=SCREEN) if suffix == "png" else svg.encode()
+
+
+def pictures_of(report: Report) -> Mapping[str, ChartPicture]:
+    """All charts of a report, by the name of their files."""
+    charts = [ChartPicture(chart, "") for _, searched in report.searches for chart in searched]
+    charts += [ChartPicture(chart, page.name) for page in report.tasks for chart in page.charts]
+    pictures: dict[str, ChartPicture] = {}
+    for picture in charts:
+        name = re.sub(r"[^a-z0-9]+", "_", picture.chart.title.lower()).strip("_")[:60]
+        pictures[f"{name}_{picture.chart.name}" if name in pictures or not name else name] = picture
+    return pictures
+
+
+@cache
+def asset(name: str) -> str:
+    """The content of a file in assets/."""
+    return (files("attnorm.analysis.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+@cache
+def light_colours() -> dict[str, str]:
+    """The colours of the page in its light mode, by the name of their CSS variable."""
+    return dict(re.findall(r"(--[\w-]+): (#\w+)", asset("style.css").partition("@media")[0]))
+
+
+@cache
+def font_of_matplotlib() -> None:
+    """Makes the font known to the converter."""
+    import matplotlib
+    import vl_convert
+
+    vl_convert.register_font_directory(str(Path(matplotlib.get_data_path()) / "fonts/ttf"))
