@@ -235,7 +235,7 @@ def test_numbers_of_the_map_are_black_where_they_are_discoveries():
     arms = [Arm(label) for label in ("softmax", "dnas", "hnas", "sink", "sparsemax", "entmax")]
     axes = draw_map([CellResults(CellOutcome(hub), rows, {}, {})], arms).axes[0]
     assert [(it.get_text(), it.get_color()) for it in axes.texts] == [
-        ("+20", "black"), ("+10", "#888888"), ("-30", "#888888"), ("0", "#888888"), ("-50", "white")
+        ("+20", "black"), ("+10", "#777777"), ("-30", "#cccccc"), ("0", "#777777"), ("-50", "white")
     ]  # fmt: skip
 
 

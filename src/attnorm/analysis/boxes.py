@@ -91,7 +91,7 @@ def draw_panels(title: str, panels: list[tuple[str, Tensor, Tensor]]) -> "Figure
 
     from attnorm.analysis.paper import COLUMN, PAGE, Figure
 
-    figure = Figure(COLUMN, 3.6) if len(panels) == 1 else Figure(PAGE, PAGE / len(panels) + 0.6)
+    figure = Figure(COLUMN, 3.6) if len(panels) == 1 else Figure(PAGE, PAGE / len(panels) + 1.0)
     for axes, (name, boxes, shares) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         colours = ScalarMappable(Normalize(0, max([*shares.tolist(), 1e-12])), colormaps["YlOrRd"])
         draw_boxes_of_view(axes, boxes, shares, colours)

@@ -21,7 +21,7 @@ def draw_cells(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "FigureSet"
     from attnorm.analysis.paper import FigureSet
 
     drawn = {
-        "map": draw_map(cells, arms),
+        "map": draw_map(cells, arms) if len(arms) > 1 else None,
         "doses": draw_doses(cells, arms),
         "rates": draw_rates(cells, arms),
         "training": draw_training(cells, arms),
@@ -104,7 +104,7 @@ def draw_training(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure 
     )
 
 
-def draw_map(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | None":
+def draw_map(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure":
     """The differences to the baseline in points at the size of training, one row per cell and one column per arm.
 
     The number in a field is gray unless it is a discovery (`Row.discovery`) that does not flip. A field without a
@@ -118,8 +118,6 @@ def draw_map(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | Non
         for cell in cells
     ]
     values = [[nan if row is None else 100 * row.difference for row in line] for line in rows]
-    if not compared:
-        return None
     names, labels = (LETTER * max(map(len, texts)) for texts in (titles, [arm.short for arm in compared]))
     width = COLUMN if names + 0.35 * len(compared) + 0.7 <= COLUMN else PAGE
     figure = Figure(width, 1.3 * LINE * len(cells) + labels + 0.3)
@@ -131,8 +129,8 @@ def draw_map(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | Non
         for x, row in enumerate(line):
             if row is not None and not isnan(row.difference):
                 points = round(100 * row.difference)
-                on_field = "white" if abs(points) > 25 else "black"
-                colour = on_field if row.discovery < 1 - LEVEL and not row.flips else "#888888"
+                strong, faint = ("white", "#cccccc") if abs(points) > 25 else ("black", "#777777")
+                colour = strong if row.discovery < 1 - LEVEL and not row.flips else faint
                 text = f"{points:+}" if points else "0"
                 axes.text(x, y, text, ha="center", va="center", color=colour)
     axes.xaxis.tick_top()
@@ -142,8 +140,10 @@ def draw_map(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | Non
     axes.set_yticks(range(len(titles)), titles)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    shrink = min(1.0, 2.5 / figure.get_figheight())
-    bar = figure.colorbar(fields, label="points", shrink=shrink, extend="both", pad=0.02)
+    side, length = ("right", figure.get_figheight()) if width == COLUMN else ("bottom", width)
+    bar = figure.colorbar(
+        fields, label="points", location=side, shrink=min(1.0, 2.5 / length), aspect=25, extend="both", pad=0.02
+    )
     bar.solids.set(rasterized=False, edgecolor="face")  # the page allows no images
     return figure.finished(
         f"Difference to {arms[0].short} in points, for each probe and normalizer at the size of training. Black or "
