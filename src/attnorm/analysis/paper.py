@@ -25,7 +25,9 @@ SCREEN = 200  # pixels per inch of a PNG
 class Picture(Protocol):
     """A picture with its caption, which can be written in any of the formats of `attnorm.schema.PictureFormats`."""
 
-    caption: str
+    @property
+    def caption(self) -> str:
+        """The caption as one line."""
 
     def drawn_as(self, suffix: str) -> bytes:
         """The content of a file of a format. Only a PNG, which stands alone on a screen, has its caption in it."""
@@ -76,7 +78,7 @@ class Figure(matplotlib.figure.Figure):
         for axes in self.axes:
             axes.tick_params(labelsize=POINTS)
         for words in self.findobj(Text):
-            words.set_fontsize(POINTS)  # type: ignore[attr-defined]
+            words.set_fontsize(POINTS)
         return self
 
     def drawn_as(self, suffix: str) -> bytes:

@@ -141,7 +141,7 @@ def draw_map(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure":
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     side, length = ("right", figure.get_figheight()) if width == COLUMN else ("bottom", width)
-    bar = figure.colorbar(
+    bar: Any = figure.colorbar(
         fields, label="points", location=side, shrink=min(1.0, 2.5 / length), aspect=25, extend="both", pad=0.02
     )
     bar.solids.set(rasterized=False, edgecolor="face")  # the page allows no images

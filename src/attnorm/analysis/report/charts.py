@@ -22,7 +22,7 @@ DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
 FEW = 12  # steps of a curve up to which its points are drawn
 HEIGHT = 210
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", "DejaVu Sans", sans-serif'  # of style.css
-CONFIG = {  # texts and grid have colours of assets/style.css
+CONFIG: dict[str, Any] = {  # texts and grid have colours of assets/style.css
     "font": FONT,
     "aria": False,
     "view": {"stroke": None},
