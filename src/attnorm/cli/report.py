@@ -91,6 +91,7 @@ def read_report(arguments: Sequence[str]) -> ReportSettings:
 
 def write_once(settings: ReportSettings, ended: bool = False) -> bool:
     """Writes the page once. Returns whether it is to be written again. ended: see `collect`."""
+    from attnorm.analysis.paper import save_pictures
     from attnorm.analysis.report.content import Report, collect
     from attnorm.analysis.report.page import write_report
     from attnorm.analysis.report.pictures import pictures_of
@@ -104,11 +105,8 @@ def write_once(settings: ReportSettings, ended: bool = False) -> bool:
     if settings.watch and not goes_on:
         report = collected(None)  # the last page does not load itself again, and contains what has ended meanwhile
     size = write_report(report, settings.path)
-    if settings.formats and not goes_on:
-        from attnorm.analysis.paper import save_pictures
-
-        save_pictures(pictures_of(report), settings.path.parent / "figures", settings.formats)
     if not goes_on:
+        save_pictures(pictures_of(report), settings.path.parent / "figures", settings.formats)
         show_verdicts(report)
     left = f"; {len(report.running)} running, {len(report.waiting)} waiting" if report.running or report.waiting else ""
     console.print(f"written to {settings.path} ({size / 1e6:.1f} MB){left}", markup=False)

@@ -81,10 +81,7 @@ def figure_of_maps(layers: Sequence[LayerAttention], rows: int, columns: int) ->
 
 
 def heat_map(axes: "Axes", layer: LayerAttention, head: int, scale: "Normalize", title: str, columns: int = 1) -> Any:
-    """One heat map with its tokens; if there are too many, only every second, third, ... one is written.
-
-    columns: of heat maps in the figure.
-    """
+    """One heat map of a figure with several columns; if there are too many tokens, every second or third is written."""
     from attnorm.analysis.paper import LINE, PAGE
 
     axes.set_axis_on()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attnorm.analysis.html import templates_of
-from attnorm.analysis.paper import Figure, FigureSet
+from attnorm.analysis.paper import FigureSet
 from attnorm.analysis.probes.figures import draw_cells
 from attnorm.analysis.probes.verdicts import CellResults, Row
 from attnorm.analysis.verdict import AT_THESE_RATES
@@ -59,10 +59,10 @@ def _html_of(cells: Sequence[CellResults], arms: Sequence[Arm], figures: FigureS
         version=version("attnorm"),
         baseline=compared[0].short,
         arms=[arm.short for arm in compared],
-        tables=[scores_of(cells, name, arms) for name in dict.fromkeys(cell.found.cell.short for cell in cells)],
+        tables=[table_of_scores(cells, name, arms) for name in dict.fromkeys(cell.found.cell.short for cell in cells)],
         was_trained=was_trained,
         at_an_edge=at_an_edge(cells),
-        figures={name: (svg_of(figure), figure.caption) for name, figure in figures.items()},
+        figures={name: (figure.drawn_as("svg").decode(), figure.caption) for name, figure in figures.items()},
         sentences=sentences(cells, compared),
         cells=[about(cell) for cell in cells],
         measures=measures_of(cells, compared),
@@ -71,17 +71,12 @@ def _html_of(cells: Sequence[CellResults], arms: Sequence[Arm], figures: FigureS
     )
 
 
-def svg_of(figure: Figure) -> str:
-    """The figure as an element of a page."""
-    return "<svg" + figure.drawn_as("svg").decode().partition("<svg")[2]
-
-
 def was_trained(probe: Probe, size: int) -> bool:
     """Whether training draws examples of a size."""
     return size in (probe.train_sizes or (probe.size,))
 
 
-def scores_of(
+def table_of_scores(
     cells: Sequence[CellResults], probe: str, arms: Sequence[Arm]
 ) -> tuple[list[tuple[CellResults, list[int]]], list[tuple[str, list[Entry]]]]:
     """The table of a probe: its cells with their sizes, and for each arm with a result, its entry at each of them."""

@@ -74,11 +74,9 @@ class ChartPicture:
             style = {"fontWeight": "normal", "fontSize": FONT_SIZE}
             spec["title"] = {"text": words, "orient": "bottom", "anchor": "start", "frame": "bounds", **style}
         unit = "pt" if suffix == "svg" else ""  # a pixel of the SVG becomes a point of the PDF
-
-        def in_points(size: re.Match[str]) -> str:
-            return f' {size[1]}="{float(size[2]) * 72 / INCH:g}{unit}"'
-
-        svg = re.sub(r' (width|height)="([\d.]+)"', in_points, vl_convert.vegalite_to_svg(spec), count=2)
+        size = re.compile(r' (width|height)="([\d.]+)"')
+        svg = vl_convert.vegalite_to_svg(spec)
+        svg = size.sub(lambda it: f' {it[1]}="{float(it[2]) * 72 / INCH:g}{unit}"', svg, count=2)
         if suffix == "pdf":
             return vl_convert.svg_to_pdf(svg)
         return vl_convert.svg_to_png(svg, ppi=SCREEN) if suffix == "png" else svg.encode()
