@@ -22,7 +22,7 @@ from attnorm.data.sampler import TokenBatches
 from attnorm.tasks.task import task_of
 
 RECORDED = {
-    "lines of src": 53_350,
+    "lines of src": 53_398,
     "files of src": 421,
     "functions of src": 3740,
     "public names that several modules define": 32,

@@ -73,7 +73,9 @@ def draw_rates(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | N
             curve: Mapping[float, float] = cell.curves.get(arm.label, {})
             axes.plot([*curve], [*curve.values()], **style, marker="o", markersize=4, label=arm.short)
         rates = sorted({rate for curve in cell.curves.values() for rate in curve})
-        axes.set(xscale="log", xlabel="learning rate", ylabel=score_label(cell), title=cell.found.cell.title)
+        axes.set(
+            xscale="log", xlabel="learning rate", ylabel=cell.found.cell.probe().metric, title=cell.found.cell.title
+        )
         axes.set_xticks(rates, [f"{rate:g}" for rate in rates], rotation=45, ha="right", rotation_mode="anchor")
         axes.minorticks_off()
     name_lines(figure, panels)
@@ -95,7 +97,7 @@ def draw_training(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure 
                 points = result.curve.shape[1]
                 shares = [100 * (point + 1) / points for point in range(points)]
                 axes.plot(shares, result.curve.mean(0), **style, label=arm.short)
-        axes.set(xlabel="% of the training", ylabel=score_label(cell), title=cell.found.cell.title)
+        axes.set(xlabel="% of the training", ylabel=cell.found.cell.probe().metric, title=cell.found.cell.title)
     name_lines(figure, panels)
     return figure.finished(
         "Mean score on the selection data in the course of training, at the chosen rate. The rate falls to zero, so a "
@@ -171,11 +173,6 @@ def name_lines(figure: "Figure", panels: Sequence[Any]) -> None:
     """Names the lines of all panels once, above them."""
     lines = (line for axes in panels for line in axes.get_lines() if len(line.get_xdata()))
     figure.name_lines({str(line.get_label()): line for line in lines})
-
-
-def score_label(cell: CellResults) -> str:
-    """What the score of a cell is, in one word or two."""
-    return cell.rows[0].metric if cell.rows else ""
 
 
 def styles(count: int) -> list[dict[str, str]]:
