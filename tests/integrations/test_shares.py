@@ -1,11 +1,14 @@
 """A pretrained model, gently: shares that start at 0, are trained or set, and are hardened at the end."""
 
+import copy
+
 import pytest
 import torch
-from integrations.test_transformers import FAMILIES, OF_TWO_TEXTS, built, inputs, outputs
+from integrations.test_transformers import FAMILIES, FURTHER, OF_TWO_TEXTS, built, inputs, outputs, small_bert
 from tolerance import rounding
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+from attnorm.attention.names import build_normalizer  # noqa: E402
 from attnorm.errors import ConfigError  # noqa: E402
 from attnorm.integrations.transformers import (  # noqa: E402
     convert,
@@ -16,8 +19,9 @@ from attnorm.integrations.transformers import (  # noqa: E402
     share_schedule,
 )
 from attnorm.integrations.transformers.shares import hybrids  # noqa: E402
+from attnorm.nn import replace_sdpa  # noqa: E402
 
-AUTOREGRESSIVE = ("gpt2", "llama", "gemma2")
+AUTOREGRESSIVE = ("gpt2", "llama", "gemma2", "qwen3")
 
 
 def table(family, encoder="hnas", decoder="hnas_prefix"):
@@ -26,7 +30,7 @@ def table(family, encoder="hnas", decoder="hnas_prefix"):
     return {"decoder": decoder} if family in AUTOREGRESSIVE else {"encoder": encoder}
 
 
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "gpt_oss"])
+@pytest.mark.parametrize("family", [name for name in FAMILIES | FURTHER if name != "gpt_oss"])
 def test_a_share_of_0_is_softmax_to_the_bit_and_has_its_true_gradient(family):
     batch, real = inputs(family)
     softmax = outputs(convert(built(family), table(family, "softmax", "softmax")), batch, real)
@@ -100,6 +104,60 @@ def test_only_the_shares_are_trained_if_the_rest_is_frozen():
 def test_what_has_no_share_to_set_is_refused(attention, settings, refusal):
     with pytest.raises((ConfigError, ValueError), match=refusal):
         set_share(convert(built("bert"), attention, **settings), 0.5)
+
+
+UNET = {"sample_size": 8, "in_channels": 4, "out_channels": 4, "block_out_channels": (32,), "layers_per_block": 1}
+UNET |= {"down_block_types": ("AttnDownBlock2D",), "up_block_types": ("AttnUpBlock2D",)}
+LIBRARIES = {  # that call `scaled_dot_product_attention`: a model and its inputs
+    "timm": lambda timm: (timm.create_model("test_vit"), torch.randn(2, 3, 160, 160)),
+    "diffusers": lambda diffusers: (diffusers.UNet2DModel(**UNET), torch.randn(1, 4, 8, 8), 1),
+    "x_transformers": lambda library: (
+        library.ContinuousTransformerWrapper(
+            max_seq_len=9, attn_layers=library.Encoder(dim=32, depth=2, heads=4, attn_flash=True)
+        ),
+        torch.randn(2, 9, 32),
+    ),
+}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_model_that_calls_sdpa_starts_as_softmax_and_trains_the_share(library):
+    model, *given = LIBRARIES[library](pytest.importorskip(library))
+    normalizer = build_normalizer("hnas", form="clamp", start=0)
+    before = model.eval()(*given)
+    with replace_sdpa(normalizer):
+        after = model(*given)
+    before, after = (getattr(output, "sample", output) for output in (before, after))
+    assert torch.equal(after, before)
+    after.square().sum().backward()
+    assert normalizer.hybrid.grad.abs().item() > 0
+
+
+def test_peft_trains_and_saves_the_shares(tmp_path):
+    peft = pytest.importorskip("peft")
+    batch, real = inputs("bert")
+    settings = peft.LoraConfig(r=2, target_modules=["query"], modules_to_save=["attnorm"])
+    start = convert(built("bert"), {"encoder": "hnas"}, share=0.0)
+    model = peft.get_peft_model(copy.deepcopy(start), settings)
+    first = outputs(start, batch, real)
+    assert torch.equal(outputs(model, batch, real), first)
+    model(**batch)[0][real].square().sum().backward()
+    assert [bool(part.hybrid.grad) for part in hybrids(model).values()] == [True, True]
+    set_share(model, 0.25)
+    trained = outputs(model, batch, real)
+    model.save_pretrained(tmp_path)
+    again = peft.PeftModel.from_pretrained(start, tmp_path).eval()
+    assert torch.equal(outputs(again, batch, real), trained) and not torch.equal(trained, first)
+
+
+def test_sentence_transformers_starts_as_softmax_and_trains_the_shares(tmp_path):
+    model = pytest.importorskip("sentence_transformers").SentenceTransformer(small_bert(tmp_path), device="cpu")
+    texts = ["a b", "b b a a"]
+    before = model.encode(texts)
+    convert(model[0].model, {"encoder": "hnas"}, share=0.0)
+    assert (model.encode(texts) == before).all()
+    model(model.preprocess(texts))["sentence_embedding"][:, 0].sum().backward()
+    assert [bool(part.hybrid.grad) for part in hybrids(model).values()] == [True, True]
 
 
 @pytest.mark.slow

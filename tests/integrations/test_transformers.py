@@ -55,12 +55,20 @@ FAMILIES = {  # class, configuration class, its settings
     ),
     "bart": ("BartForConditionalGeneration", "BartConfig", dict(SEQ2SEQ, **BART)),
 }
+FURTHER = {  # that only the tests of shares build
+    "distilbert": (
+        "DistilBertModel",
+        "DistilBertConfig",
+        {"dim": WIDTH, "n_layers": 2, "n_heads": 4, "hidden_dim": 48},
+    ),
+    "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", GROUPED),
+}
 CAUSAL, OF_TWO_TEXTS = ("gpt2", "llama", "gemma2", "gpt_oss"), ("t5", "bart")
 
 
 def built(family, implementation="eager", **settings):
     """A random model whose attention is far from uniform, in eval mode."""
-    model, config, its = FAMILIES[family]
+    model, config, its = (FAMILIES | FURTHER)[family]
     torch.manual_seed(0)
     config = getattr(transformers, config)(**its | settings)
     model = getattr(transformers, model)._from_config(config, attn_implementation=implementation)
@@ -461,9 +469,8 @@ def test_a_mask_that_one_model_hands_on_to_another_is_used_there():
     """PaliGemma makes the mask of its language model."""
     text = dict(GROUPED, model_type="gemma", head_dim=8)
     vision = dict(SIZES, model_type="siglip_vision_model", image_size=16, patch_size=8)
-    config = transformers.PaliGemmaConfig(
-        text_config=text, vision_config=vision, image_token_id=1, projection_dim=WIDTH
-    )
+    sizes = {"image_token_id": 1, "projection_dim": WIDTH}
+    config = transformers.PaliGemmaConfig(text_config=text, vision_config=vision, **sizes)
     model = transformers.PaliGemmaModel._from_config(config, attn_implementation="eager").eval()
     ids = torch.randint(3, 20, (2, 6))
     mask = torch.tensor([[1] * 6, [0, 0, 1, 1, 1, 1]])
@@ -517,10 +524,8 @@ def test_every_name_is_registered_and_works_or_says_why_not():
     learned = {"hnas", "hnas_prefix", "lotformer", "mix", "sink", "ssmax", "dnas_slack", "dnas_slack_prefix"}
     assert {name for name, why in reasons.items() if "use convert(model" in why} == learned
     assert {name for name, why in reasons.items() if "hidden states" in why} == {"asentmax", "forgetting"}
-    assert {name for name, why in reasons.items() if "causal self-attention only" in why} == {
-        "stick_breaking",
-        "selective",
-    }
+    causal = {"stick_breaking", "selective"}
+    assert {name for name, why in reasons.items() if "causal self-attention only" in why} == causal
     assert len(reasons) == len(learned) + 4
 
 
@@ -528,24 +533,16 @@ def test_mistakes_name_the_value_and_what_is_allowed():
     with pytest.raises(ValueError, match=r"attnorm:dnass: allowed: attnorm:softmax, .*\. Did you mean 'dnas'\?"):
         built("bert", "attnorm:dnass")
     model = built("bert")
+    misspelt = {"encoder": "hnas", "options": {"hnas": {"strt": 0.5}}}
     for wrong, message in (
         ("dnass", r"attention=dnass: .* Did you mean 'dnas'\?"),
-        (
-            {"encodr": "dnas"},
-            r"attention\['encodr'\]: .* no such site; it has encoder. Did you mean 'encoder'\?",
-        ),
+        ({"encodr": "dnas"}, r"\['encodr'\]: .* no such site; it has encoder. Did you mean 'encoder'\?"),
         ({"encoder": ["dnas"]}, r"attention\['encoder'\]: 1 normalizer for 2 layers"),
-        (
-            {"encoder": "hnas", "options": {"hnas": {"strt": 0.5}}},
-            r"\['hnas'\]\['strt'\]=0.5: .* Did you mean 'start'\?",
-        ),
+        (misspelt, r"\['hnas'\]\['strt'\]=0.5: .* Did you mean 'start'\?"),
         ({"encoder": "hnas", "options": {"dnas": {}}}, r"attention\['options'\]\['dnas'\]: has no effect"),
         ({"encoder": "dnas", "prior": {"encoder": ["t5"]}}, r"attention\['prior'\]: not available here"),
         ({"encoder": "forgetting"}, r"attention\['encoder'\]=forgetting: it needs the hidden states"),
-        (
-            None,
-            "attention=None: expected a normalizer, such as 'dnas', or one for each site, such as",
-        ),
+        (None, "attention=None: expected a normalizer, such as 'dnas', or one for each site, such as"),
         (["dnas"], r"attention=\['dnas'\]: expected a normalizer"),
         ({"encoder": "selective"}, r"attention\['encoder'\]=selective: it is defined for causal self-attention only"),
     ):
@@ -865,9 +862,8 @@ def test_a_parameter_is_never_left_uninitialised(tmp_path):
     trained("bert").save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     lost = next(name for name in weights if ".attnorm." in name)
-    save_file(
-        {name: it for name, it in weights.items() if name != lost}, tmp_path / "model.safetensors", {"format": "pt"}
-    )
+    del weights[lost]
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
     with pytest.raises(ValueError, match=f"has no weights for {lost}"):
         from_pretrained(transformers.BertModel, str(tmp_path))
     config = json.loads((tmp_path / "config.json").read_text())
@@ -897,13 +893,8 @@ def test_a_compiled_model_computes_the_same(name):
 @pytest.mark.parametrize("name", ["softmax", "hnas"])
 def test_a_model_that_collects_nothing_is_one_compiled_graph(name):
     """PatchTST has no `capture_outputs`, whose variable of a context torch cannot trace."""
-    sizes = {
-        "num_input_channels": 2,
-        "context_length": 32,
-        "patch_length": 8,
-        "patch_stride": 8,
-        "num_hidden_layers": 1,
-    }
+    sizes = {"num_input_channels": 2, "context_length": 32, "patch_length": 8, "patch_stride": 8}
+    sizes["num_hidden_layers"] = 1
     config = transformers.PatchTSTConfig(d_model=16, num_attention_heads=2, ffn_dim=16, **sizes)
     model, values = convert(transformers.PatchTSTModel(config).eval(), name), torch.randn(3, 32, 2)
     torch.compiler.reset()
@@ -920,60 +911,82 @@ def test_long_texts_take_the_fast_path(monkeypatch):
     assert outputs(model, batch, real).isfinite().all()
 
 
-# ---------------------------------------------------------------------------------------------- experiments/minilm_mnli
+# ---------------------------------------------------------------------------------------------- experiments with MiniLM
+
+
+def small_bert(folder):
+    """The folder of a small BERT whose vocabulary has ten letters."""
+    folder.mkdir(exist_ok=True)
+    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]))
+    transformers.BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
+    built("bert").save_pretrained(folder)
+    return str(folder)
+
+
+def script(name, monkeypatch, folder, *options):
+    """An experiment as a module, and its command line."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"experiments/{name}/run.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    options = ["--data", folder, "--model", small_bert(folder / "bert"), "--folder", folder / "logs", *options]
+    monkeypatch.setattr("sys.argv", ["run.py", *map(str, options)])
+    return module
 
 
 @pytest.mark.slow
 @pytest.mark.training
 def test_the_experiment_with_the_trainer_continues_and_compares(tmp_path, monkeypatch, capsys):
     pytest.importorskip("accelerate", reason="accelerate is not installed")
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
-    (tmp_path / "vocab.txt").write_text("\n".join(words))
-    transformers.BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path / "bert")
-    transformers.BertModel(transformers.BertConfig(**TEXT)).save_pretrained(tmp_path / "bert")
     rows = [{"premise": "a b c"[: n % 5 + 1], "hypothesis": "d e", "label": "neutral"} for n in range(8)]
     lengths = [len(row["premise"].split()) + 5 for row in rows]  # with [CLS] and two [SEP]
     for split in ("train", "valid"):
         (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    spec = importlib.util.spec_from_file_location("minilm_mnli", ROOT / "experiments/minilm_mnli/run.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    monkeypatch.setattr(script, "RATES", (1e-3,))
+    options = ["--epochs", 10, "--seeds", 1, 2, "--arms", "softmax", "hnas", "--out", tmp_path / "scores.csv"]
+    experiment = script("minilm_mnli", monkeypatch, tmp_path, *options)
+    monkeypatch.setattr(experiment, "RATES", (1e-3,))
     batches = []
 
-    class Collator(script.DataCollatorWithPadding):
+    class Collator(experiment.DataCollatorWithPadding):
         def __call__(self, features):
             batches.append([len(row["input_ids"]) for row in features])
             return super().__call__(features)
 
-    monkeypatch.setattr(script, "DataCollatorWithPadding", Collator)
-    options = ["--data", str(tmp_path), "--model", str(tmp_path / "bert"), "--folder", str(tmp_path / "logs")]
-    options += [
-        "--epochs",
-        "10",
-        "--seeds",
-        "1",
-        "2",
-        "--arms",
-        "softmax",
-        "hnas",
-        "--out",
-        str(tmp_path / "scores.csv"),
-    ]
-    monkeypatch.setattr("sys.argv", ["run.py", *options])
-    script.main()
+    monkeypatch.setattr(experiment, "DataCollatorWithPadding", Collator)
+    experiment.main()
     said = [line for line in capsys.readouterr().out.splitlines() if "minus" in line or "accuracy" in line]
     assert len(said) == 3 and said[-1].startswith("hnas minus softmax: ")
     assert batches[-1] == lengths  # predictions are in the order of the rows
     scores = (tmp_path / "scores.csv").read_text().splitlines()
-    assert [line.rpartition(",")[0].rpartition(",")[0] for line in scores[1:4]] == [
-        *("softmax,100,0.001", "softmax,1,0.001", "softmax,2,0.001")
-    ]
-    assert len(scores) == 7
+    named = ["softmax,100,0.001", "softmax,1,0.001", "softmax,2,0.001"]
+    assert len(scores) == 7 and [line.rsplit(",", 2)[0] for line in scores[1:4]] == named
     weights = (tmp_path / "logs/hnas_1_0.001/hybrid.csv").read_text().splitlines()
-    assert [line.split(",")[:2] for line in weights] == [
-        ["10", f"bert.encoder.layer.{layer}.attention.self.attnorm"] for layer in range(LAYERS)
-    ]
-    monkeypatch.setattr(script.Trainer, "train", None)  # finished runs are not repeated
-    script.main()
+    layers = [f"bert.encoder.layer.{layer}.attention.self.attnorm" for layer in range(LAYERS)]
+    assert [line.split(",")[:2] for line in weights] == [["10", layer] for layer in layers]
+    monkeypatch.setattr(experiment.Trainer, "train", None)  # finished runs are not repeated
+    experiment.main()
     assert [line for line in capsys.readouterr().out.splitlines() if "minus" in line or "accuracy" in line] == said
+
+
+@pytest.mark.slow
+@pytest.mark.training
+def test_the_experiment_on_retrieval_trains_what_it_says_continues_and_compares(tmp_path, monkeypatch, capsys):
+    texts = [" ".join(bin(n)[2:].replace("0", "a").replace("1", "b")) for n in range(40)]
+    for split in ("train.title", "train.article", "valid.title.filter", "valid.article.filter"):
+        (tmp_path / f"{split}.txt").write_text("\n".join(texts))
+    options = ["--updates", 4, "--rates", 1e-2, "--seeds", 1, 2, 3, "--out", tmp_path]
+    experiment = script("minilm_retrieval", monkeypatch, tmp_path, *options)
+    models, model_of = [], experiment.model_of
+    monkeypatch.setattr(experiment, "model_of", lambda *of: models.append((of[0], model_of(*of))) or models[-1][1])
+    experiment.main()
+    said = capsys.readouterr().out
+    start, kinds = built("bert").state_dict(), {"softmax": "Softmax", "dnas": "DNAS", "schedule": "DNAS"}
+    for arm, model in models[:-1]:  # the last one is not trained
+        changed = {name for name, value in start.items() if not torch.equal(model.state_dict()[name], value)}
+        assert bool(changed) is (arm != "shares") and not any("embeddings" in name for name in changed), arm
+        assert type(next(normalizers(model))).__name__ == kinds.get(arm, "HNAS")
+    assert len((tmp_path / "verdicts.csv").read_text().splitlines()) == 16
+    assert "untrained,,,0,0.0,100.00,100.00," in (tmp_path / "scores.csv").read_text()  # titles and articles are equal
+    assert len((tmp_path / "logs/table.csv").read_text().splitlines()) == 1 + 5 * 3 * 40
+    monkeypatch.setattr(experiment, "trained", None)  # finished runs are not repeated
+    experiment.main()
+    assert capsys.readouterr().out == said
