@@ -150,10 +150,10 @@ def test_scores_lie_between_the_better_null_arm_and_the_solver(cell):
 
 
 def test_the_ceiling_is_computed_on_the_examples_of_the_test(cell):
-    from attnorm.probes.ensemble import TEST, batches
+    from attnorm.probes.ensemble import batches
 
     probe = HUB.probe()
-    [batch] = batches(probe, "test", 8, TEST, 1, pieces=1)
+    [batch] = batches(probe, "test", 8, probe.test_examples, 1, pieces=1)
     single = type(batch)(*(None if x is None else x[0] for x in batch))
     assert row_of(cell, "softmax").ceiling == pytest.approx(probe.ceiling(single).mean().item())
 

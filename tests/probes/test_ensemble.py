@@ -107,6 +107,18 @@ def test_a_diverged_member_leaves_the_others_and_scores_as_zeros_do(label):
     assert torch.equal(scores[1], probe.score(zeros, batch)[1])
 
 
+def test_training_examples_come_again_in_the_same_order(monkeypatch):
+    probe, seen = small(CROSS), []
+    probe.train_examples, real = 2 * probe.examples + 1, probe.batch
+    monkeypatch.setattr(probe, "batch", lambda *given: seen.append(real(*given)) or seen[-1], raising=False)
+    train(probe, Arm("softmax"), [1], [1e-2], 5)
+    keys = [batch.keys for batch in seen if len(batch.keys) == probe.examples]
+    assert [[torch.equal(a, b) for b in keys] for a in keys[:2]] == [
+        [True, False] * 2 + [True],
+        [False, True] * 2 + [False],
+    ]
+
+
 def test_scores_do_not_depend_on_the_pieces_in_which_they_are_computed(monkeypatch):
     probe, arm = small(CROSS), Arm("dnas")
     model = train(probe, arm, [1, 2], [1e-2] * 2, 2).model

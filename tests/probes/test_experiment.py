@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from attnorm import source_code
-from attnorm.probes import PROBES, ensemble, experiment, jobs
+from attnorm.probes import PROBES, Probe, ensemble, experiment, jobs
 from attnorm.probes.experiment import ProbePlan, Workers, compare
 from attnorm.probes.jobs import Cell, ProbeJob, ProbeResult, load, save
 from attnorm.probes.presets import PRESETS, comparison_seeds, tuning_seeds
@@ -68,9 +68,18 @@ def test_what_the_atlas_has_fixed():
     atlas = PRESETS["atlas"]
     assert tuple(atlas.rates) == (1e-3, 3e-3, 1e-2, 3e-2) and (atlas.extensions, experiment.FACTOR) == (2, 3)
     assert tuning_seeds(atlas) == (100, 101, 102, 103) and comparison_seeds(atlas.seeds) == tuple(range(110, 120))
-    assert (SELECTION, ensemble.TEST, atlas.share) == (512, 1000, 1)
+    assert (SELECTION, Probe.test_examples, atlas.share) == (512, 1000, 1)
     assert (ensemble.WARMUP, ensemble.FAST, experiment.NULL_SEEDS) == (0.05, 10, 3)
     assert {cell.name for cell in atlas.chosen()} == {*PROBES} and len({*atlas.chosen()}) == len(atlas.chosen())
+
+
+def test_mqar_has_the_published_sizes():
+    probes = [cell.probe() for cell in PRESETS["mqar"].chosen()]
+    found = {(it.size, it.pairs, it.width, it.examples, it.updates) for it in probes}
+    lengths = ((64, 4, 512, 12_500), (128, 8, 512, 12_500), (256, 16, 256, 25_000), (512, 64, 128, 50_000))
+    assert found == {(size, pairs, width, *of) for size, pairs, *of in lengths for width in (64, 128, 256, 512)}
+    assert {(it.train_examples, it.test_examples) for it in probes} == {(100_000, 3000)}
+    assert np.allclose(PRESETS["mqar"].rates, np.logspace(-4, -2, 4), rtol=1e-3)
 
 
 def test_seeds_of_tuning_and_of_the_comparison_never_overlap():

@@ -18,7 +18,7 @@ from attnorm.probes.arm import Arm
 from attnorm.probes.base import assignment, nearest
 from attnorm.probes.jobs import Cell, cells_of
 
-CELLS = [cell for name in PROBES for cell in cells_of(name)]
+CELLS = [*(cell for name in PROBES for cell in cells_of(name)), Cell("mqar", "64x64")]
 WANTED = {"match", "hub", "demand", "share", "skew", "needle", "max", "sort"}
 
 
@@ -303,6 +303,29 @@ def test_r2_is_one_for_the_answer_zero_for_nothing_and_the_null_in_between():
     assert scores[0] == 1 and scores[1] == pytest.approx(0, abs=0.1) and scores[2] == pytest.approx(0.3, abs=0.05)
     exact = 1 - ((answers[2] - batch.targets[2]) ** 2).sum() / (batch.targets[2] ** 2).sum()
     assert scores[2] == pytest.approx(exact.item(), abs=0.06)
+
+
+def test_mqar_asks_once_for_the_value_that_followed_each_key_and_soon_rather_than_late():
+    batch = drawn(Cell("mqar", "128x64"), 400)
+    for tokens, targets, positions in zip(*(x.tolist() for x in batch), strict=True):
+        pairs = dict(zip(tokens[0:16:2], tokens[1:16:2], strict=True))
+        assert [pairs[tokens[at]] for at in positions] == targets and len(pairs) == len({*targets}) == 8
+        assert all(0 < key < 4096 <= value < 8192 for key, value in pairs.items())
+        assert len({*positions}) == 8 and all(at >= 16 and at % 2 == 0 for at in positions)
+        assert sum(token > 0 for token in tokens) == 24  # the others are fillers
+    first = (batch.positions[:, 0] == 16).float().mean().item()
+    expected = 1 / sum(gap**-0.99 for gap in range(1, 57))
+    assert first == pytest.approx(expected, abs=5 * math.sqrt(expected * (1 - expected) / 400))
+
+
+def test_the_layers_of_mqar_use_the_order_of_the_tokens_and_no_later_ones():
+    probe, batch = Cell("mqar", "64x64").probe(), with_members(drawn(Cell("mqar", "64x64"), 1), 1)
+    model, [[positions]] = probe.model(Arm("softmax"), [1]), batch.positions.sort().values
+    batch = batch._replace(positions=positions[None, None])
+    later, before = batch.tokens.clone(), batch.tokens.clone()
+    later[..., positions[2]], before[..., [0, 2]] = 5, batch.tokens[..., [2, 0]]
+    changed = [(model(batch._replace(tokens=it)) - model(batch)).abs().amax((0, 1, 3)) > 0 for it in (later, before)]
+    assert [it.tolist() for it in changed] == [[False, False, True, True], [True] * 4]
 
 
 def test_recall_asks_for_the_label_that_followed_a_name():

@@ -51,7 +51,7 @@ class ProbeSettings:
     """The keys of `attnorm probe`, as in conf/probe.yaml."""
 
     normalizers: Text | tuple[Text, ...] = ("softmax", "dnas", "hnas")
-    preset: Literal["quick", "atlas"] = "quick"
+    preset: Literal["quick", "atlas", "mqar"] = "quick"
     probes: Text | tuple[Text, ...] | None = None
     seeds: Count | None = None
     rates: tuple[Positive, ...] | None = None

@@ -2,7 +2,7 @@
 
 from attnorm.probes.base import Batch, Probe
 
-__all__ = ["PROBES", "Batch", "Probe"]
+__all__ = ["BENCHMARKS", "PROBES", "Batch", "Probe"]
 
 PROBES = {
     "match": "attnorm.probes.lookup.Match",
@@ -20,3 +20,4 @@ PROBES = {
     "recall": "attnorm.probes.recall.Recall",
     "rank": "attnorm.probes.rank.Rank",
 }
+BENCHMARKS = {"mqar": "attnorm.probes.recall.Mqar"}  # of published sizes, which `all` leaves out

@@ -43,6 +43,8 @@ class Probe:
     train_sizes: the sizes that training draws from, one per update.
     test_sizes:  the sizes of the test sets, `size` among them; the others have columns of their own.
     updates, examples: the length of training, and the number of examples per update.
+    train_examples: the number of training examples, which repeat in the same order; None: every update draws new ones.
+    test_examples: the number of examples of a test set.
     chance:      the score of guessing, if it is known. solver: computes `ceiling`.
     prediction:  what is expected, as a sentence. source: where the task comes from.
     """
@@ -56,6 +58,8 @@ class Probe:
     test_sizes: Sequence[int] = ()
     updates: int = 800
     examples: int = 64
+    train_examples: int | None = None
+    test_examples: int = 1000
     chance: float | None = 1 / LABELS
     solver: Callable[[Any], Tensor] | None = None
     prediction: str = ""

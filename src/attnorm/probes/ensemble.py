@@ -23,7 +23,7 @@ WARMUP = 0.05  # of the updates
 FAST = 10.0  # the learning rate of hybrid weights and other scalars is this many times the others'
 WEIGHT_DECAY = 0.01  # of the parameters of linear layers
 CHECKS = 10  # points of a curve
-SELECTION, TEST = 512, 1000  # examples
+SELECTION = 512  # examples
 PAIRS = 2**21  # query-key pairs and members that are evaluated at once
 
 
@@ -111,6 +111,10 @@ def train(probe: Probe, arm: Arm, seeds: Sequence[int], rates: Sequence[float], 
             if probe.train_sizes
             else probe.size
         )
+        if (
+            probe.train_examples and (update - 1) % (probe.train_examples // probe.examples) == 0
+        ):  # the same examples again
+            streams = {seed: generator(type(probe).__qualname__, "train", seed) for seed in seeds}
         batches = {seed: probe.batch(probe.examples, size, stream) for seed, stream in streams.items()}
         batch = stack([batches[seed] for seed in seeds])
         probe.loss(model(batch), batch).sum().backward()
@@ -141,9 +145,7 @@ def select(probe: Probe, model: nn.Module, members: int) -> Tensor:
 
 
 @torch.no_grad()
-def evaluate(
-    probe: Probe, model: nn.Module, members: int, split: str, size: int, count: int = TEST
-) -> tuple[Tensor, Tensor]:
+def evaluate(probe: Probe, model: nn.Module, members: int, split: str, size: int, count: int) -> tuple[Tensor, Tensor]:
     """The scores (E, count) on examples that are the same for all arms and seeds, and which members are not finite."""
     scores, finite = [], torch.ones(members, dtype=torch.bool)
     model.eval()

@@ -16,18 +16,19 @@ import torch
 from attnorm.attention.measures import column_mass, normalized_entropy
 from attnorm.files import replacing
 from attnorm.imports import PATH, find
-from attnorm.probes import PROBES
+from attnorm.probes import BENCHMARKS, PROBES
 from attnorm.probes.arm import Arm
 from attnorm.probes.base import SITES, Probe
 from attnorm.probes.ensemble import Trained, batches, evaluate, train
 from attnorm.source_code import digests_of
 
+NAMES = PROBES | BENCHMARKS
 MEASURED = 100  # examples at the size of training on which the attention weights are measured
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A probe at one dose. name: a key of PROBES, or the path of a class. title: "hub 0.9"."""
+    """A probe at one dose. name: a key of NAMES, or the path of a class. title: "hub 0.9"."""
 
     name: str
     dose: str = ""
@@ -43,7 +44,7 @@ class Cell:
 
     def probe(self) -> Probe:
         """Builds the probe. Raises ValueError for an unknown name, and for sizes or a site that cannot be."""
-        cls = find("probe", self.name, PROBES, Probe)
+        cls = find("probe", self.name, NAMES, Probe)
         probe: Probe = cls(**cls.doses[self.dose])
         if probe.site not in SITES:
             raise ValueError(f"{self.short}.site={probe.site!r}: allowed: {', '.join(SITES)}")
@@ -55,7 +56,7 @@ class Cell:
 def cells_of(name: str) -> list[Cell]:
     """All doses of a probe. Raises ValueError for an unknown name, and for doses of another form. "module:Class" and
     "module.Class" are the same."""
-    doses = find("probe", name, PROBES, Probe).doses
+    doses = find("probe", name, NAMES, Probe).doses
     if not (isinstance(doses, Mapping) and doses and all(isinstance(dose, str) for dose in doses)):
         raise ValueError(f"{name}.doses={doses!r}: expected the options of each dose by its name, as in {EXAMPLE}")
     return [Cell(name.replace(":", "."), dose) for dose in doses]
@@ -122,7 +123,7 @@ class ProbeJob:
 
     def classes(self) -> list[type]:
         """The classes of the probe and of the parts of the normalizer, such as members of mix, with their bases."""
-        cls = find("probe", self.cell.name, PROBES, Probe)
+        cls = find("probe", self.cell.name, NAMES, Probe)
         parts = {type(part) for part in Arm(self.arm, self.options).normalizer(1, 1).modules()}
         return [base for part in (cls, *parts) for base in part.__mro__]
 
@@ -189,7 +190,7 @@ def scored(job: ProbeJob, probe: Probe, trained: Trained) -> ProbeResult:
     diverged = torch.zeros(members, dtype=torch.bool)
     if not job.tune:
         for size in probe.test_sizes:
-            of_size, lost = evaluate(probe, trained.model, members, "test", size)
+            of_size, lost = evaluate(probe, trained.model, members, "test", size, probe.test_examples)
             scores[size], diverged = of_size.numpy(), diverged | lost
     return ProbeResult(
         curve=trained.curve.numpy(),

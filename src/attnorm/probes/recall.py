@@ -1,17 +1,20 @@
 """recall: multi-query associative recall, with causal attention."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
+from attnorm.attention.masking import Mask
 from attnorm.probes.arm import Arm
-from attnorm.probes.base import LABELS, Probe, permutations, rows_at, unit
-from attnorm.probes.model import OneStep
+from attnorm.probes.attention import Attention
+from attnorm.probes.base import LABELS, Probe, all_right, permutations, rows_at, unit
+from attnorm.probes.model import OneStep, normal
 
 PAIRS = 8
+VOCABULARY = 8192  # 0 is the filler; the first half are keys, the second half values
 
 
 class Text(NamedTuple):
@@ -74,3 +77,87 @@ class Recall(Probe):
         labels = batch.values[:, 1 : 2 * PAIRS : 2].argmax(-1)
         answers = labels.gather(1, torch.cdist(questions, names).argmin(-1))
         return (answers == batch.targets).float().mean(1)
+
+
+class Tokens(NamedTuple):
+    """tokens: int (B, size). targets: the values that are asked for, int (B, pairs), at `positions`, int (B, pairs)."""
+
+    tokens: Tensor
+    targets: Tensor
+    positions: Tensor
+
+
+class TwoLayers(nn.Module):
+    """Two layers of causal attention with one head, residual connections and no MLP; the embeddings of tokens are also
+    the readout. As published, but without dropout, biases, and trained scales of the norms."""
+
+    def __init__(self, arm: Arm, seeds: Sequence[int], size: int, width: int):
+        super().__init__()
+
+        def matrix(name: str, *shape: int) -> nn.Parameter:
+            return nn.Parameter(normal(seeds, name, *shape, scale=0.02))
+
+        self.tokens, self.positions = matrix("tokens", VOCABULARY, width), matrix("positions", size, width)
+        self.inputs = nn.ParameterList(matrix(f"input.{layer}", width, 3 * width) for layer in range(2))
+        self.outputs = nn.ParameterList(matrix(f"output.{layer}", width, width) for layer in range(2))
+        self.attentions = nn.ModuleList(Attention(arm, seeds, width) for _ in range(2))
+
+    def forward(self, batch: Tokens) -> Tensor:
+        """The scores of the vocabulary at the positions of the questions, (E, B, pairs, VOCABULARY)."""
+        x = torch.stack([F.embedding(*it) for it in zip(batch.tokens, self.tokens, strict=True)])
+        x = x + self.positions[:, None]
+        for before, attention, after in zip(self.inputs, self.attentions, self.outputs, strict=True):
+            states = F.layer_norm(x, x.shape[-1:])
+            q, k, v = times(states, before).chunk(3, -1)
+            x = x + times(attention(q, k, v, states, states, Mask(causal=True)), after)
+        asked = x.gather(2, batch.positions.unsqueeze(-1).expand(*batch.positions.shape, x.shape[-1]))
+        return times(F.layer_norm(asked, x.shape[-1:]), self.tokens.mT)
+
+
+def times(x: Tensor, matrices: Tensor) -> Tensor:
+    """(E, B, N, F) times the matrix of each member, (E, F, G): (E, B, N, G)."""
+    return (x.flatten(1, 2) @ matrices).unflatten(1, x.shape[1:3])
+
+
+class Mqar(Probe):
+    """The published form of `Recall`. A text of tokens begins with pairs of a key and a value, all different. Later each
+    key comes once more, soon rather than late, among fillers, and the model has to name its value.
+
+    A dose is the length of a text and the width of the model.
+    """
+
+    site = "causal"
+    doses: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        f"{size}x{width}": {"size": size, "pairs": pairs, "width": width, "examples": examples}
+        for size, pairs, examples in ((64, 4, 512), (128, 8, 512), (256, 16, 256), (512, 64, 128))
+        for width in (64, 128, 256, 512)
+    }
+    chance = 2 / VOCABULARY
+    train_examples, test_examples = 100_000, 3000
+    solver = staticmethod(all_right)
+    prediction = "dnas_prefix below softmax, because most positions are not wanted; hnas_prefix equal to it"
+    source = "multi-query associative recall (arXiv 2312.04927, figure 2)"
+
+    def __init__(self, size: int = 64, pairs: int = 4, width: int = 64, examples: int = 512):
+        self.size, self.test_sizes, self.pairs, self.width, self.examples = size, (size,), pairs, width, examples
+        self.updates = 64 * self.train_examples // examples  # 64 epochs
+
+    def batch(self, count: int, size: int, generator: Generator) -> Tokens:
+        half, start = VOCABULARY // 2, 2 * self.pairs
+
+        def different(weights: Tensor) -> Tensor:  # draws without replacement: the first of exponential clocks
+            return (torch.rand(count, len(weights), generator=generator).log() / weights).topk(self.pairs).indices
+
+        keys, values = 1 + different(torch.ones(half - 1)), half + different(torch.ones(half))
+        gaps = different(torch.arange(1, (size - start) // 2 + 1) ** -0.99)  # the published power law
+        positions = start + 2 * gaps
+        tokens = torch.zeros(count, size, dtype=torch.long).scatter(1, positions, keys)
+        tokens[:, 0:start:2], tokens[:, 1:start:2] = keys, values
+        return Tokens(tokens, values, positions)
+
+    def model(self, arm: Arm, seeds: Sequence[int]) -> TwoLayers:
+        return TwoLayers(arm, seeds, self.size, self.width)
+
+    def loss(self, outputs: Tensor, batch: Tokens) -> Tensor:
+        losses = F.cross_entropy(outputs.flatten(0, 2), batch.targets.flatten(), reduction="none")
+        return losses.unflatten(0, (len(outputs), -1)).mean(1)

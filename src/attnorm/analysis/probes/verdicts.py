@@ -15,7 +15,6 @@ from attnorm.analysis.statistics.multiple import holm
 from attnorm.analysis.statistics.tuned import DISMISSAL
 from attnorm.analysis.verdict import AT_THESE_RATES, FALSE_CALLS, charged
 from attnorm.probes.arm import NULLS, Arm
-from attnorm.probes.ensemble import TEST
 from attnorm.probes.experiment import CellOutcome
 from attnorm.probes.model import generator
 
@@ -237,7 +236,7 @@ def further_rates(found: CellOutcome, arms: Sequence[Arm]) -> dict[str, list[flo
 def ceiling_of(found: CellOutcome, size: int) -> float:
     """The mean score of the solver on the test examples; NaN without one."""
     probe = found.cell.probe()
-    batch = probe.batch(TEST, size, generator(type(probe).__qualname__, "test", size))
+    batch = probe.batch(probe.test_examples, size, generator(type(probe).__qualname__, "test", size))
     ceiling = probe.ceiling(batch)
     return nan if ceiling is None else float(ceiling.mean())
 
