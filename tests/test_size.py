@@ -22,9 +22,9 @@ from attnorm.data.sampler import TokenBatches
 from attnorm.tasks.task import task_of
 
 RECORDED = {
-    "lines of src": 53_398,
+    "lines of src": 53_501,
     "files of src": 421,
-    "functions of src": 3740,
+    "functions of src": 3748,
     "public names that several modules define": 32,
     "lines of tests per line of src": 1.06,
     "functions that an override passes": 158,

@@ -111,9 +111,7 @@ def train(probe: Probe, arm: Arm, seeds: Sequence[int], rates: Sequence[float], 
             if probe.train_sizes
             else probe.size
         )
-        if (
-            probe.train_examples and (update - 1) % (probe.train_examples // probe.examples) == 0
-        ):  # the same examples again
+        if probe.train_examples and (update - 1) % (probe.train_examples // probe.examples) == 0:  # from the beginning
             streams = {seed: generator(type(probe).__qualname__, "train", seed) for seed in seeds}
         batches = {seed: probe.batch(probe.examples, size, stream) for seed, stream in streams.items()}
         batch = stack([batches[seed] for seed in seeds])

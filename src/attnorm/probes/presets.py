@@ -43,14 +43,7 @@ PRESETS = {
         nulls=("uniform",),
     ),
     "atlas": Preset(cells=None, rates=(1e-3, 3e-3, 1e-2, 3e-2), tuning_seeds=4, seeds=10, extensions=2),
-    "mqar": Preset(
-        cells=cells_of("mqar"),
-        rates=(1e-4, 4.642e-4, 2.154e-3, 1e-2),
-        tuning_seeds=3,
-        seeds=5,
-        extensions=0,
-        nulls=("uniform",),
-    ),
+    "mqar": Preset(cells_of("mqar"), rates=(1e-4, 4.642e-4, 2.154e-3, 1e-2), tuning_seeds=3, seeds=5, extensions=0),
 }
 
 

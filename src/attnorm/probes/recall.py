@@ -79,7 +79,7 @@ class Recall(Probe):
         return (answers == batch.targets).float().mean(1)
 
 
-class Tokens(NamedTuple):
+class TokenText(NamedTuple):
     """tokens: int (B, size). targets: the values that are asked for, int (B, pairs), at `positions`, int (B, pairs)."""
 
     tokens: Tensor
@@ -102,26 +102,22 @@ class TwoLayers(nn.Module):
         self.outputs = nn.ParameterList(matrix(f"output.{layer}", width, width) for layer in range(2))
         self.attentions = nn.ModuleList(Attention(arm, seeds, width) for _ in range(2))
 
-    def forward(self, batch: Tokens) -> Tensor:
+    def forward(self, batch: TokenText) -> Tensor:
         """The scores of the vocabulary at the positions of the questions, (E, B, pairs, VOCABULARY)."""
         x = torch.stack([F.embedding(*it) for it in zip(batch.tokens, self.tokens, strict=True)])
         x = x + self.positions[:, None]
         for before, attention, after in zip(self.inputs, self.attentions, self.outputs, strict=True):
             states = F.layer_norm(x, x.shape[-1:])
-            q, k, v = times(states, before).chunk(3, -1)
-            x = x + times(attention(q, k, v, states, states, Mask(causal=True)), after)
+            q, k, v = torch.einsum("ebnf,efg->ebng", states, before).chunk(3, -1)
+            context = attention(q, k, v, states, states, Mask(causal=True))
+            x = x + torch.einsum("ebnf,efg->ebng", context, after)
         asked = x.gather(2, batch.positions.unsqueeze(-1).expand(*batch.positions.shape, x.shape[-1]))
-        return times(F.layer_norm(asked, x.shape[-1:]), self.tokens.mT)
-
-
-def times(x: Tensor, matrices: Tensor) -> Tensor:
-    """(E, B, N, F) times the matrix of each member, (E, F, G): (E, B, N, G)."""
-    return (x.flatten(1, 2) @ matrices).unflatten(1, x.shape[1:3])
+        return torch.einsum("ebnf,evf->ebnv", F.layer_norm(asked, x.shape[-1:]), self.tokens)
 
 
 class Mqar(Probe):
-    """The published form of `Recall`. A text of tokens begins with pairs of a key and a value, all different. Later each
-    key comes once more, soon rather than late, among fillers, and the model has to name its value.
+    """The published form of `Recall`. A text of tokens begins with pairs of a key and a value, all different. Later,
+    each key comes once more, soon rather than late, among fillers, and the model has to name its value.
 
     A dose is the length of a text and the width of the model.
     """
@@ -142,7 +138,7 @@ class Mqar(Probe):
         self.size, self.test_sizes, self.pairs, self.width, self.examples = size, (size,), pairs, width, examples
         self.updates = 64 * self.train_examples // examples  # 64 epochs
 
-    def batch(self, count: int, size: int, generator: Generator) -> Tokens:
+    def batch(self, count: int, size: int, generator: Generator) -> TokenText:
         half, start = VOCABULARY // 2, 2 * self.pairs
 
         def different(weights: Tensor) -> Tensor:  # draws without replacement: the first of exponential clocks
@@ -153,11 +149,11 @@ class Mqar(Probe):
         positions = start + 2 * gaps
         tokens = torch.zeros(count, size, dtype=torch.long).scatter(1, positions, keys)
         tokens[:, 0:start:2], tokens[:, 1:start:2] = keys, values
-        return Tokens(tokens, values, positions)
+        return TokenText(tokens, values, positions)
 
     def model(self, arm: Arm, seeds: Sequence[int]) -> TwoLayers:
         return TwoLayers(arm, seeds, self.size, self.width)
 
-    def loss(self, outputs: Tensor, batch: Tokens) -> Tensor:
+    def loss(self, outputs: Tensor, batch: TokenText) -> Tensor:
         losses = F.cross_entropy(outputs.flatten(0, 2), batch.targets.flatten(), reduction="none")
         return losses.unflatten(0, (len(outputs), -1)).mean(1)
