@@ -1,11 +1,11 @@
-# make setup | make train | make figures | make test | make test-fast | make test-kernels | make lint | make docs
+# make setup | make train | make figures | make test | make test-fast | make test-kernels | make lint | make docs | make notebook
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DOCS := .venv-docs
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: setup train test test-fast test-numerics test-slow test-kernels test-gpu figures lint format docs release clean
+.PHONY: setup train test test-fast test-numerics test-slow test-kernels test-gpu figures lint format docs notebook release clean
 
 # What the commands of the README need. Other extras of pyproject.toml: pip install -c constraints.txt -e ".[optuna]"
 USED := train,vqa,translation,captioning,images,report,transformers
@@ -79,6 +79,10 @@ format: $(VENV)/.tested
 # they are installed, the build does not use the network. Broken links are errors.
 docs: $(DOCS)/.installed
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --clean
+
+# docs/paper.md as a notebook.
+notebook:
+	$(PYTHON) docs/notebook.py
 
 DOCS_EXTRA := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])
 

@@ -11,6 +11,7 @@ import pkgutil
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 import textwrap
 import tomllib
@@ -42,12 +43,14 @@ from attnorm.cli.verbs import VERBS
 from attnorm.data.sources.gigaword import FILES
 from attnorm.errors import ConfigError
 from attnorm.experiments.papers.figures import read_figures
+from attnorm.probes.experiment import ProbePlan
 from attnorm.run.opening import read_run
 from attnorm.run.tables import read_csv
 from attnorm.spec import lightning
 from attnorm.spec import recorded as rerun
 from attnorm.spec.command import read
 from attnorm.spec.read import resolve_recorded
+from attnorm.sweeps import tuning
 from attnorm.sweeps.command import read_sweep
 from attnorm.tasks.results import LOWER_IS_BETTER, NAMES
 from attnorm.training.module import NonFiniteLoss, TrainingModule
@@ -85,12 +88,15 @@ def blocks(document: Path, language: str) -> list[str]:
 
 
 @functools.cache
-def hooks():
-    """docs/hooks.py."""
-    spec = importlib.util.spec_from_file_location("hooks", runs.ROOT / "docs/hooks.py")
+def docs_script(name):
+    """A module of docs/."""
+    spec = importlib.util.spec_from_file_location(name, runs.ROOT / f"docs/{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+hooks = functools.partial(docs_script, "hooks")
 
 
 def name_of(file: Path) -> str:
@@ -165,7 +171,8 @@ def material(tmp_path, monkeypatch):
     for name in ("articles", "headlines", "titles", "task1_ref1"):
         (tmp_path / f"{name}.txt").write_text("an article\n")
     shutil.copytree(LAB, tmp_path / "lab", ignore=shutil.ignore_patterns("__pycache__"))
-    for page, module in (("add_your_own", "my_normalizer"), ("regularized", "my_omega"), ("probe", "first_half")):
+    modules = {"add_your_own": "my_normalizer", "regularized": "my_omega", "probe": "first_half", "paper": "damped"}
+    for page, module in modules.items():
         text = (runs.ROOT / f"docs/{page}.md").read_text()
         (tmp_path / f"{module}.py").write_text(re.search(r"```python\n(.*?)```", text, re.S)[1])
     own = "experiments/ot_synonyms"  # an experiment with parts of its own
@@ -286,7 +293,7 @@ def test_there_are_commands_to_look_at():
     assert len(COMMANDS) > 80
     missing = {*main.VERBS} - {verb for _, verb, _ in COMMANDS}
     assert not missing, f"document a command of: {', '.join(sorted(missing))}"
-    assert {where for where, *_ in commands()} >= {"README.md", "docs/hnas.md", "docs/tutorial.md", "conf/train.yaml"}
+    assert {where for where, *_ in commands()} >= {"README.md", "docs/hnas.md", "docs/paper.md", "conf/train.yaml"}
     assert any(typed.startswith("torchrun") for *_, typed in COMMANDS)
     assert any(typed.startswith("attnorm") for *_, typed in COMMANDS)
     assert all(where.startswith(PLACES) for where, *_ in COMMANDS)
@@ -363,12 +370,12 @@ def test_the_commands_after_training_run(monkeypatch, tmp_path, capsys):
     (tmp_path / "predictions.json").write_text('{"1": "the a"}')
     lines = [
         line
-        for page in ("README.md", "docs/tutorial.md", "docs/training.md")
+        for page in ("README.md", "docs/training.md")
         for code in blocks(runs.ROOT / page, "bash")
         for line in code.splitlines()
         if re.match(r"attnorm (?:eval|generate) ", line)
     ]
-    assert len(lines) >= 6
+    assert len(lines) >= 5
     for typed in dict.fromkeys(re.split(r"\s+>", line)[0] for line in lines):
         verb, *arguments = shlex.split(typed.replace("logs/<run folder>", str(run)))[1:]
         assert runs.call(monkeypatch, verb, *arguments) == 0
@@ -393,6 +400,7 @@ def test_the_python_blocks_run_and_print_what_they_say(monkeypatch, tmp_path, ca
     shutil.copy(tmp_path / "failed/failures/step_000001.pt", run / "failures/step_000120.pt")
     capsys.readouterr()
     pages = {document: codes for document in DOCUMENTS if (codes := blocks(document, "python"))}
+    del pages[runs.ROOT / "docs/paper.md"]  # those of its notebook
     assert len(pages) >= 10
     for document, codes in pages.items():
         names: dict = {"__name__": "page"}
@@ -406,6 +414,47 @@ def test_the_python_blocks_run_and_print_what_they_say(monkeypatch, tmp_path, ca
             printed = capsys.readouterr().out
             assert not said or printed.splitlines() == said, name_of(document)
     assert (tmp_path / "my_bert/model.safetensors").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.training
+def test_the_notebook_of_a_paper_runs_in_an_empty_folder(monkeypatch, tmp_path, capsys):
+    """Its code cells are the blocks of the page, here with fewer arms and seeds and with tiny models."""
+    page = runs.ROOT / "docs/paper.md"
+    cells = [it["source"] for it in docs_script("notebook").notebook(page.read_text())["cells"] if "outputs" in it]
+    shown = [code.rstrip() for _, language, code in BLOCK.findall(page.read_text()) if language != "text"]
+    assert [re.sub(r"\A%%.*\n", "", cell) for cell in cells] == shown
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(ProbePlan, "updates", lambda plan, cell: 10)
+    monkeypatch.setattr(tuning, "MOST_ADDED", 0)
+    for cell in cells:
+        magic, _, code = cell.partition("\n")
+        if magic.startswith("%%writefile "):
+            Path(magic.split()[1]).write_text(code)
+        elif magic != "%%bash":
+            exec(compile(cell, "a cell", "exec"), {})
+        for line in code.splitlines() if magic == "%%bash" else ():
+            for many, few in (
+                (",dnas,", ","),
+                (",uniform ", " "),
+                (",112,113,114", ""),
+                ("=1,2,3", "=1,2"),
+                (",1e-2", ""),
+                (",101", ""),
+            ):
+                line = line.replace(many, few)
+            program, verb, *arguments = shlex.split(line)
+            if program == "tar":
+                assert subprocess.run([program, verb, *arguments]).returncode == 0
+                continue
+            tiny = [it for it in runs.tiny_overrides("image_classification")[1:] if not it.startswith("optimizer.lr")]
+            tiny = [*tiny, "callbacks.attention_stats.every_n_steps=0"] if verb in ("train", "sweep") else []
+            assert runs.call(monkeypatch, verb, *arguments, *tiny) == 0, line
+    assert "Damped minus softmax" in capsys.readouterr().out
+    files = ("result.tex", "result.json", "logs/digits/report.html", "logs/probe/probe.html", "runs.tar.xz")
+    assert [name for name in files if not (tmp_path / name).is_file()] == []
+    assert all([*(tmp_path / "logs" / folder / "figures").glob("*.pdf")] for folder in ("probe", "digits"))
 
 
 def test_a_trained_power_has_finite_gradients_under_masks():
