@@ -17,7 +17,7 @@ from torch.testing import assert_close
 from attnorm.attention import Mask, MultiHeadAttention, Normalizer, build_normalizer, check_attention, resolve_attention
 from attnorm.attention.layer_options import LAYER_OPTIONS, LayerOptions, laser, without_own_value
 from attnorm.attention.multihead import Cache
-from attnorm.attention.names import GATES, NORMALIZERS, PRIORS, SCORERS, build, build_part, build_scorer
+from attnorm.attention.names import GATES, NORMALIZERS, PRIORS, SCORERS, build, build_scorer
 from attnorm.attention.normalizers.base import add_log_prior, masked_scores, softmax_over_keys, upcast
 from attnorm.attention.priors import needs_of
 from attnorm.attention.site import SMALLEST, Site
@@ -30,7 +30,6 @@ pytestmark = pytest.mark.numerical
 TIGHT = {"rtol": 1e-9, "atol": 1e-10}
 STATES, HEADS, BATCH, LENGTH = 6, 2, 2, 5
 SIZE = STATES // HEADS
-NO_OPTIONS = {"options": {}}
 CHOICES = {
     "headwise": {"gate": "headwise"},
     "elementwise": {"gate": "elementwise"},
@@ -63,7 +62,7 @@ def make_layer(normalizer="softmax", *, rough=True, dropout=0.0, **chosen):
 TRAINED = [  # the normalizers that a layer can be trained with and that contribute something
     name
     for name in NORMALIZERS
-    if name != "none" and build_part("normalizer", name, NO_OPTIONS, **SMALLEST["normalizer"]).differentiable
+    if name != "none" and build("normalizer", name, {}, SMALLEST["normalizer"]).differentiable
 ]
 
 
@@ -453,7 +452,7 @@ def problems(sites=SITES, *, default="softmax", **given):
 @pytest.mark.parametrize("name", TRAINED)
 def test_laser_is_accepted_exactly_where_rows_are_declared_to_sum_to_one(name):
     found = problems({"encoder": False}, default=name, laser={"encoder": True})
-    if build_part("normalizer", name, NO_OPTIONS, **SMALLEST["normalizer"]).total == 1:
+    if build("normalizer", name, {}, SMALLEST["normalizer"]).total == 1:
         assert found == []
     else:
         [problem] = found

@@ -8,7 +8,7 @@ from torch import nn
 
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.scorers import Scorer
-from attnorm.imports import find, nearest, parameters, short_name
+from attnorm.imports import find, nearest, parameters
 
 NORMALIZERS = {
     "softmax": "attnorm.attention.normalizers.softmax.Softmax",
@@ -140,19 +140,6 @@ def build(kind: str, name: str, options: Mapping[str, Any], facts: Mapping[str, 
         return cls(**given)
     except ValueError as error:
         raise ValueError(f"{kind} {name!r}: {error}") from error
-
-
-def build_part(kind: str, name: str, attention: Mapping[str, Any], **facts: Any) -> Any:
-    """Builds a normalizer, prior, scorer, bank or gate with the options that the attention tables have for it."""
-    return build(kind, name, attention["options"].get(short_name(name)) or {}, facts)
-
-
-def problem_of_part(key: str, name: str, attention: Mapping[str, Any], error: ValueError) -> str:
-    """The problem that `build_part` raised, under the key of the option that is wrong, or else under `key`."""
-    message = str(error.__cause__ or error)
-    if message.partition("=")[0] in (attention["options"].get(short_name(name)) or {}):
-        return f"attention.options.{short_name(name)}.{message}"
-    return f"{key}: {error}"
 
 
 def normalizers_of(value: str | list[str]) -> list[str]:

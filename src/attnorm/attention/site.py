@@ -1,16 +1,17 @@
 """One site of a model: the parts that the attention tables name for it, the rules for them, and its modules."""
 
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from typing import Any
 
 from attnorm.attention.layer_options import LAYER_OPTIONS, LayerOptions
 from attnorm.attention.multihead import MultiHeadAttention
-from attnorm.attention.names import build_part, normalizers_of, problem_of_part
+from attnorm.attention.names import build, normalizers_of
 from attnorm.attention.normalizers._fixed import fixed_value
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.priors import Sum
 from attnorm.attention.scorers import Scorer
-from attnorm.attention.tables import DEFAULT, Rule, broken
+from attnorm.attention.tables import BY_SITE, DEFAULT, Rule, broken
 from attnorm.imports import short_name
 from attnorm.wording import counted
 
@@ -26,7 +27,7 @@ SMALLEST: dict[str, dict[str, Any]] = {
 
 
 class Site:
-    """A place with attention in a model. Its rules are tables of what must not be, the key, and the reason.
+    """A place with attention in a model. Its rules are a table of what must not be, the key, and the reason.
 
     tables: the attention tables of the model (`attnorm.attention.tables`), as they were set or resolved.
     name:   the name of the site in them.
@@ -39,7 +40,8 @@ class Site:
     key:    the key that sets the normalizers: the name of the site, or `_default_`.
     names:  the normalizers, one for all layers or one per layer. per_layer: whether they were set as a list.
     value:  one name, or a list with one per layer, as the tables set them.
-    priors, scorer: the names of the other parts. chosen: the bank and the options of the layer that are set, by table.
+    chosen: what the other tables set for the site: its priors and its scorer, which may be the defaults, and the bank
+            and the options of the layer that are set.
     """
 
     def __init__(
@@ -58,21 +60,24 @@ class Site:
         value = tables.get(self.key, [])
         self.names, self.per_layer = normalizers_of(value), not isinstance(value, str)
         if self.key == DEFAULT and autoregressive:
-            leaking = {other for other, part in self.normalizers() if part.couples_queries == "all"}
-            self.names = ["softmax" if other in leaking else other for other in self.names]
+            for leaking, part in self.normalizers():
+                if part.couples_queries == "all":
+                    self.names = ["softmax" if other == leaking else other for other in self.names]
             if {*self.names} == {"softmax"}:
                 self.names, self.per_layer = ["softmax"], False
         self.value = self.names if self.per_layer else self.names[0]
-        self.priors: list[str] = tables.get("prior", {}).get(name, [])
-        self.scorer: str = tables.get("scorer", {}).get(name, "scaled_dot")
-        by_table = {table: tables.get(table, {}).get(name) for table in ("bank", *LAYER_OPTIONS)}
-        self.chosen = {table: value for table, value in by_table.items() if value not in (None, False)}
+        self.chosen: dict[str, Any] = {"prior": [], "scorer": "scaled_dot"}
+        for table in BY_SITE:
+            if (choice := tables.get(table, {}).get(name)) not in (None, False):
+                self.chosen[table] = choice
+        self.priors: list[str] = self.chosen["prior"]
+        self.scorer: str = self.chosen["scorer"]
 
     def part(self, kind: str, name: str) -> Any:
         """A part as in the smallest model, or the ValueError that says why it cannot be built."""
         if (kind, name) not in self._smallest:
             try:
-                self._smallest[kind, name] = build_part(kind, name, self.tables, **SMALLEST[kind])
+                self._smallest[kind, name] = self.build(kind, name, **SMALLEST[kind])
             except ValueError as error:
                 self._smallest[kind, name] = error
         return self._smallest[kind, name]
@@ -87,53 +92,83 @@ class Site:
         """(key, kind, name) of each part."""
         for name in dict.fromkeys(self.names):
             yield f"attention.{self.key}", "normalizer", name
-        of_kind = {"prior": self.priors, "scorer": [self.scorer]}
-        of_kind |= {kind: [self.chosen[kind]] for kind in ("bank", "gate") if kind in self.chosen}
-        for kind, names in of_kind.items():
-            yield from ((f"attention.{kind}.{self.name}", kind, name) for name in names)
+        for kind in ("prior", "scorer", "bank", "gate"):
+            names = self.chosen.get(kind, [])
+            for name in names if isinstance(names, list) else [names]:
+                yield f"attention.{kind}.{self.name}", kind, name
 
     def problems(self) -> Iterator[str]:
         """What keeps a model with this site from being built, as messages for the user."""
         for key, kind, name in self.parts():
             if isinstance(error := self.part(kind, name), ValueError):
-                yield problem_of_part(f"{key}={name}", name, self.tables, error)
+                option, message = short_name(name), str(error.__cause__ or error)
+                is_of_option = message.partition("=")[0] in (self.tables["options"].get(option) or {})
+                yield f"attention.options.{option}.{message}" if is_of_option else f"{key}={name}: {error}"
         yield from broken(self.rules())
 
     def rules(self) -> Iterator[Rule]:
-        """The rules for the parts of this site. Those for a part that cannot be built are left out."""
-        at, key = self.name, f"attention.{self.key}"
-        for name, part in self.normalizers():
-            of_name, shares = f"{key}={name}", self.wrong_shares(name, part)
+        """What must not be at this site, the key, and the reason. Parts that cannot be built have no rules."""
+        at, key, layers, chosen = self.name, f"attention.{self.key}", self.layers, self.chosen
+        names, built, scorer = dict.fromkeys(self.names), dict(self.normalizers()), self.part("scorer", self.scorer)
+        no_weights, no_effect = {*names} == {"none"}, f"has no effect, because attention.{at}=none"
+
+        for name, part in built.items():
             leaks = self.autoregressive and part.couples_queries == "all" and self.key != DEFAULT
-            yield not part.differentiable, of_name, f"{name} has no gradient, so a model cannot be trained with it"
-            yield leaks, of_name, part.leak_message(name) if leaks else ""
+            shares = self.wrong_shares(name, part)
+            reason = f"{name} has no gradient, so a model cannot be trained with it"
+            yield not part.differentiable, f"{key}={name}", reason
+            yield leaks, f"{key}={name}", part.leak_message(name) if leaks else ""
             yield bool(shares), f"attention.options.{name}.fixed", shares
 
-        layers, names = self.layers, f"[{','.join(self.names)}]"
-        where = f" at {at}" if self.key == DEFAULT else ""
         reason = f"the model does not say how many layers {at} has; set one normalizer"
-        yield self.per_layer and layers is None, f"{key}={names}", reason
-        differ = self.per_layer and is_count(layers) and layers != len(self.names)
+        yield self.per_layer and layers is None, f"{key}=[{','.join(self.names)}]", reason
+        differ = self.per_layer and type(layers) is int and layers != len(self.names)
         lengths = f"{counted(len(self.names), 'normalizer')} for {counted(layers, 'layer')}" if differ else ""
-        yield differ, key, f"{lengths}{where}"
+        yield differ, key, f"{lengths}{f' at {at}' if self.key == DEFAULT else ''}"
 
-        no_weights, no_effect = {*self.names} == {"none"}, f"has no effect, because attention.{at}=none"
-        priors = f"attention.prior.{at}=[{','.join(self.priors)}]"
-        yield no_weights and bool(self.priors), priors, no_effect
+        yield no_weights and bool(self.priors), f"attention.prior.{at}=[{','.join(self.priors)}]", no_effect
         for table in LAYER_OPTIONS:
-            choice = self.chosen.get(table)
-            of_table = f"attention.{table}.{at}={'true' if choice is True else choice}"
-            yield no_weights and table in self.chosen, of_table, no_effect
-        yield from self.scorer_rules()
-        yield from self.bank_rules()
-        yield from self.laser_rules()
+            choice = "true" if chosen.get(table) is True else chosen.get(table)
+            yield no_weights and table in chosen, f"attention.{table}.{at}={choice}", no_effect
+
+        # formulas that contain alpha, or dot products of their own, allow some scorers only
+        for name, part in built.items() if isinstance(scorer, Scorer) else ():
+            learns, because = scorer.learns_alpha and part.needs_fixed_alpha, f"because attention.{at}={name}"
+            reason = f"learns alpha, and must not, {because} contains alpha as a fixed number; use scaled_dot or dot"
+            yield learns and self.scorer != "dot", f"attention.scorer.{at}={self.scorer}", reason
+            reason = f"has to be null, {because} contains alpha as a fixed number; set alpha or tau instead"
+            yield learns and self.scorer == "dot", "attention.options.dot.learn", reason
+            reason = (
+                f"not defined with attention.{at}={name}, which uses the queries and the scale of the dot products; "
+                "use scaled_dot, dot or bilinear"
+            )
+            yield part.needs_queries and not scorer.is_dot, f"attention.scorer.{at}={self.scorer}", reason
+
+        none_takes = "bank" in chosen and len(built) == len(names) and not any(it.takes_bank for it in built.values())
+        reason = f"{' and '.join(map(short_name, names))} gives no weight to templates outside the input; use ot"
+        yield none_takes, f"attention.bank.{at}={chosen.get('bank')}", f"has no effect, because {reason}"
+
+        # the logarithm of an average of exponentials needs weights that are nonnegative and sum to 1
+        laser = "laser" in chosen and not no_weights
+        reason = (
+            f"not defined with attention.differential.{at}=true, because the difference of two maps can be negative, "
+            "and laser takes the logarithm of an average; use one of them"
+        )
+        yield laser and "differential" in chosen, f"attention.laser.{at}=true", reason
+        for name, part in built.items():
+            weights = "may be negative" if part.total is None else "need not sum to 1"
+            reason = (
+                f"not defined with attention.{at}={name}, whose weights {weights}, because laser takes the logarithm "
+                "of an average; use a normalizer whose rows sum to 1, such as softmax"
+            )
+            yield laser and part.total != 1, f"attention.laser.{at}=true", reason
 
     def wrong_shares(self, name: str, mixture: Any) -> str:
         """What is wrong with the fixed shares of a mixture for the layers and heads of this site; "" if nothing is."""
         fixed = (self.tables["options"].get(name) or {}).get("fixed") if name in MIXTURES else None
-        if fixed is None or not is_count(self.layers):
+        if fixed is None or type(self.layers) is not int:
             return ""
-        heads = self.maps(self.heads) if is_count(self.heads) else None
+        heads = self.maps(self.heads) if type(self.heads) is int else None
         names = self.names * self.layers if len(self.names) == 1 else self.names
         try:
             for layer in (layer for layer, other in enumerate(names) if other == name):
@@ -144,47 +179,14 @@ class Site:
             return f"{len(fixed[self.name])} values for the {self.layers} layers of {self.name}"
         return ""
 
-    def scorer_rules(self) -> Iterator[Rule]:
-        """Formulas that contain alpha, or dot products of their own, allow some scorers only."""
-        scorer, key = self.part("scorer", self.scorer), f"attention.scorer.{self.name}={self.scorer}"
-        for name, part in () if isinstance(scorer, ValueError) else self.normalizers():
-            learns, chosen = scorer.learns_alpha and part.needs_fixed_alpha, f"attention.{self.name}={name}"
-            because = f"because {chosen} contains alpha as a fixed number"
-            if self.scorer == "dot":
-                reason = f"has to be null, {because}; set alpha or tau instead"
-                yield learns, "attention.options.dot.learn", reason
-            else:
-                yield learns, key, f"learns alpha, and must not, {because}; use scaled_dot or dot"
-            reason = (
-                f"not defined with {chosen}, which uses the queries and the scale of the dot products; use scaled_dot, "
-                "dot or bilinear"
-            )
-            yield part.needs_queries and not scorer.is_dot, key, reason
-
-    def bank_rules(self) -> Iterator[Rule]:
-        """A bank needs a normalizer that gives weight to templates outside the input."""
-        built, names = dict(self.normalizers()), dict.fromkeys(self.names)
-        none_takes = len(built) == len(names) and not any(part.takes_bank for part in built.values())
-        key, of = f"attention.bank.{self.name}={self.chosen.get('bank')}", " and ".join(map(short_name, names))
-        reason = f"has no effect, because {of} gives no weight to templates outside the input; use ot"
-        yield "bank" in self.chosen and none_takes, key, reason
-
-    def laser_rules(self) -> Iterator[Rule]:
-        """The logarithm of an average of exponentials needs weights that are nonnegative and sum to 1."""
-        laser = "laser" in self.chosen and {*self.names} != {"none"}
-        key = f"attention.laser.{self.name}=true"
-        reason = (
-            f"not defined with attention.differential.{self.name}=true, because the difference of two maps can be "
-            "negative, and laser takes the logarithm of an average; use one of them"
-        )
-        yield laser and "differential" in self.chosen, key, reason
-        for name, part in self.normalizers():
-            weights = "may be negative" if part.total is None else "need not sum to 1"
-            reason = (
-                f"not defined with attention.{self.name}={name}, whose weights {weights}, because laser takes the "
-                "logarithm of an average; use a normalizer whose rows sum to 1, such as softmax"
-            )
-            yield laser and part.total != 1, key, reason
+    @property
+    def label(self) -> str:
+        """A short name for the normalizers: 'hnas', or 'hnas*6+softmax*6' for one name per layer."""
+        runs = []
+        for name, layers in groupby(map(short_name, self.names)):
+            count = len([*layers])
+            runs.append(name if count == 1 else f"{name}*{count}")
+        return "+".join(runs)
 
     # -------------------------------------------------------------------------------------- the modules of a model
 
@@ -202,7 +204,7 @@ class Site:
         """
         normalizer = self.normalizer(heads, layer, width=width // heads, state_width=width)
         scorer: Scorer = self.build("scorer", self.scorer, heads=self.maps(heads), width=width // heads)
-        of_layer = {table: value for table, value in self.chosen.items() if table != "bank"}
+        of_layer = {table: choice for table, choice in self.chosen.items() if table in LAYER_OPTIONS}
         if "gate" in of_layer:
             of_layer["gate"] = self.build("gate", of_layer["gate"], width=width, heads=heads)
         has_bank = "bank" in self.chosen and normalizer.takes_bank
@@ -241,14 +243,9 @@ class Site:
         return Sum(priors) if priors else None
 
     def build(self, kind: str, name: str, **facts: Any) -> Any:
-        """A part with its options. facts: as in `build_part`."""
-        return build_part(kind, name, self.tables, **facts)
+        """A part with the options that the tables have for it. facts: as in `build` of `attnorm.attention.names`."""
+        return build(kind, name, self.tables["options"].get(short_name(name)) or {}, facts)
 
     def maps(self, heads: int) -> int:
         """The number of attention maps of a layer: with differential attention, each head has two."""
         return 2 * heads if "differential" in self.chosen else heads
-
-
-def is_count(value: Any) -> bool:
-    """Whether a number of layers or heads is known."""
-    return type(value) is int

@@ -6,7 +6,6 @@
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
-from itertools import groupby
 from typing import Any
 
 from attnorm.attention.layer_options import LAYER_OPTIONS
@@ -22,9 +21,9 @@ from attnorm.attention.tables import (
     is_normalizer,
     name_rules,
     names_in,
-    table_rules,
     value_rules,
 )
+from attnorm.errors import in_yaml
 from attnorm.imports import find, nearest, short_name
 
 
@@ -79,9 +78,8 @@ class Sites(dict[str, Site]):
         self.tables: dict[str, Any] = {**{table: {} for table in TABLES}, **tables}
         self.autoregressive, self.layers, self.typed, self.heads = autoregressive, layers, typed, heads or {}
         self.self_sites, self.token_sites, self.facts, self.remedy = self_sites, token_sites, facts, remedy
-        malformed = broken(table_rules(self.tables))
-        wrong_values = malformed or broken(value_rules(self.tables, autoregressive))
-        self.malformed = malformed or [*broken(name_rules(self.tables, autoregressive, self.was_typed)), *wrong_values]
+        wrong_values = broken(value_rules(self.tables, autoregressive))
+        self.malformed = [*broken(name_rules(self.tables, autoregressive, self.was_typed)), *wrong_values]
         smallest: dict[tuple[str, str], Any] = {}
         self.default = Site(self.tables, DEFAULT, smallest=smallest) if DEFAULT in tables and not wrong_values else None
         for name, is_autoregressive in autoregressive.items() if not wrong_values else ():
@@ -99,24 +97,29 @@ class Sites(dict[str, Site]):
         it does not use. Resolving the result again does not change it.
         """
         tables: dict[str, Any] = {name: site.value for name, site in self.items()}
-        tables["prior"] = {name: site.priors for name, site in self.items()}
-        tables["scorer"] = {name: site.scorer for name, site in self.items()}
-        for table in ("bank", *LAYER_OPTIONS):
-            if chosen := {name: site.chosen[table] for name, site in self.items() if table in site.chosen}:
+        for table in BY_SITE:
+            chosen = {name: site.chosen[table] for name, site in self.items() if table in site.chosen}
+            if chosen or table in ("prior", "scorer"):
                 tables[table] = chosen
-        used = {short_name(name) for site in self.values() for _, _, name in site.parts()}
-        tables["options"] = {name: options for name, options in self.tables["options"].items() if name in used}
+        tables["options"] = {name: options for name, options in self.tables["options"].items() if name in self.used}
         return tables
+
+    @cached_property
+    def used(self) -> set[str]:
+        """The names under which `options` lists the parts of the sites."""
+        return {short_name(name) for site in self.values() for _, _, name in site.parts()}
 
     @cached_property
     def problems(self) -> list[str]:
         """All problems, as messages for the user; empty if a model can be built."""
         if self.malformed:
             return self.malformed
-        sites = (*([self.default] if self.default else []), *self.values())
-        of_sites = [problem for site in sites for problem in site.problems()]
-        rules = (*self.model_rules(), *self.default_rules(), *self.file_rules(), *self.option_rules())
-        return [*dict.fromkeys((*of_sites, *broken(rules)))]  # several sites may use the same wrong option
+        problems: list[str] = []
+        for site in (*([self.default] if self.default else []), *self.values()):
+            problems += site.problems()
+        for rules in (self.model_rules(), self.default_rules(), self.file_rules(), self.option_rules()):
+            problems += broken(rules)
+        return [*dict.fromkeys(problems)]  # several sites may use the same wrong option
 
     # -------------------------------------------------------------------------------------- what must not be
 
@@ -146,8 +149,8 @@ class Sites(dict[str, Site]):
         """A default has an effect."""
         if self.default is None or not self:
             return
-        left = {name: site for name, site in self.items() if site.key == DEFAULT}
-        key = f"attention.{DEFAULT}={_as_typed(self.tables[DEFAULT])}"
+        left = [name for name, site in self.items() if site.key == DEFAULT]
+        key = f"attention.{DEFAULT}={in_yaml(self.tables[DEFAULT])}"
         typed = self.typed is not None and self.was_typed(f"attention.{DEFAULT}")
         yield not left and typed, key, f"has no effect, because every site of the model is set ({', '.join(self)})"
         default = dict(self.default.normalizers())
@@ -179,19 +182,18 @@ class Sites(dict[str, Site]):
         for name, value in self.tables.items():
             if name in (*TABLES, *self) or not is_normalizer(value) or {*normalizers_of(value)} == {"softmax"}:
                 continue
-            all_set, key = self.keys() <= self.tables.keys(), f"attention.{name}={_as_typed(value)}"
+            all_set, key = self.keys() <= self.tables.keys(), f"attention.{name}={in_yaml(value)}"
             yield name != DEFAULT, key, f"has no effect, because {has_only}"
             yield name == DEFAULT and all_set, key, f"has no effect, because softmax is set for {', '.join(self)}"
 
     def option_rules(self) -> Iterator[Rule]:
         """Options that were typed are of a part that a site uses, and those of a file of a part that the file names."""
-        options = self.tables["options"]
-        used = {short_name(name) for site in self.values() for _, _, name in site.parts()} if options else set()
-        named = names_in(self.tables) if options else set()
-        for name in options:
-            unused = name not in used and (name not in named or self.was_typed(f"attention.options.{name}"))
-            reason = f"has no effect, because no site uses {name!r}; in use: {', '.join(sorted(used)) or 'nothing'}."
-            yield unused, f"attention.options.{name}", f"{reason}{nearest(name, used) if unused else ''}"
+        used = f"in use: {', '.join(sorted(self.used)) or 'nothing'}"
+        for name in self.tables["options"]:
+            typed_or_unknown = self.was_typed(f"attention.options.{name}") or name not in names_in(self.tables)
+            unused = name not in self.used and typed_or_unknown
+            reason = f"has no effect, because no site uses {name!r}; {used}."
+            yield unused, f"attention.options.{name}", f"{reason}{nearest(name, self.used) if unused else ''}"
 
     def was_typed(self, key: str) -> bool:
         """Whether the user typed this key or a key below it."""
@@ -208,41 +210,29 @@ class Sites(dict[str, Site]):
         'all' if every site has that normalizer, then by the priors, banks, options of the layer and scorers. Examples:
         'hnas', 'entmax_all', 'softmax_cross-dnas_prefix', 'dnas_prior-encoder-t5', 'dnas_gate-encoder-headwise'.
         """
-        labels = {name: _label_of(site.names) for name, site in self.items()}
+        labels = {name: site.label for name, site in self.items()}
         parts, others = [*labels.values()][:1], [*labels][1:]
         if others and {*labels.values()} == {*parts} != {"softmax"}:
             parts.append("all")
         else:
             parts += [f"{name}-{labels[name]}" for name in others if labels[name] != "softmax"]
-        parts += [
-            f"prior-{name}-{'+'.join(map(short_name, site.priors))}" for name, site in self.items() if site.priors
-        ]
-        for table in ("bank", *LAYER_OPTIONS):
-            chosen = {name: site.chosen[table] for name, site in self.items() if table in site.chosen}
-            parts += [
-                f"{table}-{name}{'' if value is True else f'-{short_name(value)}'}" for name, value in chosen.items()
-            ]
-        scorers = {name: site.scorer for name, site in self.items() if site.scorer != "scaled_dot"}
-        return "_".join(parts + [f"scorer-{name}-{short_name(scorer)}" for name, scorer in scorers.items()])
+        for table in ("prior", "bank", *LAYER_OPTIONS, "scorer"):
+            for name, site in self.items():
+                choice = site.chosen.get(table)
+                if choice is True:
+                    parts.append(f"{table}-{name}")
+                elif choice and choice != "scaled_dot":
+                    names = choice if isinstance(choice, list) else [choice]
+                    parts.append(f"{table}-{name}-{'+'.join(map(short_name, names))}")
+        return "_".join(parts)
 
     @property
     def description(self) -> str:
         """The normalizer of every site, such as 'encoder hnas; decoder, cross softmax (autoregressive)'."""
         groups: dict[str, list[str]] = {}
         for name, site in self.items():
-            groups.setdefault(f"{_label_of(site.names)}{' (autoregressive)' * site.autoregressive}", []).append(name)
+            groups.setdefault(f"{site.label}{' (autoregressive)' * site.autoregressive}", []).append(name)
         return "; ".join(f"{', '.join(names)} {label}" for label, names in groups.items())
-
-
-def _label_of(names: list[str]) -> str:
-    """A short name for the normalizers of a site: 'hnas', or 'hnas*6+softmax*6' for one name per layer."""
-    runs = [(name, len([*group])) for name, group in groupby(map(short_name, names))]
-    return "+".join(name if count == 1 else f"{name}*{count}" for name, count in runs)
-
-
-def _as_typed(value: str | list[str]) -> str:
-    """The normalizers of a site in the syntax of a command-line argument: 'dnas' or '[dnas,softmax]'."""
-    return value if isinstance(value, str) else f"[{','.join(value)}]"
 
 
 def allowed_at(sites: Collection[str]) -> str:

@@ -59,14 +59,11 @@ ENTRIES: dict[str, Entry] = {
 
 def broken(rules: Iterable[Rule]) -> list[str]:
     """The rules that do not hold, as messages for the user."""
-    return [f"{key}: {reason}" for is_broken, key, reason in rules if is_broken]
-
-
-def table_rules(tables: Mapping[str, Any]) -> Iterator[Rule]:
-    """Tables are mappings."""
-    for table, (content, example, *_) in ENTRIES.items():
-        value = tables[table]
-        yield not isinstance(value, dict), f"attention.{table}={value}", f"expected {content}, such as {example}"
+    problems = []
+    for is_broken, key, reason in rules:
+        if is_broken:
+            problems.append(f"{key}: {reason}")
+    return problems
 
 
 def name_rules(
@@ -75,7 +72,9 @@ def name_rules(
     """The sites that were typed are sites of the model, all of which are set."""
     has = f"it has {', '.join(sites)}" if sites else "it has none with these settings"
     named = [(f"attention.{name}", name) for name in tables if name not in (*TABLES, DEFAULT)]
-    named += [(f"attention.{table}.{name}", name) for table in BY_SITE for name in tables[table]]
+    for table in BY_SITE:
+        of_table = tables[table] if isinstance(tables[table], dict) else ()
+        named += [(f"attention.{table}.{name}", name) for name in of_table]
     for key, name in named:
         unknown = name not in sites and was_typed(key)
         yield unknown, key, f"the model has no such site; {has}.{nearest(name, sites) if unknown else ''}"
@@ -85,16 +84,19 @@ def name_rules(
 
 
 def value_rules(tables: Mapping[str, Any], sites: Mapping[str, bool]) -> Iterator[Rule]:
-    """The values of the tables are of the right kind."""
+    """The values are of the right kind; all tables but that of the normalizers are mappings."""
     for name in (*sites, DEFAULT):
         value = tables.get(name, "softmax")
         yield not is_normalizer(value), f"attention.{name}={value}", NORMALIZERS_OF_SITE
-    for table, (*_, is_allowed, allowed) in ENTRIES.items():
-        for name in tables[table] if table == "options" else [name for name in sites if name in tables[table]]:
-            value = tables[table][name]
-            yield not is_allowed(value), f"attention.{table}.{name}={value}", allowed
-            again = table == "prior" and are_names(value) and len({*map(short_name, value)}) < len(value)
-            yield again, f"attention.{table}.{name}={value}", "expected each name once"
+    for table, (content, example, is_allowed, allowed) in ENTRIES.items():
+        if not isinstance(tables[table], dict):
+            yield True, f"attention.{table}={tables[table]}", f"expected {content}, such as {example}"
+            continue
+        for name, value in tables[table].items():
+            of_model, key = table == "options" or name in (*sites, DEFAULT), f"attention.{table}.{name}={value}"
+            yield of_model and not is_allowed(value), key, allowed
+            again = of_model and table == "prior" and are_names(value) and len({*map(short_name, value)}) < len(value)
+            yield again, key, "expected each name once"
 
 
 def names_in(tables: Mapping[str, Any]) -> set[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from attnorm.attention.names import PARTS, build_part
+from attnorm.attention.names import PARTS
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.site import Site
 from attnorm.attention.sites import Sites
@@ -48,7 +48,7 @@ def problems_before_training(sites: Sites) -> Iterator[Problem]:
             continue
         heads = site.heads if type(site.heads) is int else 2  # any number will do if the model does not say it
         facts = {"heads": heads, "width": WIDTH, "state_width": WIDTH, "place": (site.name, layer)}
-        normalizer = build_part("normalizer", name, sites.tables, **facts)
+        normalizer = site.build("normalizer", name, **facts)
         key, use = f"attention.{site.key}", {"causal": site.autoregressive, "prior": bool(site.priors)}
         if failure := failure_of(normalizer, f"{key}={name}", heads=heads, **use):
             yield Problem(key, f"{failure}. All properties: {command(name, sites.tables)}", name)
