@@ -136,14 +136,14 @@ def read_optimization(
     build: whether an optimizer is built, to see what its class says of the values; the first one imports the compiler.
     """
     part = problems.part("optimizer", optimizer, facts=("params",), shared=("hybrid_lr_factor",))
-    groups = problems.shared("optimizer", ParamGroups, optimizer)
+    groups = problems.typed("optimizer", ParamGroups, optimizer, elsewhere=None)
     if part is not None and problems.is_valid("optimizer"):
         lists = {name: value for name, value in part.options.items() if isinstance(value, (list, tuple))}
         # optimizers refuse [0, 0.5], in which one number is an int
         tuples = {name: tuple([float(it) if isinstance(it, int) else it for it in lists[name]]) for name in lists}
         part = Part(part.cls, {**part.options, **tuples})
         problems += refusals(part, groups) if build else []
-    when = problems.shared("scheduler", SchedulerTiming, scheduler)
+    when = problems.typed("scheduler", SchedulerTiming, scheduler, elsewhere=None)
     facts = ("optimizer", "total_steps")
     schedule = problems.part("scheduler", scheduler, facts=facts, shared=names_of(SchedulerTiming))
     if part is None or schedule is None or not problems.is_valid("optimizer", "scheduler"):

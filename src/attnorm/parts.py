@@ -14,8 +14,8 @@ from functools import cache
 from typing import Any
 
 from attnorm.errors import ConfigError, Problem, is_in, key_of
-from attnorm.imports import locate
-from attnorm.schema import call, defaults_of, read_options
+from attnorm.imports import accepts_any, locate, parameters
+from attnorm.schema import defaults_of, read_options
 
 TARGET = "_target_"
 RESERVED = (TARGET, "_partial_")  # keys that Hydra's users know; both are read here
@@ -30,7 +30,9 @@ class Part:
 
     def build(self, **facts: Any) -> Any:
         """An instance with these options, and with those of the facts that the class takes."""
-        return call(self.cls, self.options, facts)
+        if not accepts_any(self.cls):
+            facts = {name: fact for name, fact in facts.items() if name in parameters(self.cls)}
+        return self.cls(**self.options, **facts)
 
 
 class Problems(list[str]):
@@ -68,21 +70,27 @@ class Problems(list[str]):
         before, cls = len(self), self.class_of(group, settings, base)
         if cls is None:
             return None
-        options, problems = read_options(group, cls, options_of(settings, shared), facts)
+        options, problems = read_options(group, cls, settings, facts, elsewhere=(*RESERVED, *shared))
         self.extend(problems)
         return Part(cls, options) if len(self) == before else None
 
-    def shared(self, group: str, cls: type, settings: Mapping[str, Any]) -> Any:
-        """Those keys of a group that a dataclass declares, as `typed`; the others are read elsewhere."""
-        return self.typed(group, cls, {name: settings[name] for name in names_of(cls) if name in settings})
-
-    def typed(self, group: str, cls: type, settings: Mapping[str, Any], owner: object = None) -> Any:
+    def typed(
+        self,
+        group: str,
+        cls: type,
+        settings: Mapping[str, Any],
+        *,
+        elsewhere: Collection[str] | None = (),
+        owner: object = None,
+    ) -> Any:
         """The keys of a group as an instance of a dataclass, and their problems added.
+
+        elsewhere: keys of the group that are read elsewhere; None for all that the dataclass does not declare.
 
         If a key has a problem, the instance has its value as it was set, or the default; only keys that
         are `is_valid` may be read then.
         """
-        options, problems = read_options(group, cls, settings, owner=owner)
+        options, problems = read_options(group, cls, settings, elsewhere=elsewhere, owner=owner)
         self.extend(problems)
         if not problems:
             try:
@@ -90,8 +98,8 @@ class Problems(list[str]):
             except ValueError as error:  # values that do not fit each other
                 self.append(Problem.about(f"{group}.{str(error).partition('=')[0]}", f"{group}.{error}"))
         incomplete: Any = object.__new__(cls)
-        for name, value in {**defaults_of(cls), **settings}.items():
-            object.__setattr__(incomplete, name, value)
+        for name, default in defaults_of(cls).items():
+            object.__setattr__(incomplete, name, settings.get(name, default))
         return incomplete
 
 

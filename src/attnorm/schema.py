@@ -15,10 +15,18 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, get_origin
 
-from pydantic import ConfigDict, Field, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    PydanticSchemaGenerationError,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+)
 from typing_extensions import TypedDict
 
-from attnorm.errors import ConfigError, Problem, UnknownOption
+from attnorm.errors import Problem, UnknownOption
 from attnorm.imports import accepts_any, nearest, parameters
 
 Count = Annotated[int, Field(ge=1)]
@@ -54,6 +62,7 @@ def read_options(
     options: Mapping[str, Any],
     facts: Collection[str] = (),
     *,
+    elsewhere: Collection[str] | None = (),
     owner: object = None,
 ) -> tuple[dict[str, Any], list[Problem]]:
     """The options with which `maker` can be called, and one problem for each option that it does not take, that it
@@ -61,37 +70,35 @@ def read_options(
 
     group:  what the keys start with, such as "model"; "" for keys at the top level.
     facts:  parameters that the program fills in; as options they are refused, and they need not be given.
+    elsewhere: options that are read elsewhere; None for all that `maker` does not take.
     owner:  the class that the message names, if not `maker`.
 
-    A list becomes a tuple, and a text a path, if the annotation says so. Everything else, and a value with a problem,
-    stays as it was written. Values are checked for parts of this package and for dataclasses; libraries annotate their
-    parameters for a type checker, not for users.
+    A list becomes a tuple, and a text a path, if the annotation says so; everything else stays as it was written.
+    Values are checked for parts of this package and for dataclasses; libraries annotate their parameters for a type
+    checker, not for users.
     """
-    known, prefix, problems = parameters(maker), f"{group}." if group else "", []
-    taken = {name: value for name, value in options.items() if name in known and name not in facts}
-    converted, wrong = _converted(maker, taken)
+    known, prefix, taken, problems = parameters(maker), f"{group}." if group else "", dict[str, Any](), list[Problem]()
+    try:
+        checked, wrong = _validated(_checker(maker), options), set[Any]()
+    except ValidationError as error:
+        checked, wrong = {}, {detail["loc"][0] for detail in error.errors(include_url=False)}
     for name, value in options.items():
-        if name in wrong:
+        if (name not in known) if elsewhere is None else (name in elsewhere):
+            continue
+        if name in facts or not (name in known or accepts_any(maker)):
+            free = sorted(option for option in known if option not in facts)
+            has = f"it has {', '.join(free)}.{nearest(name, free)}" if free else "it has none"
+            message = f"{_name(owner or maker)} has no such option; {has}"
+            problems.append(UnknownOption(prefix + name, message, value))
+        elif name in wrong:
             problems.append(refused(prefix + name, value, known[name].annotation))
-        elif name not in taken:
-            if name in facts or not accepts_any(maker):
-                free = sorted(option for option in known if option not in facts)
-                has = f"it has {', '.join(free)}.{nearest(name, free)}" if free else "it has none"
-                message = f"{_name(owner or maker)} has no such option; {has}"
-                problems.append(UnknownOption(prefix + name, message, value))
-            else:
-                converted[name] = value
+        else:
+            taken[name] = checked.get(name, value) if isinstance(value, (list, str)) else value
     for name, parameter in known.items():
         if parameter.default is EMPTY and name not in options and name not in facts:
             key = prefix + name
             problems.append(Problem(key, f"must be given, as in {key}=<value>"))
-    return converted, problems
-
-
-def wrong_values(group: str, maker: Callable, options: Mapping[str, Any]) -> list[Problem]:
-    """One problem for each option of `maker` whose value its annotation does not allow, as in `read_options`."""
-    _, wrong = _converted(maker, options)
-    return [refused(f"{group}.{name}", options[name], parameters(maker)[name].annotation) for name in wrong]
+    return taken, problems
 
 
 def refused(key: str, value: Any, annotation: Any) -> Problem:
@@ -104,59 +111,20 @@ def refused(key: str, value: Any, annotation: Any) -> Problem:
     return Problem(key, message, value)
 
 
-def option_problems(
-    group: str, maker: Callable, options: Mapping[str, Any], facts: Collection[str] = (), *, owner: object = None
-) -> list[Problem]:
-    """The problems that `read_options` finds."""
-    return read_options(group, maker, options, facts, owner=owner)[1]
-
-
-def build_checked(group: str, maker: Callable, options: Mapping[str, Any], /, **facts: Any) -> Any:
-    """`maker(**options, **facts)`, with those facts that it takes. Raises ConfigError that names each wrong key."""
-    values, problems = read_options(group, maker, options, facts)
-    if problems:
-        raise ConfigError(problems)
-    return call(maker, values, facts)
-
-
-def call(maker: Callable, options: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:
-    """`maker(**options, **facts)`, with those facts that it takes."""
-    taken = facts if accepts_any(maker) else {name: fact for name, fact in facts.items() if name in parameters(maker)}
-    return maker(**options, **taken)
-
-
-def _converted(maker: Callable, options: Mapping[str, Any]) -> tuple[dict[str, Any], set[Any]]:
-    """Options that a class or function takes, converted, and the names of those whose values are not allowed."""
-    values = dict(options)
-    wrong: set[Any] = set()
-    if not (maker.__module__.startswith("attnorm.") or is_dataclass(maker)):
-        for name, parameter in parameters(maker).items():
-            if isinstance(values.get(name), list) and _is_tuple(parameter.annotation):
-                values[name] = tuple(values[name])
-        return values, wrong
-    while True:
-        right = {name: value for name, value in options.items() if name not in wrong}
-        try:
-            checked = _validated(_options_adapter(maker), right)
-        except ValidationError as error:
-            wrong |= {detail["loc"][0] for detail in error.errors(include_url=False)}
-            continue
-        values |= {name: value for name, value in checked.items() if isinstance(options[name], (list, str))}
-        return values, wrong
-
-
 @cache
-def _options_adapter(maker: Callable) -> TypeAdapter:
-    """What checks all options of a class or function at once, each by its annotation."""
-    annotations = {name: parameter.annotation for name, parameter in parameters(maker).items()}
-    for name, annotation in annotations.items():
-        try:
-            if annotation is EMPTY:
-                annotations[name] = Any
-            else:
-                _adapter(annotation)
-        except UNCHECKABLE:
-            annotations[name] = Any
+def _checker(maker: Callable) -> TypeAdapter:
+    """What checks all options of a class or function at once, each by its annotation. For those of libraries, it only
+    makes a list a tuple."""
+    is_checked = maker.__module__.startswith("attnorm.") or is_dataclass(maker)
+    annotations: dict[str, Any] = {}
+    for name, parameter in parameters(maker).items():
+        annotations[name] = Any
+        if not is_checked and _is_tuple(parameter.annotation):
+            annotations[name] = Annotated[Any, AfterValidator(_as_tuple)]
+        elif is_checked and parameter.annotation is not EMPTY:
+            with suppress(*UNCHECKABLE):
+                _adapter(parameter.annotation)
+                annotations[name] = parameter.annotation
     table = TypedDict("table", annotations, total=False)  # type: ignore[misc]  # its fields are known only here
     setattr(table, "__pydantic_config__", ConfigDict(arbitrary_types_allowed=True))  # noqa: B010
     return TypeAdapter(table)
@@ -187,6 +155,10 @@ def _validated(adapter: TypeAdapter, value: Any) -> Any:
     except TypeError:  # not a value of a YAML file
         return adapter.validate_python(value, strict=True)
     return adapter.validate_json(text, strict=True)
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _is_tuple(annotation: Any) -> bool:

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from attnorm.errors import ConfigError, Problem, key_of
 from attnorm.imports import nearest
-from attnorm.schema import EMPTY, build_checked, converted_value, option_problems, parameters, value_problems
+from attnorm.schema import EMPTY, converted_value, parameters, read_options, value_problems
 from attnorm.spec.compose import Setting, is_misread, parsed, settings_of
 
 Keys = TypeVar("Keys")
@@ -103,7 +103,8 @@ def read(
         elif groups:
             problems.append(cannot_be_set(key, [*own, *groups]))
         else:
-            problems += [it for it in option_problems("", keys, {key: value}, owner=owner) if it.key == key]
+            _, unknown = read_options("", keys, {key: value}, owner=owner)
+            problems += [problem for problem in unknown if problem.key == key]
     needed = {name for name, parameter in parameters(keys).items() if parameter.default is EMPTY}
     for key, value in values.items():
         if value == "" and value_problems(key, value, own[key]):
@@ -112,11 +113,12 @@ def read(
             problems += [it for member in value for it in value_problems(key, member, member_of(own[key]))]
     values = {key: value for key, value in values.items() if key not in needed or value is not None}
     reported = set(map(key_of, problems))
-    problems += [it for it in option_problems("", keys, values) if it.key not in reported]
+    right, wrong_values = read_options("", keys, values)
+    problems += [problem for problem in wrong_values if problem.key not in reported]
     wrong = frozenset(map(key_of, problems)) & own.keys()
     if not wrong & needed:
-        right = {key: value for key, value in values.items() if key not in wrong}
-        command = Command(build_checked("", keys, right), frozenset(typed), tuple(changes), wrong)
+        right = {key: value for key, value in right.items() if key not in wrong}
+        command = Command(keys(**right), frozenset(typed), tuple(changes), wrong)
         found = list(check(command))
         problems = [it for it in problems if key_of(it) not in {*map(key_of, found)} - {""}] + found
     if problems:

@@ -19,10 +19,10 @@ from typing import Any
 
 from attnorm.errors import Problem
 from attnorm.imports import nearest, parameters
-from attnorm.parts import TARGET, Part, Problems, options_of
+from attnorm.parts import RESERVED, TARGET, Part, Problems
 from attnorm.progress import quiet_libraries
 from attnorm.run.folder import is_name
-from attnorm.schema import call, read_options
+from attnorm.schema import read_options
 from attnorm.spec.settings import TrainerConfig
 
 CHECKED = {  # groups whose classes are tried, and the keys of them that are checked completely before that
@@ -96,7 +96,8 @@ def read_trainer(settings: Mapping[str, Any], problems: Problems) -> TrainerConf
     for key in LIMITS:
         if own.get(key) == -1:
             own[key] = None
-    trainer: TrainerConfig = replace(problems.shared("trainer", TrainerConfig, own), arguments=dict(settings))
+    read: TrainerConfig = problems.typed("trainer", TrainerConfig, own, elsewhere=None)
+    trainer = replace(read, arguments=dict(settings))
     if problems.is_valid("trainer"):
         problems += problems_of_machine(trainer)
         problems += problems_of_intervals(trainer)
@@ -218,7 +219,7 @@ def read_entries(group: str, settings: Mapping[str, Any], problems: Problems) ->
                 problems.append(Problem(f"{key}.{TARGET}", unfit[0], entry[TARGET]))
                 continue
             facts = [fact for fact in FACTS[group] if fact not in entry]
-            options, wrong = read_options(key, cls, options_of(entry), facts)
+            options, wrong = read_options(key, cls, entry, facts, elsewhere=RESERVED)
             problems += wrong
             entries[name] = Part(cls, options)
     return entries
@@ -235,5 +236,5 @@ def build_entries(entries: Mapping[str, Part], /, **facts: Any) -> list[Any]:
         known = {fact: value for fact, value in {**facts, "entry": name}.items() if fact in free}
         if "monitor" not in parameters(part.cls):
             known.pop("mode", None)
-        built.append(call(part.cls, part.options, known))
+        built.append(part.build(**known))
     return built

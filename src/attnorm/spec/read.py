@@ -16,7 +16,7 @@ from attnorm.attention.testing.before_training import problems_before_training
 from attnorm.errors import ConfigError, Problem
 from attnorm.imports import did_you_mean, nearest
 from attnorm.optim import read_optimization
-from attnorm.parts import TARGET, Part, Problems, names_of, options_of
+from attnorm.parts import RESERVED, TARGET, Part, Problems, names_of
 from attnorm.run.fixed_shares import with_fixed_shares
 from attnorm.run.resume import check_resume
 from attnorm.run.warm_start import resolve_init
@@ -136,17 +136,17 @@ def _read(
 
     typed: the values that the user typed, by key; None for a finished run, of which every key counts as typed.
     """
-    top = problems.shared("", RunConfig, settings)
+    top = problems.typed("", RunConfig, settings, elsewhere=None)
     problems += unknown_keys(settings, task)
     paths = read_paths(settings["paths"], problems)
     source: Any = read_source(settings["data"], task, splits, problems)
     tokenizer: Any = read_tokenizer(settings["tokenizer"], typed is not None, problems)
     if (found := read_model(settings["model"], problems)) is not None:
         model, start, options = found
-        tables = read_attention(settings["attention"], settings["model"], model, typed, task)
+        tables = read_attention(settings["attention"], vars(options), model, typed, task)
         problems.add("attention", tables.problems)
     if task is not None:
-        options_of_task = problems.typed("task", task.Config, options_of(settings["task"]), owner=task)
+        options_of_task = problems.typed("task", task.Config, settings["task"], elsewhere=RESERVED, owner=task)
         groups = {name: problems.typed(name, cls, settings.get(name) or {}) for name, cls in task.groups.items()}
     if task is None or found is None:
         return None
@@ -164,8 +164,8 @@ def _read(
         sites=tables.autoregressive,
         label=run_label(settings["model"], tables) if is_sound else "",
         source=source,
-        data=problems.shared("data", DataConfig, settings["data"]),
-        cleaning=problems.shared("data", CleaningConfig, settings["data"]),
+        data=problems.typed("data", DataConfig, settings["data"], elsewhere=None),
+        cleaning=problems.typed("data", CleaningConfig, settings["data"], elsewhere=None),
         tokenizer=tokenizer,
         paths=paths,
         trainer=TrainerConfig(),
@@ -196,10 +196,11 @@ def read_model(settings: Mapping[str, Any], problems: Problems) -> tuple[Any, St
         message = "must be a model with an `interface` and attention `sites`, see attnorm.models"
         problems.append(Problem(f"model.{TARGET}", message, settings[TARGET]))
         return None
-    start, options = problems.shared("model", StartConfig, settings), options_of(settings, names_of(StartConfig))
+    start = problems.typed("model", StartConfig, settings, elsewhere=None)
+    elsewhere = (*RESERVED, *names_of(StartConfig))
     if hasattr(cls, "Config"):
-        return cls, start, problems.typed("model", cls.Config, options, owner=cls)
-    values, wrong = read_options("model", cls, options, MODEL_FACTS)
+        return cls, start, problems.typed("model", cls.Config, settings, elsewhere=elsewhere, owner=cls)
+    values, wrong = read_options("model", cls, settings, MODEL_FACTS, elsewhere=elsewhere)
     problems += wrong
     free = {name: value for name, value in defaults_of(cls).items() if name not in MODEL_FACTS}
     return cls, start, SimpleNamespace(**{**free, **values})
@@ -207,18 +208,17 @@ def read_model(settings: Mapping[str, Any], problems: Problems) -> tuple[Any, St
 
 def read_attention(
     attention: Mapping[str, Any],
-    settings: Mapping[str, Any],
+    options: Mapping[str, Any],
     model: Any,
     typed: Collection[str] | None,
     task: type[Task] | None = None,
 ) -> Sites:
-    """The sites of a model with these settings, as the attention tables set them. typed: as in `Sites`.
+    """The sites of a model with these options, as the attention tables set them. typed: as in `Sites`.
 
     A model may say how many layers and heads each site has, by optional methods `site_layers` and `site_heads`; without
     the latter it is `n_heads`. It declares its sites of self-attention in `self_sites`, or returns them from
     `self_sites_of`, and those with token embeddings in `token_sites`.
     """
-    options = {**defaults_of(getattr(model, "Config", model)), **settings}
     sites = model.sites_of(options) if hasattr(model, "sites_of") else model.sites
     of_self = model.self_sites_of(options) if hasattr(model, "self_sites_of") else getattr(model, "self_sites", ())
 

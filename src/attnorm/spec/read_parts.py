@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from attnorm.data.sources.base import Source
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem, UnknownOption, key_of
 from attnorm.imports import SYNONYMS, did_you_mean
-from attnorm.parts import TARGET, Part, Problems, names_of, options_of
+from attnorm.parts import RESERVED, TARGET, Part, Problems, names_of
 from attnorm.schema import read_options
 from attnorm.spec.compose import values_typed
 from attnorm.spec.lightning import read_trainer
@@ -33,11 +34,11 @@ def check_early(settings: Mapping[str, Any], overrides: Sequence[str]) -> None:
     if any(key not in elsewhere and key.partition(".")[0] not in EARLY for key in typed):
         return
     problems, full = Problems(), with_defaults(settings)
-    problems.shared("", RunConfig, full)
+    problems.typed("", RunConfig, full, elsewhere=None)
     read_paths(full["paths"], problems)
     read_source(full["data"], None, (), problems)
     for cls in (DataConfig, CleaningConfig):
-        problems.shared("data", cls, full["data"])
+        problems.typed("data", cls, full["data"], elsewhere=None)
     if not full["model"].get("init"):  # which may bring another tokenizer
         read_tokenizer(full["tokenizer"], True, problems)
     problems.typed("run", RunSettings, full["run"])
@@ -56,6 +57,7 @@ def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
     return full
 
 
+@cache
 def optional(cls: type) -> dict[str, Any]:
     """The fields of a dataclass that need not be given, with their defaults."""
     return {field.name: field.default for field in fields(cls) if field.default is not MISSING}
@@ -88,8 +90,8 @@ def read_source(
             if settings.get(name, False) is not False:
                 message = f"has no effect, since the texts of {cls.__name__} must not be changed"
                 problems.append(Problem(f"data.{name}", message, settings[name]))
-    shared = (*names_of(DataConfig), *names_of(CleaningConfig))
-    options, wrong = read_options("data", cls, options_of(settings, shared))
+    shared = (*RESERVED, *names_of(DataConfig), *names_of(CleaningConfig))
+    options, wrong = read_options("data", cls, settings, elsewhere=shared)
     problems += wrong
     source = Part(cls, options)
     if task is not None and not cls.schema.has(task.schema):
@@ -109,12 +111,9 @@ def read_tokenizer(settings: Mapping[str, Any], trains: bool, problems: Problems
     cls = problems.class_of("tokenizer", settings, Tokenizer)
     if cls is None or not trains:
         return cls and Part(cls, {})
-    given = options_of(settings)
-    options, wrong = read_options("tokenizer", cls.from_settings, given, facts=("draw",))
+    options, wrong = read_options("tokenizer", cls.from_settings, settings, facts=("draw",), elsewhere=RESERVED)
     problems += wrong
-    for problem in wrong:
-        given.pop(problem.key.removeprefix("tokenizer."), None)
-    problems.add("tokenizer", cls.check(given))
+    problems.add("tokenizer", cls.check(options))
     return Part(cls, options)
 
 

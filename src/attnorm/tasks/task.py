@@ -18,8 +18,8 @@ from attnorm.data.sampler import TokenBatches
 from attnorm.data.sources.base import RowSchema, Source
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem, UserError
+from attnorm.parts import Part
 from attnorm.progress import tracked
-from attnorm.schema import call
 from attnorm.spec.settings import ResolvedConfig, TaskConfig
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.ranks import Ranks
@@ -235,8 +235,8 @@ class Task(ABC):
         facts = {"attention": self.cfg.attention, "seed": self.cfg.seed, **words, **facts}
         cls = cls or self.cfg.model_class
         if hasattr(self.cfg.model_class, "Config"):
-            return call(cls, {"shape": self.cfg.model}, facts)
-        return call(cls, vars(self.cfg.model), facts)
+            return Part(cls, {"shape": self.cfg.model}).build(**facts)
+        return Part(cls, vars(self.cfg.model)).build(**facts)
 
     @torch.no_grad()
     def evaluate(self, module: TaskModule, split: Split) -> dict[str, float]:

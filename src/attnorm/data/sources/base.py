@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar, TypeVar
 
 from attnorm.errors import ConfigError, DataError, Problem
-from attnorm.schema import wrong_values
+from attnorm.schema import read_options
 
 SPLITS = ("train", "validation", "test")
 # The name of each split in config keys such as data.valid_size and data.max_valid.
@@ -78,8 +78,8 @@ class Source(ABC):
     schema: ClassVar[RowSchema] = PAIRS
 
     def __new__(cls, *arguments: object, **options: object) -> "Source":
-        """Raises ConfigError for options that are not what their annotations allow."""
-        if problems := wrong_values("data", cls, options):
+        """Raises ConfigError for options that are not those of the class, or not what their annotations allow."""
+        if options and (problems := read_options("data", cls, options)[1]):  # a copy is made without options
             raise ConfigError(problems)
         return super().__new__(cls)
 

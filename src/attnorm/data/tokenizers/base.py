@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnorm.errors import ConfigError, DataError
-from attnorm.parts import class_of, options_of
-from attnorm.schema import option_problems
+from attnorm.parts import RESERVED, class_of
+from attnorm.schema import read_options
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Pipeline
@@ -199,7 +199,5 @@ def check_tokenizer(settings: Mapping[str, object]) -> list[str]:
         cls = tokenizer_class(settings)
     except ConfigError as error:
         return error.problems
-    options = options_of(settings)
-    problems = option_problems("tokenizer", cls.from_settings, options, facts=("draw",))
-    wrong = {problem.key for problem in problems}
-    return problems + cls.check({name: value for name, value in options.items() if f"tokenizer.{name}" not in wrong})
+    options, problems = read_options("tokenizer", cls.from_settings, settings, facts=("draw",), elsewhere=RESERVED)
+    return problems + cls.check(options)
