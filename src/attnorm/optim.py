@@ -1,7 +1,7 @@
 """Optimizer and learning-rate schedule: conf/optimizer/*.yaml and conf/scheduler/*.yaml, built for a model."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -158,11 +158,17 @@ def read_optimization(
 
 
 def refusals(optimizer: Part, groups: ParamGroups) -> list[Problem]:
-    """What the optimizer's class itself says of the values, tried on a single parameter, and of parameter groups."""
+    """What the optimizer's class itself says of the values, tried on the parameter groups of a small model."""
+    try:
+        optimizer.cls(groups.of(nn.Linear(1, 1)), **optimizer.options)
+        return []
+    except Exception as error:  # of many kinds, with the same meaning
+        reason_of_groups = str(error).strip().partition("\n")[0]
 
-    def refusal(options: Mapping[str, Any], params: Sequence[Any] = (nn.Parameter(torch.zeros(1, 1)),)) -> str | None:
+    def refusal(**options: Any) -> str | None:
+        """What it says of these values, tried on a single parameter."""
         try:
-            optimizer.cls(list(params), lr=optimizer.options["lr"], **options)
+            optimizer.cls([nn.Parameter(torch.zeros(1, 1))], lr=optimizer.options["lr"], **options)
         except ValueError as error:  # the optimizer's own check
             return str(error).strip().splitlines()[0]
         except Exception:  # it has no check for such a value
@@ -171,14 +177,13 @@ def refusals(optimizer: Part, groups: ParamGroups) -> list[Problem]:
         return None
 
     others = {name: value for name, value in optimizer.options.items() if name != "lr"}
-    if (reason := refusal(others)) is None:
-        if (reason := refusal(others, groups.of(nn.Linear(1, 1)))) is None:
-            return []
+    if (reason := refusal(**others)) is None:
         groups_of_run = "the parameter groups of a run (weight decay is for matrices only)"
-        return [Problem("optimizer._target_", f"{optimizer.cls.__name__} cannot train {groups_of_run}: {reason}")]
-    if refusal({}) is not None:
+        message = f"{optimizer.cls.__name__} cannot train {groups_of_run}: {reason_of_groups}"
+        return [Problem("optimizer._target_", message)]
+    if refusal() is not None:
         return [Problem("optimizer.lr", reason, optimizer.options["lr"])]
-    alone = [(name, value, refusal({name: value})) for name, value in others.items()]
+    alone = [(name, value, refusal(**{name: value})) for name, value in others.items()]
     return [Problem(f"optimizer.{name}", why, value) for name, value, why in alone if why is not None] or [
         Problem("optimizer", reason)
     ]

@@ -193,13 +193,6 @@ def test_what_was_loaded_and_what_not_is_shown(tmp_path, bert, capsys):
     assert "there, not used (" in shown and "cls.seq_relationship.weight" in shown
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("task", ["mlm", "gigaword"])
-def test_without_weights_nothing_of_this_happens(task):
-    cfg = runs.plain(*runs.tiny_overrides(task))
-    assert init.resolve_init(cfg) is cfg
-
-
 # from a run of ours
 
 

@@ -34,7 +34,7 @@ STACKS = {"bert": "an encoder", "gpt2": "a decoder-only model"}  # the kind of a
 
 
 def resolve_init(cfg: dict, checkpoint: Path | None = None) -> dict:
-    """The configuration with the shape and the tokenizer of `model.init`, if it names weights to start from.
+    """The configuration with the shape and the tokenizer of `model.init`, which names weights to start from.
 
     A tokenizer.file that was typed is kept. If the run continues from a checkpoint, both are read from the folder of
     the checkpoint, because the weights that it started from may no longer be there. Raises ConfigError, with all
@@ -42,8 +42,6 @@ def resolve_init(cfg: dict, checkpoint: Path | None = None) -> dict:
     the tokenizer is another one.
     """
     model, tokenizer = cfg["model"], cfg["tokenizer"]
-    if not isinstance(model.get("init"), str):
-        return cfg
     key = f"model.init={model['init']}"
     kind = kind_of_model(model)
     if kind is None:

@@ -83,8 +83,11 @@ def lightning() -> Any:
     return pytorch_lightning
 
 
-def read_trainer(settings: Mapping[str, Any], problems: Problems) -> TrainerConfig:
-    """Reads the group, as far as that is possible without Lightning; `check_trainer` does the rest."""
+def read_trainer(settings: Mapping[str, Any], data: Mapping[str, Any], problems: Problems) -> TrainerConfig:
+    """Reads the group, as far as that is possible without Lightning; `check_trainer` does the rest.
+
+    data: the group `data`, for the number of rows.
+    """
     for key in settings:
         if key in OWN_KEYS:
             problems.append(Problem(f"trainer.{key}", f"cannot be set; {OWN_KEYS[key]}"))
@@ -100,7 +103,7 @@ def read_trainer(settings: Mapping[str, Any], problems: Problems) -> TrainerConf
     trainer = replace(read, arguments=dict(settings))
     if problems.is_valid("trainer"):
         problems += problems_of_machine(trainer)
-        problems += problems_of_intervals(trainer)
+        problems += problems_of_updates(trainer, data if problems.is_valid("data") else {})
     return trainer
 
 
@@ -125,9 +128,10 @@ def problems_of_machine(trainer: TrainerConfig) -> Iterator[Problem]:
         yield Problem("trainer.devices", message, trainer.devices)
 
 
-def problems_of_intervals(trainer: TrainerConfig) -> Iterator[Problem]:
-    """Numbers of batches that would end in the middle of an update."""
-    parts = trainer.accumulate_grad_batches
+def problems_of_updates(trainer: TrainerConfig, data: Mapping[str, Any]) -> Iterator[Problem]:
+    """Numbers of batches that would end in the middle of an update, and updates that would be divided into more parts
+    than the training data has rows."""
+    parts, devices = trainer.accumulate_grad_batches, trainer.devices
     for key in ("val_check_interval", "limit_train_batches"):
         batches = getattr(trainer, key)
         if isinstance(batches, int) and batches % parts:
@@ -137,6 +141,15 @@ def problems_of_intervals(trainer: TrainerConfig) -> Iterator[Problem]:
                 f"with an update; the nearest is {near}"
             )
             yield Problem(f"trainer.{key}", message, batches)
+    devices = len(devices) if isinstance(devices, list) else devices
+    for key in ("train_size", "max_train") if isinstance(devices, int) else ():
+        if isinstance(rows := data.get(key), int) and rows < devices * parts:
+            message = (
+                f"an update is divided into {devices * parts} parts (times trainer.devices={devices}), but "
+                f"data.{key}={rows} gives fewer rows than that"
+            )
+            yield Problem("trainer.accumulate_grad_batches", message, parts)
+            return
 
 
 def check_trainer(trainer: TrainerConfig, problems: Problems) -> TrainerConfig:
@@ -160,9 +173,11 @@ def refused_by_lightning(trainer: TrainerConfig) -> list[Problem]:
         is_duration = False
     if not is_duration:
         return [Problem("trainer.max_time", "allowed: durations DD:HH:MM:SS above 0 or null", trainer.max_time)]
-    # null and -1 mean that a key is not set; deterministic acts on the whole process
-    given = {key: it for key, it in trainer.arguments.items() if it is not None and key != "deterministic"}
-    given = {key: it for key, it in given.items() if not (key in LIMITS and it == -1)}
+    given = {key: value for key, value in trainer.arguments.items() if value is not None}  # null: it is not set
+    given.pop("deterministic", None)  # it acts on the whole process
+    for key in LIMITS:
+        if given.get(key) == -1:
+            del given[key]
     try:
         whole = {**given, "strategy": strategy_of(trainer)}
         lightning().Trainer(**whole, logger=False, enable_checkpointing=False, enable_progress_bar=False)
@@ -181,22 +196,6 @@ def strategy_of(trainer: TrainerConfig) -> Any:
     """The value of `trainer.strategy` for Lightning: the name of a strategy, or an instance of the class that
     `trainer.strategy._target_` names."""
     return trainer.strategy.build() if isinstance(trainer.strategy, Part) else trainer.strategy or "auto"
-
-
-def check_update_size(data: Mapping[str, Any], trainer: TrainerConfig) -> Iterator[Problem]:
-    """Updates that would be divided into more parts than the training data has rows."""
-    devices, parts = trainer.devices, trainer.accumulate_grad_batches
-    devices = len(devices) if isinstance(devices, list) else devices
-    limits = {key: data[key] for key in ("train_size", "max_train") if isinstance(data.get(key), int)}
-    if not limits or not isinstance(devices, int) or devices < 1:
-        return
-    key = min(limits, key=limits.__getitem__)
-    if limits[key] < devices * parts:
-        message = (
-            f"an update is divided into {devices * parts} parts (times trainer.devices={devices}), but "
-            f"data.{key}={limits[key]} gives fewer rows than that"
-        )
-        yield Problem("trainer.accumulate_grad_batches", message, parts)
 
 
 def read_entries(group: str, settings: Mapping[str, Any], problems: Problems) -> dict[str, Part]:

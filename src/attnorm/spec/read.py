@@ -22,7 +22,7 @@ from attnorm.run.resume import check_resume
 from attnorm.run.warm_start import resolve_init
 from attnorm.schema import defaults_of, read_options
 from attnorm.spec.compose import values_typed
-from attnorm.spec.lightning import CHECKED, check_trainer, check_update_size, differs, read_entries, read_trainer
+from attnorm.spec.lightning import CHECKED, check_trainer, differs, read_entries, read_trainer
 from attnorm.spec.read_parts import (
     GROUPS,
     _without,
@@ -71,16 +71,15 @@ def resolve(
     settings, task = completed(with_defaults(settings), problems)
     if checkpoint is None and isinstance(settings["ckpt_path"], str):
         checkpoint = Path(settings["ckpt_path"])
-    settings = resolve_init(settings, checkpoint)
+    if isinstance(settings["model"].get("init"), str):
+        settings = resolve_init(settings, checkpoint)
     config = _read(settings, task, problems, ("train", "validation"), typed)
     run = problems.typed("run", RunSettings, settings["run"])
-    trainer = read_trainer(settings["trainer"], problems)
+    trainer = read_trainer(settings["trainer"], settings["data"], problems)
     groups = {key.split(".")[0] for key in typed}
     tried = {group for group in CHECKED if right is None or differs(group, settings[group], right[group])}
     build = "optimizer" in tried and (not problems or not groups.isdisjoint(("optimizer", "scheduler")))
     optimization = read_optimization(settings["optimizer"], settings["scheduler"], problems, build)
-    if problems.is_valid("trainer", "data"):
-        problems += check_update_size(settings["data"], trainer)
     if config is not None and checkpoint is not None:
         problems += check_resume(config, checkpoint, problems)
     tried -= {"optimizer"}

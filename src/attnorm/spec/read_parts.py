@@ -42,7 +42,7 @@ def check_early(settings: Mapping[str, Any], overrides: Sequence[str]) -> None:
     if not full["model"].get("init"):  # which may bring another tokenizer
         read_tokenizer(full["tokenizer"], True, problems)
     problems.typed("run", RunSettings, full["run"])
-    read_trainer(full["trainer"], problems)
+    read_trainer(full["trainer"], full["data"], problems)
     if problems and not defaults_of_others(problems, typed):
         raise ConfigError([with_owners(problem, full) for problem in problems])
 

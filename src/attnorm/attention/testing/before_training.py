@@ -5,6 +5,7 @@ A normalizer that forgets the mask trains without an error, and its decoder sees
 
 import logging
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ def problems_before_training(sites: Sites) -> Iterator[Problem]:
     right at the lengths of the run, and if it is not, the run ends with its traceback.
     """
     used: dict[str, tuple[Site, int]] = {}
-    for site in sorted(sites.values(), key=lambda site: not site.autoregressive):  # which need all properties
+    for site in sorted(sites.values(), key=attrgetter("autoregressive"), reverse=True):  # these need all properties
         for layer, name in enumerate(site.names):
             used.setdefault(name, (site, layer))
     for name, (site, layer) in used.items():
