@@ -140,7 +140,7 @@ def read_optimization(
     if part is not None and problems.is_valid("optimizer"):
         lists = {name: value for name, value in part.options.items() if isinstance(value, (list, tuple))}
         # optimizers refuse [0, 0.5], in which one number is an int
-        tuples = {name: tuple([float(it) if isinstance(it, int) else it for it in lists[name]]) for name in lists}
+        tuples = {name: tuple([float(v) if isinstance(v, int) else v for v in lists[name]]) for name in lists}
         part = Part(part.cls, {**part.options, **tuples})
         problems += refusals(part, groups) if build else []
     when = problems.typed("scheduler", SchedulerTiming, scheduler, elsewhere=None)

@@ -144,9 +144,9 @@ class Site:
             )
             yield part.needs_queries and not scorer.is_dot, f"attention.scorer.{at}={self.scorer}", reason
 
-        none_takes = "bank" in chosen and len(built) == len(names) and not any(it.takes_bank for it in built.values())
-        reason = f"{' and '.join(map(short_name, names))} gives no weight to templates outside the input; use ot"
-        yield none_takes, f"attention.bank.{at}={chosen.get('bank')}", f"has no effect, because {reason}"
+        takes = "bank" not in chosen or len(built) < len(names) or any(part.takes_bank for part in built.values())
+        because = f"because {' and '.join(map(short_name, names))} gives no weight to templates outside the input"
+        yield not takes, f"attention.bank.{at}={chosen.get('bank')}", f"has no effect, {because}; use ot"
 
         # the logarithm of an average of exponentials needs weights that are nonnegative and sum to 1
         laser = "laser" in chosen and not no_weights

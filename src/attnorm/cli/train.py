@@ -68,10 +68,10 @@ def train_typed(arguments: list[str]) -> int:
         raise ConfigError(problems)
     if not SHOWING.isdisjoint(argument.partition("=")[0] for argument in arguments):
         return show_composed(arguments)
-    options = [it for it in arguments if it.startswith("-") and not it.startswith(("--config-dir", "-cd"))]
-    if others := [it for it in options if it not in IGNORED]:
+    options = [word for word in arguments if word.startswith("-") and not word.startswith(("--config-dir", "-cd"))]
+    if others := [option for option in options if option not in IGNORED]:
         allowed = "not available here; allowed: --config-dir, --cfg"
-        raise ConfigError([Problem.about(it, f"{it}: {allowed}") for it in others])
+        raise ConfigError([Problem.about(option, f"{option}: {allowed}") for option in others])
     train_new(settings, folders)
     return 0
 
@@ -112,7 +112,7 @@ def show_composed(arguments: Sequence[str]) -> int:
 
     OmegaConf.register_new_resolver("attention_label", lambda: "attention", replace=True)
     rewritten = normalizers_as_defaults(arguments)
-    if (own := own_folder()) and not any(it.startswith(("--config-dir", "-cd")) for it in arguments):
+    if (own := own_folder()) and not any(word.startswith(("--config-dir", "-cd")) for word in arguments):
         rewritten = ["--config-dir", str(own), *rewritten]
     typed, sys.argv = sys.argv, [sys.argv[0], *(readable(rewritten) if COMPLETION.isdisjoint(rewritten) else rewritten)]
     try:
@@ -216,10 +216,11 @@ def dashed(arguments: Sequence[str]) -> list[Problem]:
     options, problems = list(get_args_parser()._option_string_actions), []
     for argument in arguments:
         option, equals, value = argument.partition("=")
-        if not option.startswith("-") or any(it.startswith(option) for it in options):  # argparse completes them
+        if not option.startswith("-") or any(known.startswith(option) for known in options):  # argparse completes them
             continue
         name = option.lstrip("-")
-        message = f"no such option; allowed: {', '.join(it for it in options if it.startswith('--'))}, and key=value"
+        allowed = [known for known in options if known.startswith("--")]
+        message = f"no such option; allowed: {', '.join(allowed)}, and key=value"
         if name and (name in known_keys() or (CONF / name).is_dir()):
             message = f"settings are typed without dashes, as in {name}={value if equals else '<value>'}"
         problems.append(Problem.about(name, f"{argument}: {message}"))
@@ -230,7 +231,7 @@ def completing(arguments: Sequence[str]) -> list[Problem]:
     """Problems with Hydra's option -sc, whose own errors are tracebacks."""
     if COMPLETION.isdisjoint(arguments):
         return []
-    rest = [it for it in arguments if it not in COMPLETION]
+    rest = [argument for argument in arguments if argument not in COMPLETION]
     fits = len(rest) == 1 and re.fullmatch("(install|uninstall|query)=(bash|zsh|fish)", rest[0])
     sentence = 'for completion in the shell, type eval "$(attnorm train -sc install=bash)"; also uninstall, zsh, fish'
     return [] if fits else [Problem.about("-sc", f"{' '.join(arguments)}: {sentence}")]

@@ -6,7 +6,7 @@
         split: Literal["validation", "test"] = "validation"
         heads: tuple[WholeNumber, ...] | None = None  # heads=0 or heads=[0,1]
 
-Their annotations say which values are allowed. Arguments with other keys change the configuration of a run, if the
+Their types say which values are allowed. Arguments with other keys change the configuration of a run, if the
 command can do that.
 """
 
@@ -56,9 +56,9 @@ def read(
     known:  problems of the command line that are known already; they are raised together with the others.
     check:  finds the problems of keys that do not go together. What it says of a key replaces what its value is told.
     """
-    own = {name: parameter.annotation for name, parameter in parameters(keys).items()}
+    types = {name: parameter.annotation for name, parameter in parameters(keys).items()}
     problems = [
-        f"{argument}: expected key=value; the keys are {', '.join(own)}"
+        f"{argument}: expected key=value; the keys are {', '.join(types)}"
         for argument in arguments
         if "=" not in argument and not argument.startswith("~")
     ]
@@ -68,13 +68,12 @@ def read(
     for argument in arguments:
         key, _, text = argument.partition("=")
         key = key.lstrip("+")
-        if (
-            "," in text and text[0] != "[" and get_origin(member_of(own.get(key))) is Literal
-        ):  # their values have no commas
+        # lists of names may be typed without brackets: no name has a comma
+        if "," in text and text[0] != "[" and get_origin(member_of(types.get(key))) is Literal:
             text = f"[{text}]"
             argument = f"{key}={text}"
-        if key in own and is_text(own[key]):
-            if text[:1] + text[-1:] in ("[]", "{}") and value_problems(key, "", own[key]):  # a name, not any text
+        if key in types and is_text(types[key]):
+            if text[:1] + text[-1:] in ("[]", "{}") and value_problems(key, "", types[key]):  # a name, not any text
                 problems.append(Problem(key, "expected a single value, without brackets", text))
             values[key] = unquoted(text)
             typed.add(key)
@@ -83,44 +82,46 @@ def read(
         is_several = override is not None and override.is_sweep_override() and not is_misread(override, key, text)
         key, value, _ = Setting(key, text) if is_several else settings_of([argument])[0]
         group, _, name = key.partition(".")
-        if is_several and (key in own or group in own or groups):
-            expected = "expected a single value" if key in own else "one value at a time here"
+        if is_several and (key in types or group in types or groups):
+            expected = "expected a single value" if key in types else "one value at a time here"
             as_list = f"type several values as a list, {key}=[{text}]"
-            problems.append(Problem(key, as_list if key in own and member_of(own[key]) else expected, text))
-        elif group in own and (get_origin(own[group]) is dict) != bool(name):
+            problems.append(Problem(key, as_list if key in types and member_of(types[key]) else expected, text))
+        elif group in types and (get_origin(types[group]) is dict) != bool(name):
             expected = "a single value" if name else f"{key}.<name>=<value>"
             problems.append(Problem(key, f"expected {expected}", text))
-        elif key in own and isinstance(value, (list, dict)) and not member_of(own[key]):
+        elif key in types and isinstance(value, (list, dict)) and not member_of(types[key]):
             problems.append(Problem(key, "expected a single value", text))
-        elif name and group in own:
+        elif name and group in types:
             values[group] = {**values.get(group, {}), name: value}
             typed.add(group)
-        elif key in own:
-            values[key] = fitting(value, text, own[key])
+        elif key in types:
+            values[key] = fitting(value, text, types[key])
             typed.add(key)
         elif groups and ("." in key or key in groups):
             changes.append((key, value))
         elif groups:
-            problems.append(cannot_be_set(key, [*own, *groups]))
+            problems.append(cannot_be_set(key, [*types, *groups]))
         else:
             _, unknown = read_options("", keys, {key: value}, owner=owner)
             problems += [problem for problem in unknown if problem.key == key]
     needed = {name for name, parameter in parameters(keys).items() if parameter.default is EMPTY}
     for key, value in values.items():
-        if value == "" and value_problems(key, value, own[key]):
+        if value == "" and value_problems(key, value, types[key]):
             problems.append(Problem(key, f"must be given, as in {key}=<value>"))
         elif isinstance(value, list):
-            problems += [it for member in value for it in value_problems(key, member, member_of(own[key]))]
+            of_member = member_of(types[key])
+            problems += [problem for member in value for problem in value_problems(key, member, of_member)]
     values = {key: value for key, value in values.items() if key not in needed or value is not None}
     reported = set(map(key_of, problems))
     right, wrong_values = read_options("", keys, values)
     problems += [problem for problem in wrong_values if problem.key not in reported]
-    wrong = frozenset(map(key_of, problems)) & own.keys()
+    wrong = frozenset(map(key_of, problems)) & types.keys()
     if not wrong & needed:
         right = {key: value for key, value in right.items() if key not in wrong}
         command = Command(keys(**right), frozenset(typed), tuple(changes), wrong)
-        found = list(check(command))
-        problems = [it for it in problems if key_of(it) not in {*map(key_of, found)} - {""}] + found
+        checked = list(check(command))
+        replaced = {*map(key_of, checked)} - {""}
+        problems = [problem for problem in problems if key_of(problem) not in replaced] + checked
     if problems:
         raise ConfigError(problems)
     return command
@@ -134,13 +135,13 @@ def is_text(annotation: Any) -> bool:
 
 def member_of(annotation: Any) -> Any:
     """What an annotation allows as a member of a list; None if it allows no list."""
-    return next((get_args(it)[0] for it in alternatives(annotation) if get_origin(it) in (tuple, list)), None)
+    return next((get_args(kind)[0] for kind in alternatives(annotation) if get_origin(kind) in (tuple, list)), None)
 
 
 def alternatives(annotation: Any) -> tuple[Any, ...]:
     """The members of a union, or the only type, without what `Annotated` adds to them."""
     members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
-    return tuple(get_args(it)[0] if hasattr(it, "__metadata__") else it for it in members)
+    return tuple(get_args(kind)[0] if hasattr(kind, "__metadata__") else kind for kind in members)
 
 
 def unquoted(text: str) -> str | None:

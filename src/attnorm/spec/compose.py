@@ -241,7 +241,7 @@ def refuse_large(arguments: Sequence[str]) -> None:
 
 def run_to_resume(arguments: Sequence[str]) -> Path | None:
     """The run folder that `resume=<folder>` names; None without it, and for `resume=auto`."""
-    typed = [it for it in arguments if it.lstrip("+").startswith("resume=")]
+    typed = [argument for argument in arguments if argument.lstrip("+").startswith("resume=")]
     chosen = settings_of(typed[-1:])[0].value if typed else None
     return Path(OmegaConf.create([chosen])[0]) if isinstance(chosen, str) and chosen not in ("", AUTO) else None
 

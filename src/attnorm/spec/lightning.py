@@ -94,12 +94,12 @@ def read_trainer(settings: Mapping[str, Any], data: Mapping[str, Any], problems:
         elif key not in ARGUMENTS:
             near = nearest(key, ARGUMENTS)
             problems.append(Problem(f"trainer.{key}", f"pytorch_lightning.Trainer has no such argument.{near}"))
-    own = dict(settings)
-    own.pop("arguments", None)  # reported above
+    limited = dict(settings)
+    limited.pop("arguments", None)  # reported above
     for key in LIMITS:
-        if own.get(key) == -1:
-            own[key] = None
-    read: TrainerConfig = problems.typed("trainer", TrainerConfig, own, elsewhere=None)
+        if limited.get(key) == -1:
+            limited[key] = None
+    read: TrainerConfig = problems.typed("trainer", TrainerConfig, limited, elsewhere=None)
     trainer = replace(read, arguments=dict(settings))
     if problems.is_valid("trainer"):
         problems += problems_of_machine(trainer)

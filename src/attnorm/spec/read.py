@@ -140,14 +140,14 @@ def _read(
     paths = read_paths(settings["paths"], problems)
     source: Any = read_source(settings["data"], task, splits, problems)
     tokenizer: Any = read_tokenizer(settings["tokenizer"], typed is not None, problems)
-    if (found := read_model(settings["model"], problems)) is not None:
-        model, start, options = found
+    if (read := read_model(settings["model"], problems)) is not None:
+        model, start, options = read
         tables = read_attention(settings["attention"], vars(options), model, typed, task)
         problems.add("attention", tables.problems)
     if task is not None:
         options_of_task = problems.typed("task", task.Config, settings["task"], elsewhere=RESERVED, owner=task)
         groups = {name: problems.typed(name, cls, settings.get(name) or {}) for name, cls in task.groups.items()}
-    if task is None or found is None:
+    if task is None or read is None:
         return None
     is_sound = problems.is_valid("attention")
     config = ResolvedConfig(

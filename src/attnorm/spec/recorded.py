@@ -81,7 +81,7 @@ def recorded_settings(folder: Path, arguments: list[str], *, is_first: bool = Tr
     for argument, setting in zip(arguments, typed, strict=True):
         if setting.key not in OWN_KEYS:
             changes.append(argument.lstrip("+"))
-            problems += [it for it in _apply(setting, cfg) if is_first or not setting.removes]
+            problems += [problem for problem in _apply(setting, cfg) if is_first or not setting.removes]
     if problems:
         raise ConfigError(problems)
     settings, keys = _plain(cfg), [setting.key for setting in typed]
@@ -107,7 +107,7 @@ def _apply(setting: Setting, cfg: Any) -> Iterator[Problem]:
             of_file = {name: chosen[name] for name in DEVICES if name in chosen}
             chosen = {name: setting for name, setting in kept.items() if name not in DEVICES} | of_file
         cfg[key] = chosen
-        before, now = (dict(leaves({key: _plain(OmegaConf.create(it))})) for it in (kept, chosen))
+        before, now = (dict(leaves({key: _plain(OmegaConf.create(group))})) for group in (kept, chosen))
         differing = [name for name in {**before, **now} if before.get(name) != now.get(name)]
         resets = (Problem(name, f"was {in_yaml(before.get(name))}", now.get(name)) for name in differing)
         if differing:
