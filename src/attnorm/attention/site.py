@@ -11,7 +11,8 @@ from attnorm.attention.normalizers._fixed import fixed_value
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.priors import Sum
 from attnorm.attention.scorers import Scorer
-from attnorm.attention.tables import BY_SITE, DEFAULT, Rule, broken
+from attnorm.attention.tables import BY_SITE, DEFAULT
+from attnorm.errors import in_yaml
 from attnorm.imports import short_name
 from attnorm.wording import counted
 
@@ -27,7 +28,7 @@ SMALLEST: dict[str, dict[str, Any]] = {
 
 
 class Site:
-    """A place with attention in a model. Its rules are a table of what must not be, the key, and the reason.
+    """A place with attention in a model.
 
     tables: the attention tables of the model (`attnorm.attention.tables`), as they were set or resolved.
     name:   the name of the site in them.
@@ -104,64 +105,64 @@ class Site:
                 option, message = short_name(name), str(error.__cause__ or error)
                 is_of_option = message.partition("=")[0] in (self.tables["options"].get(option) or {})
                 yield f"attention.options.{option}.{message}" if is_of_option else f"{key}={name}: {error}"
-        yield from broken(self.rules())
+        yield from self.rules()
 
-    def rules(self) -> Iterator[Rule]:
-        """What must not be at this site, the key, and the reason. Parts that cannot be built have no rules."""
+    def rules(self) -> Iterator[str]:
+        """The rules that are broken: a condition, the key, and the reason. Parts that cannot be built have no rules."""
         at, key, layers, chosen = self.name, f"attention.{self.key}", self.layers, self.chosen
         names, built, scorer = dict.fromkeys(self.names), dict(self.normalizers()), self.part("scorer", self.scorer)
-        no_weights, no_effect = {*names} == {"none"}, f"has no effect, because attention.{at}=none"
 
         for name, part in built.items():
-            leaks = self.autoregressive and part.couples_queries == "all" and self.key != DEFAULT
-            shares = self.wrong_shares(name, part)
-            reason = f"{name} has no gradient, so a model cannot be trained with it"
-            yield not part.differentiable, f"{key}={name}", reason
-            yield leaks, f"{key}={name}", part.leak_message(name) if leaks else ""
-            yield bool(shares), f"attention.options.{name}.fixed", shares
+            if not part.differentiable:
+                yield f"{key}={name}: {name} has no gradient, so a model cannot be trained with it"
+            if self.autoregressive and part.couples_queries == "all" and self.key != DEFAULT:
+                yield f"{key}={name}: {part.leak_message(name)}"
+            if shares := self.wrong_shares(name, part):
+                yield f"attention.options.{name}.fixed: {shares}"
 
-        reason = f"the model does not say how many layers {at} has; set one normalizer"
-        yield self.per_layer and layers is None, f"{key}=[{','.join(self.names)}]", reason
-        differ = self.per_layer and type(layers) is int and layers != len(self.names)
-        lengths = f"{counted(len(self.names), 'normalizer')} for {counted(layers, 'layer')}" if differ else ""
-        yield differ, key, f"{lengths}{f' at {at}' if self.key == DEFAULT else ''}"
+        if self.per_layer and layers is None:
+            reason = f"the model does not say how many layers {at} has; set one normalizer"
+            yield f"{key}={in_yaml(self.names)}: {reason}"
+        if self.per_layer and type(layers) is int and layers != len(self.names):
+            lengths = f"{counted(len(self.names), 'normalizer')} for {counted(layers, 'layer')}"
+            yield f"{key}: {lengths}{f' at {at}' if self.key == DEFAULT else ''}"
 
-        yield no_weights and bool(self.priors), f"attention.prior.{at}=[{','.join(self.priors)}]", no_effect
-        for table in LAYER_OPTIONS:
-            choice = "true" if chosen.get(table) is True else chosen.get(table)
-            yield no_weights and table in chosen, f"attention.{table}.{at}={choice}", no_effect
+        no_weights = {*names} == {"none"}
+        for table in ("prior", *LAYER_OPTIONS) if no_weights else ():
+            if chosen.get(table):
+                yield f"attention.{table}.{at}={in_yaml(chosen[table])}: has no effect, because attention.{at}=none"
 
         # formulas that contain alpha, or dot products of their own, allow some scorers only
         for name, part in built.items() if isinstance(scorer, Scorer) else ():
-            learns, because = scorer.learns_alpha and part.needs_fixed_alpha, f"because attention.{at}={name}"
-            reason = f"learns alpha, and must not, {because} contains alpha as a fixed number; use scaled_dot or dot"
-            yield learns and self.scorer != "dot", f"attention.scorer.{at}={self.scorer}", reason
-            reason = f"has to be null, {because} contains alpha as a fixed number; set alpha or tau instead"
-            yield learns and self.scorer == "dot", "attention.options.dot.learn", reason
-            reason = (
-                f"not defined with attention.{at}={name}, which uses the queries and the scale of the dot products; "
-                "use scaled_dot, dot or bilinear"
-            )
-            yield part.needs_queries and not scorer.is_dot, f"attention.scorer.{at}={self.scorer}", reason
+            of_scorer, alpha = f"attention.scorer.{at}={self.scorer}", f"attention.{at}={name} contains alpha"
+            learns = scorer.learns_alpha and part.needs_fixed_alpha
+            if learns and self.scorer == "dot":
+                reason = f"has to be null, because {alpha} as a fixed number; set alpha or tau instead"
+                yield f"attention.options.dot.learn: {reason}"
+            elif learns:
+                reason = f"learns alpha, and must not, because {alpha} as a fixed number; use scaled_dot or dot"
+                yield f"{of_scorer}: {reason}"
+            if part.needs_queries and not scorer.is_dot:
+                uses = "which uses the queries and the scale of the dot products; use scaled_dot, dot or bilinear"
+                yield f"{of_scorer}: not defined with attention.{at}={name}, {uses}"
 
-        takes = "bank" not in chosen or len(built) < len(names) or any(part.takes_bank for part in built.values())
-        because = f"because {' and '.join(map(short_name, names))} gives no weight to templates outside the input"
-        yield not takes, f"attention.bank.{at}={chosen.get('bank')}", f"has no effect, {because}; use ot"
+        if "bank" in chosen and len(built) == len(names) and not any(part.takes_bank for part in built.values()):
+            of = " and ".join(map(short_name, names))
+            reason = f"has no effect, because {of} gives no weight to templates outside the input; use ot"
+            yield f"attention.bank.{at}={chosen['bank']}: {reason}"
 
         # the logarithm of an average of exponentials needs weights that are nonnegative and sum to 1
         laser = "laser" in chosen and not no_weights
-        reason = (
-            f"not defined with attention.differential.{at}=true, because the difference of two maps can be negative, "
-            "and laser takes the logarithm of an average; use one of them"
-        )
-        yield laser and "differential" in chosen, f"attention.laser.{at}=true", reason
-        for name, part in built.items():
-            weights = "may be negative" if part.total is None else "need not sum to 1"
-            reason = (
-                f"not defined with attention.{at}={name}, whose weights {weights}, because laser takes the logarithm "
-                "of an average; use a normalizer whose rows sum to 1, such as softmax"
-            )
-            yield laser and part.total != 1, f"attention.laser.{at}=true", reason
+        if laser and "differential" in chosen:
+            reason = "the difference of two maps can be negative, and laser takes the logarithm of an average"
+            others = f"not defined with attention.differential.{at}=true, because {reason}; use one of them"
+            yield f"attention.laser.{at}=true: {others}"
+        for name, part in built.items() if laser else ():
+            if part.total != 1:
+                weights = "may be negative" if part.total is None else "need not sum to 1"
+                reason = f"whose weights {weights}, because laser takes the logarithm of an average"
+                instead = "use a normalizer whose rows sum to 1, such as softmax"
+                yield f"attention.laser.{at}=true: not defined with attention.{at}={name}, {reason}; {instead}"
 
     def wrong_shares(self, name: str, mixture: Any) -> str:
         """What is wrong with the fixed shares of a mixture for the layers and heads of this site; "" if nothing is."""

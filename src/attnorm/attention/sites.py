@@ -12,17 +12,7 @@ from attnorm.attention.layer_options import LAYER_OPTIONS
 from attnorm.attention.names import PARTS, normalizers_of
 from attnorm.attention.priors import needs_of
 from attnorm.attention.site import Site
-from attnorm.attention.tables import (
-    BY_SITE,
-    DEFAULT,
-    TABLES,
-    Rule,
-    broken,
-    is_normalizer,
-    name_rules,
-    names_in,
-    value_rules,
-)
+from attnorm.attention.tables import BY_SITE, DEFAULT, TABLES, is_normalizer, names_in, wrong_names, wrong_values
 from attnorm.errors import in_yaml
 from attnorm.imports import find, nearest, short_name
 
@@ -78,11 +68,11 @@ class Sites(dict[str, Site]):
         self.tables: dict[str, Any] = {**{table: {} for table in TABLES}, **tables}
         self.autoregressive, self.layers, self.typed, self.heads = autoregressive, layers, typed, heads or {}
         self.self_sites, self.token_sites, self.facts, self.remedy = self_sites, token_sites, facts, remedy
-        wrong_values = broken(value_rules(self.tables, autoregressive))
-        self.malformed = [*broken(name_rules(self.tables, autoregressive, self.was_typed)), *wrong_values]
+        values = [*wrong_values(self.tables, autoregressive)]
+        self.malformed = [*wrong_names(self.tables, autoregressive, self.was_typed), *values]
         smallest: dict[tuple[str, str], Any] = {}
-        self.default = Site(self.tables, DEFAULT, smallest=smallest) if DEFAULT in tables and not wrong_values else None
-        for name, is_autoregressive in autoregressive.items() if not wrong_values else ():
+        self.default = Site(self.tables, DEFAULT, smallest=smallest) if DEFAULT in tables and not values else None
+        for name, is_autoregressive in autoregressive.items() if not values else ():
             if name in tables or DEFAULT in tables:
                 of_layers = "unknown" if layers is None else layers.get(name)
                 self[name] = Site(self.tables, name, is_autoregressive, of_layers, self.heads.get(name), smallest)
@@ -117,54 +107,52 @@ class Sites(dict[str, Site]):
         problems: list[str] = []
         for site in (*([self.default] if self.default else []), *self.values()):
             problems += site.problems()
-        for rules in (self.model_rules(), self.default_rules(), self.file_rules(), self.option_rules()):
-            problems += broken(rules)
+        problems += (*self.model_rules(), *self.default_rules(), *self.file_rules(), *self.option_rules())
         return [*dict.fromkeys(problems)]  # several sites may use the same wrong option
 
-    # -------------------------------------------------------------------------------------- what must not be
+    # ---------------------------------------------------------- rules; what is yielded is the key and the reason
 
-    def model_rules(self) -> Iterator[Rule]:
+    def model_rules(self) -> Iterator[str]:
         """The model provides what the parts of its sites need."""
         causal = [name for name in self.self_sites or () if self.autoregressive.get(name)]
         for at, site in self.items():
-            for name, part in site.normalizers() if self.self_sites is not None and at not in causal else ():
-                reason = f"{name} is defined for causal self-attention only, which {at} is not{allowed_at(causal)}"
-                yield part.needs_causal, f"attention.{site.key}={name}", reason
-            of_others = self.self_sites is not None and at not in self.self_sites
-            reason = "the queries of this site are not its keys, so that they have no value that could be excluded"
-            exclusive, key = "exclusive" in site.chosen and of_others, f"attention.exclusive.{at}=true"
-            yield exclusive, key, f"{reason}{allowed_at(self.self_sites or ())}"
-            vocabulary = self.token_sites is not None and site.chosen.get("bank") == "vocabulary"
-            reason = "the model has no token embeddings at this site; use templates"
-            yield vocabulary and at not in (self.token_sites or ()), f"attention.bank.{at}=vocabulary", reason
+            for name, part in site.normalizers() if self.self_sites is not None else ():
+                if part.needs_causal and at not in causal:
+                    reason = f"{name} is defined for causal self-attention only, which {at} is not"
+                    yield f"attention.{site.key}={name}: {reason}{allowed_at(causal)}"
+            if "exclusive" in site.chosen and self.self_sites is not None and at not in self.self_sites:
+                reason = "the queries of this site are not its keys, so that they have no value that could be excluded"
+                yield f"attention.exclusive.{at}=true: {reason}{allowed_at(self.self_sites)}"
+            if site.chosen.get("bank") == "vocabulary" and self.token_sites is not None and at not in self.token_sites:
+                reason = "the model has no token embeddings at this site; use templates"
+                yield f"attention.bank.{at}=vocabulary: {reason}"
             for name in site.priors if self.facts is not None else ():
                 with suppress(ValueError):  # that there is no such prior is a problem of its own
                     needs = needs_of(find("prior", name, *PARTS["prior"]))
-                    missing = [fact for fact in needs if fact not in (self.facts or ())]
-                    remedy = self.remedy(missing) if missing else ""
-                    reason = f"needs {', '.join(missing)}, which the model of this task does not provide{remedy}"
-                    yield bool(missing), f"attention.prior.{at}={name}", reason
+                    if missing := [fact for fact in needs if fact not in (self.facts or ())]:
+                        reason = f"needs {', '.join(missing)}, which the model of this task does not provide"
+                        yield f"attention.prior.{at}={name}: {reason}{self.remedy(missing)}"
 
-    def default_rules(self) -> Iterator[Rule]:
+    def default_rules(self) -> Iterator[str]:
         """A default has an effect."""
         if self.default is None or not self:
             return
-        left = [name for name, site in self.items() if site.key == DEFAULT]
-        key = f"attention.{DEFAULT}={in_yaml(self.tables[DEFAULT])}"
-        typed = self.typed is not None and self.was_typed(f"attention.{DEFAULT}")
-        yield not left and typed, key, f"has no effect, because every site of the model is set ({', '.join(self)})"
+        key, left = f"attention.{DEFAULT}", [name for name, site in self.items() if site.key == DEFAULT]
+        if not left and self.typed is not None and self.was_typed(key):
+            reason = f"has no effect, because every site of the model is set ({', '.join(self)})"
+            yield f"{key}={in_yaml(self.tables[DEFAULT])}: {reason}"
         default = dict(self.default.normalizers())
         default.pop("softmax", None)
-        unused = default and {name for site in self.values() for name in site.names}.isdisjoint(default)
-        instead = [part.safe_form for part in default.values() if part.safe_form]
-        instead.append("attention=softmax with attention.<site>=<normalizer>")
-        reason = (
-            "no site uses it. It couples queries and would leak the future at the autoregressive sites that are not "
-            f"set ({', '.join(left)}); use {', or '.join(instead)}"
-        )
-        yield bool(left and unused), key, reason
+        if left and default and {name for site in self.values() for name in site.names}.isdisjoint(default):
+            instead = [part.safe_form for part in default.values() if part.safe_form]
+            instead.append("attention=softmax with attention.<site>=<normalizer>")
+            reason = (
+                "no site uses it. It couples queries and would leak the future at the autoregressive sites that are "
+                f"not set ({', '.join(left)}); use {', or '.join(instead)}"
+            )
+            yield f"{key}={in_yaml(self.tables[DEFAULT])}: {reason}"
 
-    def file_rules(self) -> Iterator[Rule]:
+    def file_rules(self) -> Iterator[str]:
         """The file that was chosen with `attention=` names sites of the model. A file that leaves the model as it is,
         with softmax everywhere, names no other normalizer."""
         if not (self.typed and "attention" in self.typed and self):
@@ -172,28 +160,28 @@ class Sites(dict[str, Site]):
         has_only, of_other_sites = f"the model has only {', '.join(self)}", True
         for table in BY_SITE:
             named = [name for name, value in self.tables[table].items() if value]
-            others = bool(named) and self.keys().isdisjoint(named)
-            of_other_sites = of_other_sites and (others or not named)
-            reason = f"has no effect, because it is set for {', '.join(named)}, and {has_only}"
-            yield others, f"attention.{table}", reason
+            if named and self.keys().isdisjoint(named):
+                yield f"attention.{table}: has no effect, because it is set for {', '.join(named)}, and {has_only}"
+            of_other_sites = of_other_sites and self.keys().isdisjoint(named)
         plain = of_other_sites and {name for site in self.values() for name in site.names} == {"softmax"}
         if not plain or any(self.was_typed(f"attention.{name}") for name in self):
             return
         for name, value in self.tables.items():
             if name in (*TABLES, *self) or not is_normalizer(value) or {*normalizers_of(value)} == {"softmax"}:
                 continue
-            all_set, key = self.keys() <= self.tables.keys(), f"attention.{name}={in_yaml(value)}"
-            yield name != DEFAULT, key, f"has no effect, because {has_only}"
-            yield name == DEFAULT and all_set, key, f"has no effect, because softmax is set for {', '.join(self)}"
+            if name != DEFAULT:
+                yield f"attention.{name}={in_yaml(value)}: has no effect, because {has_only}"
+            elif self.keys() <= self.tables.keys():
+                reason = f"has no effect, because softmax is set for {', '.join(self)}"
+                yield f"attention.{name}={in_yaml(value)}: {reason}"
 
-    def option_rules(self) -> Iterator[Rule]:
+    def option_rules(self) -> Iterator[str]:
         """Options that were typed are of a part that a site uses, and those of a file of a part that the file names."""
-        used = f"in use: {', '.join(sorted(self.used)) or 'nothing'}"
         for name in self.tables["options"]:
-            typed_or_unknown = self.was_typed(f"attention.options.{name}") or name not in names_in(self.tables)
-            unused = name not in self.used and typed_or_unknown
-            reason = f"has no effect, because no site uses {name!r}; {used}."
-            yield unused, f"attention.options.{name}", f"{reason}{nearest(name, self.used) if unused else ''}"
+            key, used = f"attention.options.{name}", ", ".join(sorted(self.used)) or "nothing"
+            if name not in self.used and (self.was_typed(key) or name not in names_in(self.tables)):
+                reason = f"has no effect, because no site uses {name!r}; in use: {used}.{nearest(name, self.used)}"
+                yield f"{key}: {reason}"
 
     def was_typed(self, key: str) -> bool:
         """Whether the user typed this key or a key below it."""

@@ -11,7 +11,7 @@ A site maps to a normalizer, or to a list with one normalizer per layer. `_defau
 set. The other tables need not contain every site. The keys of `options` are the names of parts.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from attnorm.attention.layer_options import LAYER_OPTIONS
@@ -22,8 +22,6 @@ DEFAULT = "_default_"
 SWITCHES = tuple(table for table in LAYER_OPTIONS if table != "gate")  # on or off
 BY_SITE = ("prior", "scorer", "bank", *LAYER_OPTIONS)  # the tables other than that of the normalizers
 TABLES = (*BY_SITE, "options")
-NORMALIZERS_OF_SITE = "expected a name, or a list with a name per layer, such as [dnas,softmax]"
-Rule = tuple[bool, str, str]  # what must not be, the key of the setting, and the reason
 
 
 def are_names(value: Any) -> bool:
@@ -57,46 +55,40 @@ ENTRIES: dict[str, Entry] = {
 }
 
 
-def broken(rules: Iterable[Rule]) -> list[str]:
-    """The rules that do not hold, as messages for the user."""
-    problems = []
-    for is_broken, key, reason in rules:
-        if is_broken:
-            problems.append(f"{key}: {reason}")
-    return problems
-
-
-def name_rules(
+def wrong_names(
     tables: Mapping[str, Any], sites: Mapping[str, bool], was_typed: Callable[[str], bool]
-) -> Iterator[Rule]:
-    """The sites that were typed are sites of the model, all of which are set."""
+) -> Iterator[str]:
+    """The problems with the names of sites: those that were typed are sites of the model, all of which are set."""
     has = f"it has {', '.join(sites)}" if sites else "it has none with these settings"
     named = [(f"attention.{name}", name) for name in tables if name not in (*TABLES, DEFAULT)]
     for table in BY_SITE:
         of_table = tables[table] if isinstance(tables[table], dict) else ()
         named += [(f"attention.{table}.{name}", name) for name in of_table]
     for key, name in named:
-        unknown = name not in sites and was_typed(key)
-        yield unknown, key, f"the model has no such site; {has}.{nearest(name, sites) if unknown else ''}"
+        if name not in sites and was_typed(key):
+            yield f"{key}: the model has no such site; {has}.{nearest(name, sites)}"
     for name in sites:
-        missing = name not in tables and DEFAULT not in tables
-        yield missing, f"attention.{name}", f"missing; set it, or set attention.{DEFAULT} for all sites"
+        if name not in tables and DEFAULT not in tables:
+            yield f"attention.{name}: missing; set it, or set attention.{DEFAULT} for all sites"
 
 
-def value_rules(tables: Mapping[str, Any], sites: Mapping[str, bool]) -> Iterator[Rule]:
-    """The values are of the right kind; all tables but that of the normalizers are mappings."""
+def wrong_values(tables: Mapping[str, Any], sites: Mapping[str, bool]) -> Iterator[str]:
+    """The problems with values of another kind than `ENTRIES` allows."""
     for name in (*sites, DEFAULT):
         value = tables.get(name, "softmax")
-        yield not is_normalizer(value), f"attention.{name}={value}", NORMALIZERS_OF_SITE
+        if not is_normalizer(value):
+            yield f"attention.{name}={value}: expected a name, or a list with a name per layer, such as [dnas,softmax]"
     for table, (content, example, is_allowed, allowed) in ENTRIES.items():
         if not isinstance(tables[table], dict):
-            yield True, f"attention.{table}={tables[table]}", f"expected {content}, such as {example}"
+            yield f"attention.{table}={tables[table]}: expected {content}, such as {example}"
             continue
         for name, value in tables[table].items():
-            of_model, key = table == "options" or name in (*sites, DEFAULT), f"attention.{table}.{name}={value}"
-            yield of_model and not is_allowed(value), key, allowed
-            again = of_model and table == "prior" and are_names(value) and len({*map(short_name, value)}) < len(value)
-            yield again, key, "expected each name once"
+            if table != "options" and name not in (*sites, DEFAULT):
+                continue
+            if not is_allowed(value):
+                yield f"attention.{table}.{name}={value}: {allowed}"
+            elif table == "prior" and len({*map(short_name, value)}) < len(value):
+                yield f"attention.{table}.{name}={value}: expected each name once"
 
 
 def names_in(tables: Mapping[str, Any]) -> set[str]:
