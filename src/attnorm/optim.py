@@ -138,10 +138,11 @@ def read_optimization(
     part = problems.part("optimizer", optimizer, facts=("params",), shared=("hybrid_lr_factor",))
     groups = problems.typed("optimizer", ParamGroups, optimizer, elsewhere=None)
     if part is not None and problems.is_valid("optimizer"):
-        lists = {name: value for name, value in part.options.items() if isinstance(value, (list, tuple))}
-        # optimizers refuse [0, 0.5], in which one number is an int
-        tuples = {name: tuple([float(v) if isinstance(v, int) else v for v in lists[name]]) for name in lists}
-        part = Part(part.cls, {**part.options, **tuples})
+        options = dict(part.options)
+        for name, value in options.items():
+            if isinstance(value, (list, tuple)):  # optimizers refuse [0, 0.5], in which one number is an int
+                options[name] = tuple([float(item) if isinstance(item, int) else item for item in value])
+        part = Part(part.cls, options)
         problems += refusals(part, groups) if build else []
     when = problems.typed("scheduler", SchedulerTiming, scheduler, elsewhere=None)
     facts = ("optimizer", "total_steps")

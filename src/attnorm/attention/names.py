@@ -1,5 +1,6 @@
 """The names of the parts that a site can have, and building a part from its name and its options."""
 
+import inspect
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -134,8 +135,8 @@ def build(kind: str, name: str, options: Mapping[str, Any], facts: Mapping[str, 
                 allowed = f"allowed: {', '.join(free)}" if free else "it takes none"
                 raise ValueError(f"{option}={value!r}: no such option; {allowed}.{nearest(option, free)}")
         given = known | dict(options)
-        needed = [option for option, parameter in takes.items() if parameter.default is parameter.empty]
-        if missing := [option for option in needed if option not in given]:
+        empty = inspect.Parameter.empty
+        if missing := [option for option in takes if takes[option].default is empty and option not in given]:
             raise ValueError(f"needs a value for {', '.join(missing)}")
         return cls(**given)
     except ValueError as error:
