@@ -151,6 +151,11 @@ def test_a_table_that_is_no_mapping_is_refused(table, value):
     assert problem.startswith(f"attention.{table}={value}: expected ")
 
 
+def test_a_wrong_value_under_the_name_of_the_default_is_refused():
+    [problem] = check_attention({"_default_": "softmax", "bank": {"_default_": 3}}, SITES, typed=())
+    assert problem.startswith("attention.bank._default_=3: expected a name")
+
+
 # one normalizer per layer
 
 
