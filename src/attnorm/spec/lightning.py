@@ -103,7 +103,7 @@ def read_trainer(settings: Mapping[str, Any], data: Mapping[str, Any], problems:
     trainer = replace(read, arguments=dict(settings))
     if problems.is_valid("trainer"):
         problems += problems_of_machine(trainer)
-        problems += problems_of_updates(trainer, data if problems.is_valid("data") else {})
+        problems += problems_of_updates(trainer, data if problems.is_valid("trainer", "data") else {})
     return trainer
 
 
