@@ -207,8 +207,12 @@ def test_values_of_user_dataclasses_and_of_attnorm_are_checked():
     def function(*, size: schema.Count = 1):
         pass
 
+    @own
+    def of_attnorm(*, size: schema.Count = 1):
+        pass
+
     assert option_problems("model", function, {"size": 0}) == []
-    assert option_problems("model", own(function), {"size": 0}) == ["model.size=0: allowed: whole numbers from 1"]
+    assert option_problems("model", of_attnorm, {"size": 0}) == ["model.size=0: allowed: whole numbers from 1"]
     assert option_problems("model", Part, {"size": 0}) == ["model.size=0: allowed: whole numbers from 1"]
 
 

@@ -11,9 +11,9 @@ from torch import nn
 
 from attnorm.errors import ConfigError
 from attnorm.models.grid import GridClassifier
-from attnorm.parts import class_of
+from attnorm.parts import Problems, class_of
 from attnorm.spec.compose import values_typed
-from attnorm.spec.read import read_attention, run_label
+from attnorm.spec.read import read_attention, read_model, run_label
 from attnorm.sweeps.jobs import as_typed, readable
 
 FILES = sorted(file.stem for file in (runs.CONF / "attention").glob("*.yaml"))
@@ -98,8 +98,8 @@ def softmax():
 
 def tables_of(cfg, typed=()):
     """The attention tables for the configured model."""
-    model = class_of("model", cfg["model"])
-    return read_attention(cfg.get("attention", {}), cfg["model"], model, typed)
+    model, _, options = read_model(cfg["model"], Problems())
+    return read_attention(cfg.get("attention", {}), vars(options), model, typed)
 
 
 @pytest.mark.slow
