@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import ClassVar, TypeVar
 
 from attnorm.errors import ConfigError, DataError, Problem
+from attnorm.imports import parameters
 from attnorm.schema import read_options
 
 SPLITS = ("train", "validation", "test")
@@ -79,7 +80,9 @@ class Source(ABC):
 
     def __new__(cls, *arguments: object, **options: object) -> "Source":
         """Raises ConfigError for options that are not those of the class, or not what their annotations allow."""
-        if options and (problems := read_options("data", cls, options)[1]):  # a copy is made without options
+        positional = [*parameters(cls)][: len(arguments)]
+        _, problems = read_options("data", cls, options, positional)
+        if options and problems:  # a copy is made without options
             raise ConfigError(problems)
         return super().__new__(cls)
 
