@@ -12,6 +12,7 @@ from torch import nn
 from attnorm.errors import ConfigError
 from attnorm.models.grid import GridClassifier
 from attnorm.parts import Problems, class_of
+from attnorm.schema import defaults_of
 from attnorm.spec.compose import values_typed
 from attnorm.spec.read import read_attention, read_model, run_label
 from attnorm.sweeps.jobs import as_typed, readable
@@ -98,8 +99,9 @@ def softmax():
 
 def tables_of(cfg, typed=()):
     """The attention tables for the configured model."""
-    model, _, options = read_model(cfg["model"], Problems())
-    return read_attention(cfg.get("attention", {}), vars(options), model, typed)
+    model = class_of("model", cfg["model"])
+    options = {**defaults_of(getattr(model, "Config", model)), **cfg["model"]}
+    return read_attention(cfg.get("attention", {}), options, model, typed)
 
 
 @pytest.mark.slow
@@ -245,14 +247,14 @@ class Shaped(Stack):
 
 
 def test_a_model_sees_the_defaults_of_its_options_when_it_names_its_sites():
-    cfg = {"model": {"_target_": f"{Stack.__module__}:Stack"}}
-    assert tables_of(cfg).autoregressive == {"stack": False, "gate": True}
-    assert tables_of(cfg).layers == {"stack": 3, "gate": 3}
-    assert tables_of(cfg).heads == {"stack": 2, "gate": 2}
-    cfg["model"] |= {"gated": False, "depth": 1}
-    assert tables_of(cfg).layers == {"stack": 1}
-    shaped = {"model": {"_target_": f"{Stack.__module__}:Shaped"}}
-    assert tables_of(shaped).layers == {"stack": None} and tables_of(shaped).heads == {"stack": 2}
+    def sites(cls, **options):
+        model, _, read = read_model({"_target_": f"{Stack.__module__}:{cls.__name__}", **options}, Problems())
+        return read_attention({}, vars(read), model, ())
+
+    assert sites(Stack).autoregressive == {"stack": False, "gate": True}
+    assert sites(Stack).layers == {"stack": 3, "gate": 3} and sites(Stack).heads == {"stack": 2, "gate": 2}
+    assert sites(Stack, gated=False, depth=1).layers == {"stack": 1}
+    assert sites(Shaped).layers == {"stack": None} and sites(Shaped).heads == {"stack": 2}
 
 
 @pytest.mark.slow
