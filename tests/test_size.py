@@ -27,8 +27,8 @@ RECORDED = {
     "functions of src": 3748,
     "public names that several modules define": 32,
     "lines of tests per line of src": 1.06,
-    "functions that an override passes": 158,
-    "files that an override passes": 25,
+    "functions that an override passes": 114,
+    "files that an override passes": 23,
     "functions that a batch passes": 40,
 }
 SLACK = 0.01  # the share by which a measure may be below its number
