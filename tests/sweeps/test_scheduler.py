@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import time
 
@@ -29,6 +30,7 @@ def test_each_job_runs_once_with_cores_of_its_own(tmp_path, way):
         int(it["threads"]) == max(1, min(len(cores) // 2, int(os.environ.get("OMP_NUM_THREADS", 99)))) for it in ran
     )
     assert "unfinished" not in said and len(report(tmp_path / "s")["jobs"]) == 6
+    assert len(re.findall("│ finished +│", said)) == 6  # the closing table
 
 
 @pytest.mark.slow
