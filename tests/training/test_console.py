@@ -14,6 +14,7 @@ from rich.console import Console
 
 from attnorm.tasks.results import Results
 from attnorm.training import console
+from attnorm.training.callbacks.progress import Progress
 from attnorm.training.run_log import RunLog
 
 VALIDATION = re.compile(
@@ -203,6 +204,17 @@ def test_a_table_stacks_its_metrics_only_if_it_is_too_wide(screen):
     console.show_scores(SCORES, LONG)
     headers = [line for line in screen.export_text().splitlines() if line.startswith("┃")]
     assert "ROUGE-2 F1" in headers[0] and "ROUGE-2 F1" not in "".join(headers[1:])
+
+
+@pytest.mark.parametrize("end", ["on_train_end", "on_exception"])
+def test_a_bar_ends_with_the_training_however_it_ends(tmp_path, end):
+    callback = Progress(tmp_path)
+    data = SimpleNamespace(num_training_steps=lambda: 4)
+    callback.on_train_start(SimpleNamespace(is_global_zero=True, global_step=0, datamodule=data), None)
+    assert callback.bar is not None
+    getattr(callback, end)()
+    assert callback.bar is None
+    getattr(callback, end)()  # as on the other ranks, which have none
 
 
 def test_a_log_file_that_cannot_be_opened_ends_no_run(tmp_path, capsys):
