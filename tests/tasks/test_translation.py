@@ -230,5 +230,5 @@ def test_the_coverage_of_a_source_word_counts_every_token_of_the_target(task):
     assert sum(found.coverage.tolist()) == pytest.approx(tokens, abs=1e-4)
 
     drawn = draw_alignments(run, [text])["alignment_0"]
-    labels = [label.get_text().splitlines()[-1] for label in drawn.axes[0].get_xticklabels()]
+    labels = [label.get_text().split()[-1] for label in drawn.axes[0].get_xticklabels()]
     assert labels == [f"{mass:.1f}" for mass in found.coverage.tolist()]

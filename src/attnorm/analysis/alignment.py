@@ -102,11 +102,8 @@ def draw_alignments(run: LoadedRun, texts: Sequence[str]) -> "FigureSet":
         axes = figure.subplots()
         image = heat_map(axes, aligned, 0, colours([aligned.weights]), run.name)
         add_scale(figure, image, axes)
-        axes.set_xticks(
-            range(len(aligned.keys)),
-            [f"{word}\n{mass:.1f}" for word, mass in zip(aligned.keys, aligned.coverage.tolist(), strict=True)],
-            rotation=0 if len(aligned.keys) <= 8 else 90,
-        )
+        shown = [int(place) for place in axes.get_xticks()]
+        axes.set_xticks(shown, [f"{aligned.keys[place]}  {aligned.coverage[place]:.1f}" for place in shown])
         axes.set(xlabel="source word, and its coverage", ylabel="target word")
         drawn[f"alignment_{number}"] = figure.finished(f"{run.name}: {text}")
     return drawn

@@ -183,8 +183,9 @@ def draw_stacks(quantities: list[Quantity], words: str, cfg: dict) -> tuple["Fig
             for axes in row[1:]:
                 axes.sharey(row[0])
             log_axis(row[0], floor, quantity.values())
+    colon = ": " if len(stacks) <= 3 else ":\n"
     for axes, stack in zip(panels[0], stacks, strict=True):
-        axes.set_title(": ".join(filter(None, (stack, normalizer_of(stack, cfg["attention"])))))
+        axes.set_title(colon.join(filter(None, (stack, normalizer_of(stack, cfg["attention"])))))
     for axes in panels[-1]:
         axes.set_xlabel("update")
         axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10], integer=True))
