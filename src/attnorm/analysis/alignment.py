@@ -99,6 +99,7 @@ def draw_alignments(run: LoadedRun, texts: Sequence[str]) -> "FigureSet":
     for number, text in enumerate(texts):
         aligned = alignment(run, text)
         figure = figure_of_maps([aligned], 1, 1)
+        figure.set_figheight(figure.get_figheight() + 0.6)  # for the coverage, and the labels of the axes
         axes = figure.subplots()
         image = heat_map(axes, aligned, 0, colours([aligned.weights]), run.name)
         add_scale(figure, image, axes)

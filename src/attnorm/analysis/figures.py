@@ -182,13 +182,14 @@ def draw_stacks(quantities: list[Quantity], words: str, cfg: dict) -> tuple["Fig
         if floor is not None:
             for axes in row[1:]:
                 axes.sharey(row[0])
+                axes.tick_params(which="both", labelleft=False)
             log_axis(row[0], floor, quantity.values())
-    colon = ": " if len(stacks) <= 3 else ":\n"
+    colon, ticks = (": ", 4) if len(stacks) <= 3 else (":\n", 2)
     for axes, stack in zip(panels[0], stacks, strict=True):
         axes.set_title(colon.join(filter(None, (stack, normalizer_of(stack, cfg["attention"])))))
     for axes in panels[-1]:
         axes.set_xlabel("update")
-        axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10], integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 5, 10], integer=True))
     figure.name_lines({f"layer {number}": Line2D([], [], color=colours[number]) for number in numbers})
     several = any(len(heads) > 1 for stack in quantities[0].stacks.values() for heads in stack.values())
     caption = f"{cfg['task']['name']}, seed {cfg['seed']}: {words}" + ", one line per head" * several
