@@ -90,8 +90,8 @@ def _words(run: LoadedRun, ids: Sequence[int], numbers: Tensor) -> list[str]:
 def draw_alignments(run: LoadedRun, texts: Sequence[str]) -> "FigureSet":
     """Draws the alignment of each text with its translation: figures "alignment_0", ...
 
-    Rows are target words and columns are source words. Colours show the square root of the weights. The numbers below
-    are the coverage: the attention that each source word receives in total, over all target tokens.
+    Rows are target words and columns are source words. Colours show the square root of the weights. The number beside
+    a source word is its coverage: the attention that it receives in total, over all target tokens.
     """
     from attnorm.analysis.paper import FigureSet
 
