@@ -10,6 +10,8 @@ from pathlib import Path
 from textwrap import fill, wrap
 from typing import Any
 
+from matplotlib import get_data_path
+
 from attnorm.analysis.paper import COLUMN, LEGEND, LETTER, POINTS, SCREEN
 from attnorm.analysis.report.charts import CONFIG, Chart
 from attnorm.analysis.report.content import Report
@@ -42,9 +44,8 @@ class ChartPicture:
 
     def spec(self) -> dict[str, Any]:
         """The Vega-Lite specification, without the data."""
-        text = re.sub(
-            r"var\((--[\w-]+)\)", lambda name: light_colours().get(name[1], name[0]), json.dumps(self.chart.spec)
-        )
+        colours = light_colours()
+        text = re.sub(r"var\((--[\w-]+)\)", lambda name: colours.get(name[1], name[0]), json.dumps(self.chart.spec))
         spec: dict[str, Any] = json.loads(text)
         words = max((len(style.label) for style in self.chart.legend), default=1)
         columns = max(1, int(COLUMN / (LEGEND + LETTER * words)))
@@ -67,7 +68,7 @@ class ChartPicture:
         """See `Picture`."""
         import vl_convert
 
-        font_of_matplotlib()
+        vl_convert.register_font_directory(str(Path(get_data_path()) / "fonts/ttf"))
         spec = self.spec() | {"datasets": self.chart.data}
         if suffix == "png":
             words = fill(self.caption, int(COLUMN / LETTER)).splitlines()
@@ -103,12 +104,3 @@ def asset(name: str) -> str:
 def light_colours() -> dict[str, str]:
     """The colours of the page in its light mode, by the name of their CSS variable."""
     return dict(re.findall(r"(--[\w-]+): (#\w+)", asset("style.css").partition("@media")[0]))
-
-
-@cache
-def font_of_matplotlib() -> None:
-    """Makes the font known to the converter."""
-    import matplotlib
-    import vl_convert
-
-    vl_convert.register_font_directory(str(Path(matplotlib.get_data_path()) / "fonts/ttf"))
