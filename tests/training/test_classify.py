@@ -2,14 +2,17 @@
 
 import csv
 import json
+import math
 import re
 from collections import Counter
 
 import pytest
 import runs
 
+from attnorm.analysis.report.content import collect
+from attnorm.analysis.run import load_run
 from attnorm.data.sampler import MicroBatch
-from attnorm.errors import UserError
+from attnorm.errors import DataError, UserError
 from attnorm.tasks.classification import ClassificationModule
 from attnorm.tasks.task import task_of
 from attnorm.training.train import train
@@ -102,8 +105,51 @@ def test_pairs_of_texts_with_the_labels_of_inference(tmp_path):
     assert "\nsecond    a " in (tmp_path / "run/samples/step_000003.txt").read_text()
     recipe = task_of(cfg)
     split = recipe.splits()["validation"]
+    run = load_run(tmp_path / "run")
+    pairs = ["\t".join(pair) for pair in zip(split.texts["text"], split.texts["second"], strict=True)]
+    assert [json.loads(line)["label"] for line in run.generate(pairs)] == list(run.predictions["output"])
+    with pytest.raises(DataError, match="a fox: expected two texts with a tab between them"):
+        run.generate(["a fox"])
     types = recipe.collator(split)[MicroBatch([0], 1)]["types"][0].tolist()
     assert types == [0] * types.index(1) + [1] * types.count(1) and types.count(0) == types.count(1) + 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["classify", "document_classification", "image_classification", "vqa"])
+def test_generate_writes_labels_and_probabilities_and_the_report_a_confusion_matrix(
+    monkeypatch, tmp_path, capsys, task
+):
+    typed = ("task.max_steps=20", "callbacks.attention_stats.every_n_steps=0")
+    runs.tiny_run(tmp_path / "run", *typed, task=task)
+    run = load_run(tmp_path / "run")
+    texts = run.task.splits(run.tokenizer)["validation"].texts
+    columns = {"vqa": ("image", "question"), "image_classification": ("id",)}.get(task, ("text",))
+    lines = ["\t".join(parts) for parts in zip(*(texts[column] for column in columns), strict=True)]
+    (tmp_path / "in.txt").write_text("\n".join(lines) + "\n\n")
+    capsys.readouterr()
+    assert runs.call(monkeypatch, "generate", f"run={run.folder}", f"input={tmp_path}/in.txt", "chunk=7") == 0
+    *written, empty = capsys.readouterr().out.splitlines()
+    table, written = run.predictions, [json.loads(line) for line in written]
+    assert empty == "" and [it["label"] for it in written] == list(table["output"])
+    matrices, shown = collect([tmp_path]).tasks[0].confusions, table[~table["selecting"]]
+    if task == "vqa":  # its probabilities are of each answer by itself, and its references are several
+        assert all(len(it["probabilities"]) == 5 for it in written) and matrices == []
+        return
+    for it, reference, loss in zip(written, table["reference"], table["loss_sum"], strict=True):
+        shares = it["probabilities"]
+        assert sum(shares.values()) == pytest.approx(1, abs=1e-5) and shares[it["label"]] == max(shares.values())
+        assert shares[reference] == pytest.approx(math.exp(-loss), abs=1e-5)
+    pairs = Counter(zip(shown["reference"], shown["output"], strict=True))
+    labels = sorted({label for pair in pairs for label in pair})
+    if len(labels) == 1:  # as in the half of the documents that is compared
+        assert matrices == []
+        return
+    [matrix] = matrices
+    assert [column.name for column in matrix.columns[1:]] == [row[0].text for row in matrix.rows] == labels
+    for label, (_, *cells) in zip(labels, matrix.rows, strict=True):
+        counts = [pairs[label, other] for other in labels]
+        expected = [f"{count / max(1, sum(counts)):.0%} ({count})" for count in counts]
+        assert [cell.text for cell in cells] == expected
 
 
 def test_a_label_that_is_not_known_is_said_with_its_line(tmp_path):

@@ -7,7 +7,9 @@ import pandas
 import pytest
 import runs
 
+from attnorm.analysis.run import load_run
 from attnorm.data.tokenizers.none import NoText
+from attnorm.errors import DataError
 from attnorm.tasks.images import ImageFeaturizer, ImageTask
 from attnorm.tasks.task import task_of
 
@@ -94,3 +96,15 @@ def test_the_attention_of_an_image_is_named_by_its_patches(learned):
 def test_a_single_query_warns_in_the_log_of_the_run(tmp_path):
     runs.tiny_run(tmp_path / "run", "attention=dnas", "model.queries=1", "task.max_steps=1", task=TASK)
     assert "DNAS with a single query gives uniform weights" in (tmp_path / "run/run.log").read_text()
+
+
+@pytest.mark.slow
+def test_an_image_file_gets_the_label_of_the_same_image_of_the_data(learned, tmp_path):
+    images = pytest.importorskip("PIL.Image", reason="pillow is not installed")
+    run = load_run(learned)
+    number, pixels = digits()[3][0], run.task.pixels("validation")[3]
+    images.fromarray(pixels[..., 0]).save(tmp_path / "digit.png")
+    written = run.generate([str(tmp_path / "digit.png"), str(number)])
+    assert written[0] == written[1] and json.loads(written[0])["label"] == validation(learned)["output"][3]
+    with pytest.raises(DataError, match="nothing: neither an image file nor the id of an image of the data"):
+        run.generate(["nothing"])

@@ -56,7 +56,7 @@ def generate(arguments: list[str]) -> None:
         for number, inputs in enumerate(iter(lambda: list(islice(lines, chunk)), [])):
             texts = [task.clean(line, of_source) for line in inputs]
             try:
-                written = iter(task.generate(model, tokenizer, [text for text in texts if text]))
+                written = iter(task.generate(model, tokenizer, list(filter(None, texts))) if any(texts) else ())
             except DataError as error:
                 first = number * chunk + 1
                 position = f"line {first}" if len(inputs) == 1 else f"lines {first} to {first + len(inputs) - 1}"

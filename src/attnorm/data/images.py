@@ -113,11 +113,12 @@ class RegionFeatures(Images):
         return next((name for name in names if name is not None and self.views.has(name)), stem)
 
 
-def read_image(path: Path, side: int, where: str | None = None) -> np.ndarray:
-    """An image file as uint8 (side, side, 3), turned upright as its EXIF data say: its largest square around the
-    middle, scaled.
+def read_image(path: Path, side: int, where: str | None = None, *, height: int | None = None) -> np.ndarray:
+    """An image file as uint8 (height, side, 3), turned upright as its EXIF data say: its largest part of this shape
+    around the middle, scaled.
 
-    where: what a message starts with, by default the path. Raises ValueError if the file is not a readable image.
+    where: what a message starts with, by default the path. height: by default `side`, for a square. Raises ValueError
+    if the file is not a readable image.
     """
     try:
         from PIL import Image, ImageOps
@@ -127,13 +128,12 @@ def read_image(path: Path, side: int, where: str | None = None) -> np.ndarray:
     try:
         with Image.open(path) as file:
             image = ImageOps.exif_transpose(file)
-            width, height = image.size
-            edge = min(width, height)
-            left, top = (width - edge) // 2, (height - edge) // 2
-            square = image.convert("RGB").resize(
-                (side, side), Image.Resampling.BILINEAR, (left, top, left + edge, top + edge)
-            )
-            return np.asarray(square, np.uint8)
+            size = side, height or side
+            scale = min(whole / part for whole, part in zip(image.size, size, strict=True))
+            right, bottom = round(scale * size[0]), round(scale * size[1])
+            left, top = (image.size[0] - right) // 2, (image.size[1] - bottom) // 2
+            box = left, top, left + right, top + bottom
+            return np.asarray(image.convert("RGB").resize(size, Image.Resampling.BILINEAR, box), np.uint8)
     except FileNotFoundError as error:
         raise DataError(f"{where or path}: no such image: {path}") from error
     except Exception as error:  # for a damaged file, pillow raises SyntaxError, struct.error, zlib.error and others

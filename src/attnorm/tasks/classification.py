@@ -1,6 +1,7 @@
 """Classification of texts or pairs of texts. The baseline always predicts the most frequent label."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,13 +10,13 @@ from attnorm.data import validation as checks
 from attnorm.data.featurizer import pad, second_part
 from attnorm.data.preprocess import Split
 from attnorm.data.sampler import MicroBatch
-from attnorm.data.sources.base import LABELLED
+from attnorm.data.sources.base import LABELLED, Source
 from attnorm.data.sources.labelled_files import label_problems
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError
 from attnorm.models.heads import Classifier
 from attnorm.tasks.bert import EncoderTask
-from attnorm.tasks.labels import LabelFeaturizer, LabelModule, with_predictions
+from attnorm.tasks.labels import LabelFeaturizer, LabelModule, classified, with_predictions
 from attnorm.tasks.module import Collator
 from attnorm.tasks.results import Results
 
@@ -111,6 +112,18 @@ class ClassificationTask(EncoderTask):
 
     def collator(self, split: Split) -> ClassificationCollator:
         return ClassificationCollator(split.rows, split.tokenizer.pad_id)
+
+    def clean(self, text: str, cleaner: Source) -> str:
+        return "\t".join(super(ClassificationTask, self).clean(part, cleaner) for part in text.split("\t"))
+
+    def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
+        """As `classified`. texts: texts, or pairs of texts with a tab between them."""
+        pairs = [text.partition("\t") for text in texts]
+        columns = {"text": [first for first, _, _ in pairs], "second": [second for _, _, second in pairs]}
+        if self.cfg.source.options.get("second") and (single := [text for text, tab, _ in pairs if not tab]):
+            raise DataError(f"{single[0]}: expected two texts with a tab between them")
+        labels = list(self.cfg.source.options["labels"])
+        return classified(self, model, tokenizer, {**columns, "label": labels[:1] * len(texts)}, labels=labels)
 
     def score(self, module: ClassificationModule, split: Split) -> Results:
         """Loss and accuracy, and the predicted label of each row."""

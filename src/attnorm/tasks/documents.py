@@ -13,7 +13,7 @@ from attnorm.data.sampler import MicroBatch
 from attnorm.data.sentences import split_sentences
 from attnorm.data.sources.passages import PASSAGES
 from attnorm.data.tokenizers.base import Tokenizer
-from attnorm.tasks.labels import LabelFeaturizer, LabelModule, LabelTask
+from attnorm.tasks.labels import LabelFeaturizer, LabelModule, LabelTask, classified
 from attnorm.tasks.module import Collator
 from attnorm.tasks.task import Tokens
 
@@ -111,6 +111,10 @@ class DocumentTask(LabelTask):
 
     def row_groups(self, split: Split) -> Sequence[object]:
         return list(split.texts["part"])
+
+    def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
+        rows = {"text": texts, "label": self.labels[:1] * len(texts)}
+        return classified(self, model, tokenizer, rows, labels=self.labels)
 
     def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple, Tokens]:
         """The model reads the sentences of the text. A query is named by its number, with that of its sentence if every

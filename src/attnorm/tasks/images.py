@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from attnorm.data.featurizer import Table
-from attnorm.data.images import IMAGES, ImageSource
+from attnorm.data.images import IMAGES, ImageSource, read_image
 from attnorm.data.preprocess import Split
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError, Problem
-from attnorm.tasks.labels import LabelFeaturizer, LabelModule, LabelTask
+from attnorm.tasks.labels import LabelFeaturizer, LabelModule, LabelTask, classified
 from attnorm.tasks.module import Collator
 from attnorm.tasks.results import hash_of, hash_of_image
 from attnorm.tasks.task import Tokens
@@ -156,6 +157,27 @@ class ImageTask(LabelTask):
     def row_hashes(self, split: Split) -> list[str]:
         """Hashes of the images."""
         return [hashed.rpartition("-")[2] for hashed in self.input_hashes(split)]
+
+    def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
+        """As `classified`. texts: paths of image files, of which the middle is scaled to the size of the images of the
+        data, or ids of images of the data."""
+        height, width, channels = self.facts["shape"]
+        paths = [text for text in texts if channels in (1, 3) and Path(text).is_file()]
+        images = {path: read_image(Path(path), width, height=height) for path in paths}
+        if channels == 1:
+            images = {path: image.mean(-1, keepdims=True).round().astype(np.uint8) for path, image in images.items()}
+        source: Any = self.source()
+        for split in source.splits if len(images) < len(set(texts)) else ():
+            ids = (name for name, _ in source.rows(split))
+            images = {
+                name: image for name, image in zip(ids, self.pixels(split), strict=True) if name in texts
+            } | images
+        if missing := [text for text in texts if text not in images]:
+            raise DataError(f"{missing[0]}: neither an image file nor the id of an image of the data")
+        pixels = np.stack([images[text] for text in texts])
+        rows = {"id": texts, "label": self.labels[:1] * len(texts)}
+        collator = lambda split: ImageCollator(split.rows, pixels)  # noqa: E731
+        return classified(self, model, tokenizer, rows, collator, labels=self.labels)
 
     def attended_example(self, model: Any, split: Split, row: int) -> tuple[tuple, Tokens]:
         """The model reads an image. Patches are named by row and column, learned queries by their number."""

@@ -3,18 +3,21 @@
 import json
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from attnorm.attention.transfer import on_cpu
 from attnorm.data import validation as checks
 from attnorm.data.featurizer import Featurizer, Table
 from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import read_json
+from attnorm.data.sampler import TokenBatches
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError, RunError
 from attnorm.spec.settings import ResolvedConfig
@@ -156,6 +159,45 @@ class LabelTask(Task):
     def score(self, module: Any, split: Split) -> Results:
         """Loss and accuracy, and the predicted label of each row."""
         return with_predictions(super().score(module, split), module, split, self)
+
+
+@torch.no_grad()
+def classified(
+    task: Task,
+    model: Any,
+    tokenizer: Tokenizer,
+    texts: dict[str, list[str]],
+    collator: Callable[[Split], Dataset] | None = None,
+    *,
+    labels: Sequence[str],
+    independent: bool = False,
+    most: int | None = None,
+    split_name: str = "input",
+) -> list[str]:
+    """For each example the predicted label and the probabilities of the labels, the largest first, as JSON.
+
+    texts:    the columns of the rows, as from a source; any label stands for the unknown ones.
+    collator: that of the rows, by default `task.collator`.
+    labels:   their names, by number. independent: whether each has a probability by itself.
+    most:     the number of labels whose probabilities are given; None for all.
+    """
+    from datasets import Dataset as Rows
+
+    layout = task.featurizer()
+    columns, counts = layout.encode(texts, 0, tokenizer)
+    rows = Rows.from_dict(dict(columns))
+    sizes = layout.lengths(rows), layout.weights(rows)
+    split = Split(split_name, "", Rows.from_dict(texts), rows, counts, *sizes, tokenizer)
+    module = task.module(model, tokenizer, split)
+    batches, device, written = (collator or task.collator)(split), next(model.eval().parameters()).device, {}
+    for part in TokenBatches(split.lengths, task.cfg.data.batch_tokens, weights=split.weights, shuffle=False):
+        scores = module({name: tensor.to(device) for name, tensor in batches[part].items()})
+        probabilities = scores.sigmoid() if independent else scores.softmax(-1)
+        for row, shares in zip(part.rows, probabilities.tolist(), strict=True):
+            ranked = sorted(zip(labels, shares, strict=True), key=lambda pair: -pair[1])
+            named = {label: round(share, 6) for label, share in ranked[:most]}
+            written[row] = json.dumps({"label": ranked[0][0], "probabilities": named}, ensure_ascii=False)
+    return [written[row] for row in sorted(written)]
 
 
 def with_predictions(

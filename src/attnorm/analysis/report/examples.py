@@ -1,5 +1,6 @@
 """Single examples: outputs of the arms side by side, and the examples on which two arms differ most."""
 
+from collections import Counter
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
@@ -7,13 +8,14 @@ import numpy as np
 
 from attnorm.analysis.scores import ExampleTable
 from attnorm.analysis.study import Study
-from attnorm.analysis.table import MINUS
+from attnorm.analysis.table import MINUS, Cell, Column, Table
 from attnorm.analysis.verdict import Verdict, decimals
 from attnorm.errors import RunError
 from attnorm.run.run import Run
 
 SAMPLES, EXTREMES, PAIRS, MOST_ARMS = 4, 4, 3, 6
 LONGEST = 600  # characters of a text
+MOST_LABELS = 20  # of a confusion matrix
 
 Words = list[tuple[str, bool]]  # a text in pieces, and whether each is marked as different
 
@@ -72,6 +74,30 @@ def samples_of(study: Study) -> list[Example]:
     return examples
 
 
+def confusions_of(study: Study) -> list[Table]:
+    """For classifiers, a confusion matrix of each arm, over the examples of all seeds: a row for each true label, with
+    the share of the row and the number of examples that got each label; [] for other tasks."""
+    matrices = []
+    for arm in study.ranked[:MOST_ARMS]:
+        tables = [table for run in arm.finished.values() if (table := _table_of(study, run)) is not None]
+        if not tables or not all("accuracy" in table.metrics() for table in tables):
+            continue
+        pairs = [pair for table in tables for pair in zip(table.rows["reference"], table.rows["output"], strict=True)]
+        if not all(isinstance(text, str) for pair in pairs for text in pair):
+            continue  # references of several annotators
+        counts, labels = Counter(pairs), sorted({text for pair in pairs for text in pair})
+        if not 2 <= len(labels) <= MOST_LABELS:
+            continue
+        columns, rows = [Column("true label"), *(Column(label, True) for label in labels)], []
+        for true in labels:
+            row = [counts[true, label] for label in labels]
+            shares = [count / max(1, sum(row)) for count in row]
+            rows.append([Cell(true), *(Cell(f"{s:.0%} ({count:,})", s) for s, count in zip(shares, row, strict=True))])
+        caption = f"Labels that {arm.label} gave, as a share of each true label, with the number of examples"
+        matrices.append(Table(caption, columns, rows, can_copy=True))
+    return matrices
+
+
 def contrasts_of(study: Study) -> list[Contrast]:
     """For the arms that differ most from the baseline, the examples whose scores differ most, as means over seeds."""
     verdicts = [verdict for verdict in study.comparisons[0].verdicts if not verdict.is_silent]
@@ -121,7 +147,7 @@ def _contrast(study: Study, verdict: Verdict) -> Contrast | None:
 def _table_of(study: Study, run: Run) -> ExampleTable | None:
     """The examples of a run; None if it has none, or if they cannot be read, which the comparison reports."""
     try:
-        return study.read_examples(run, "test" if study.comparisons[0].source == "test" else "validation")
+        return study.read_examples(run, "test" if study.main and study.main.source == "test" else "validation")
     except RunError:
         return None
 

@@ -9,7 +9,7 @@ from attnorm.analysis.comparison import Comparison
 from attnorm.analysis.provenance import doubts_of
 from attnorm.analysis.report.charts import Chart
 from attnorm.analysis.report.drawings import cost_figures, drawings_of, tuning_figures
-from attnorm.analysis.report.examples import contrasts_of, samples_of
+from attnorm.analysis.report.examples import confusions_of, contrasts_of, samples_of
 from attnorm.analysis.report.forest import forest
 from attnorm.analysis.report.tables import (
     cost_table,
@@ -99,6 +99,7 @@ class TaskPage:
         self.main, self.others, self.runs = scores_table(study), further_metrics_table(study), runs_table(arms)
         self.forest = forest(f"forest-{anchor}", main) if main and compared else None
         self.drawings = drawings_of(anchor, arms, compared)
+        self.confusions = confusions_of(study)
         self.samples = samples_of(study)
         self.contrasts = contrasts_of(study) if compared else []
 

@@ -19,6 +19,7 @@ from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, DataError, Problem, RunError
 from attnorm.schema import Count, Text
 from attnorm.spec.settings import ResolvedConfig
+from attnorm.tasks.labels import classified
 from attnorm.tasks.results import Predictions, Results, hash_of, hash_of_image
 from attnorm.tasks.task import Task, TaskConfig, Tokens
 from attnorm.tasks.vqa.answers import AnswerList, accuracy
@@ -200,6 +201,19 @@ class VqaTask(Task):
                 f"data: the views have other numbers of features per box ({given}) than the model ({trained})"
             )
         return VqaCollator(split.rows, split.texts, views, tokenizer.pad_id, len(self.answers()))
+
+    def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
+        """As `classified`, with the five most probable answers. texts: the id of an image of the data and a question,
+        with a tab between them."""
+        if wrong := [text for text in texts if "\t" not in text]:
+            raise DataError(f"{wrong[0]}: expected the id of an image and a question with a tab between them")
+        images, questions = map(list, zip(*(text.split("\t", 1) for text in texts), strict=True))
+        known = [split for split in ("validation", "test", "train") if split in self.source().splits]
+        views = {split: self.views(split) for split in known}
+        fitting = (split for split, of_split in views.items() if of_split is None or all(map(of_split.has, images)))
+        rows = {"image": images, "question": questions, "answers": ["[]"] * len(texts)}
+        answers, split = self.answers().texts, next(fitting, known[0])
+        return classified(self, model, tokenizer, rows, labels=answers, independent=True, most=5, split_name=split)
 
     def attended_example(self, model: Any, split: Split, row: int) -> tuple[tuple, Tokens]:
         """The model reads a question and the views of its image. Boxes are named by their view and number."""
