@@ -22,11 +22,11 @@ from attnorm.data.sampler import TokenBatches
 from attnorm.tasks.task import task_of
 
 RECORDED = {
-    "lines of src": 53_501,
+    "lines of src": 53_736,
     "files of src": 421,
-    "functions of src": 3748,
+    "functions of src": 3759,
     "public names that several modules define": 32,
-    "lines of tests per line of src": 1.06,
+    "lines of tests per line of src": 1.05,
     "functions that an override passes": 114,
     "files that an override passes": 23,
     "functions that a batch passes": 40,

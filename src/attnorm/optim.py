@@ -2,19 +2,21 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from attnorm.attention.hooks import TrainingHooks
-from attnorm.errors import Problem
-from attnorm.imports import parameters
+from attnorm.attention.multihead import attention_layers
+from attnorm.errors import ConfigError, Problem
+from attnorm.imports import nearest, parameters
 from attnorm.parts import Part, Problems, names_of
-from attnorm.schema import Count, NonNegative, Positive, Share
+from attnorm.schema import Count, NonNegative, Positive, Probability, Share, Text, WholeNumber
 
 if TYPE_CHECKING:
     from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
@@ -31,19 +33,33 @@ def warmup_decay(
     *,
     total_steps: int,
     decay: Literal["constant", "linear", "cosine"] = "linear",
-    warmup: Share = 0.1,
+    warmup: Share | WholeNumber = 0.1,
     min_lr_ratio: Share = 0.0,
+    decay_share: Probability = 1.0,
 ) -> LambdaLR:
-    """A linear warm-up over the share `warmup` of all updates, then a decay to `min_lr_ratio` times the peak."""
-    rising = round(warmup * total_steps)
+    """A linear warm-up, then a stable part at the peak, then a decay to `min_lr_ratio` times the peak.
+
+    warmup:      a share of all updates, or a whole number of updates, which does not depend on the length of the run.
+    decay_share: the decay begins after the warm-up, but not before the last part of the run, this share of all updates.
+                 With less than 1, the schedule is WSD (MiniCPM, arXiv:2404.06395, Sec. 4), and a run can be extended
+                 in its stable part.
+    """
+    rising = warmup if isinstance(warmup, int) else round(warmup * total_steps)
+    start = max(rising, total_steps - round(decay_share * total_steps))
 
     def factor(step: int) -> float:
         if step < rising:
             return (step + 1) / (rising + 1)
-        done = min(1.0, (step - rising) / max(1, total_steps - rising))
+        done = min(1.0, max(0, step - start) / max(1, total_steps - start))
         return min_lr_ratio + (1.0 - min_lr_ratio) * DECAYS[decay](done)
 
     return LambdaLR(optimizer, factor)
+
+
+Factors = Annotated[
+    Mapping[str, Positive], Field(description="numbers above 0 by the name of a part, as in {encoder: 0.1}")
+]
+GROUPING = ("hybrid_lr_factor", "freeze", "lr_factors")  # of the group `optimizer`, which its class is not given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,26 +69,67 @@ class ParamGroups:
     lr, weight_decay: the optimizer gets them as well; matrices decay, norms, biases and hybrid weights do not.
     hybrid_lr_factor: hybrid weights learn at `lr` times this. Adam moves a parameter by about its learning rate per
                       step, whatever its gradient, so at the rate of the matrices a mixing weight would hardly move.
+    freeze:           the parts of the model that do not learn, by the names of `model_parts`.
+    lr_factors:       parts that learn at this factor times the rate that they would have. If several parts have a
+                      parameter, that with the fewest parameters counts.
     """
 
     lr: Positive
     weight_decay: NonNegative = 0.0
     hybrid_lr_factor: Positive = 1.0
+    freeze: tuple[Text, ...] = ()
+    lr_factors: Factors = field(default_factory=dict)
 
     def of(self, model: nn.Module) -> list[dict]:
-        """The parameter groups of a model: "decay", "no_decay" and "hybrid", those of them that have parameters."""
+        """The parameter groups of a model: "decay", "no_decay" and "hybrid", and of parts with a factor such as
+        "decay x 0.1"; those of them that have parameters."""
         hybrids = {id(parameter) for part in with_hooks(model) for parameter in part.fast_parameters()}
-        kinds: dict[str, list[nn.Parameter]] = {"decay": [], "no_decay": [], "hybrid": []}
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                kind = "hybrid" if id(parameter) in hybrids else "decay" if parameter.ndim > 1 else "no_decay"
-                kinds[kind].append(parameter)
+        parts, factors = model_parts(model) if self.lr_factors else {}, dict[int, float]()
+        for name in sorted(self.lr_factors, key=lambda name: (-len(parts.get(name, ())), name)):
+            factors |= dict.fromkeys(map(id, parts.get(name, ())), self.lr_factors[name])
         settings = {
             "decay": {"weight_decay": self.weight_decay},
             "no_decay": {"weight_decay": 0.0},
             "hybrid": {"weight_decay": 0.0, "lr": self.lr * self.hybrid_lr_factor},
         }
-        return [{"params": params, "name": kind, **settings[kind]} for kind, params in kinds.items() if params]
+        kinds: dict[tuple[float, str], list[nn.Parameter]] = {
+            (factor, kind): [] for factor in (1.0, *self.lr_factors.values()) for kind in settings
+        }
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                kind = "hybrid" if id(parameter) in hybrids else "decay" if parameter.ndim > 1 else "no_decay"
+                kinds[factors.get(id(parameter), 1.0), kind].append(parameter)
+        groups: list[dict[str, Any]] = []
+        for (factor, kind), params in kinds.items():
+            group = {"params": params, "name": kind, **settings[kind]}
+            if factor != 1:
+                group |= {"name": f"{kind} x {factor:g}", "lr": settings[kind].get("lr", self.lr) * factor}
+            groups += [group] if params else []
+        return groups
+
+    def freeze_parts(self, model: nn.Module) -> None:
+        """Freezes the parts `freeze` of a model. Raises ConfigError for a part that the model does not have, for a
+        factor of a part that is frozen, and if nothing is left to train."""
+        if not self.freeze and not self.lr_factors:
+            return
+        parts, problems = model_parts(model), []
+        for key, names in (("freeze", self.freeze), ("lr_factors", self.lr_factors)):
+            for name in names:
+                if name not in parts:
+                    outer = ", ".join(part for part in parts if "." not in part)
+                    message = (
+                        f"the model has no such part; allowed: {outer}, and modules in these.{nearest(name, parts)}"
+                    )
+                    problems.append(Problem(f"optimizer.{key}", message, name))
+                elif key == "freeze":
+                    for parameter in parts[name]:
+                        parameter.requires_grad_(False)
+                elif not any(parameter.requires_grad for parameter in parts[name]):
+                    problems.append(Problem(f"optimizer.{key}", "has no effect, since this part is frozen", name))
+        if not problems and not any(parameter.requires_grad for parameter in model.parameters()):
+            problems.append(Problem("optimizer.freeze", "leaves nothing to train", list(self.freeze)))
+        if problems:
+            raise ConfigError(problems)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,16 +173,31 @@ class Optimization:
         """The shares of the peak learning rate that the first `count` of `total_steps` updates are made with."""
         optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
         scheduler, rates = self.scheduler.build(optimizer=optimizer, total_steps=total_steps), []
-        for _ in range(count):
+        for number in range(count):
+            if number:
+                optimizer.step()
+                scheduler.step()
             rates.append(optimizer.param_groups[0]["lr"])
-            optimizer.step()
-            scheduler.step()
         return rates
 
     @property
     def depends_on_length(self) -> bool:
         """Whether learning rates depend on how many updates a run has."""
         return "total_steps" in parameters(self.scheduler.cls)
+
+
+def model_parts(model: nn.Module) -> dict[str, list[nn.Parameter]]:
+    """The parameters of the parts of a model by name: of its modules, with the names that its curves give to stacks of
+    layers, such as "decoder" and "decoder.0.cross", and of the attention layers of each other site, such as "cross"."""
+    parts: dict[str, list[nn.Parameter]] = {}
+    stacks = getattr(model, "stacks", {})
+    for path, module in model.named_modules():
+        stack, dot, rest = path.partition(".")
+        parts[stacks.get(stack, stack) + dot + rest] = list(module.parameters())
+    sites: dict[str, list[nn.Parameter]] = {}
+    for layer in attention_layers(model).values():
+        sites.setdefault(layer.normalizer.site, []).extend(layer.parameters())
+    return {name: params for name, params in (sites | parts).items() if name and params}
 
 
 def read_optimization(
@@ -135,7 +207,7 @@ def read_optimization(
 
     build: whether an optimizer is built, to see what its class says of the values; the first one imports the compiler.
     """
-    part = problems.part("optimizer", optimizer, facts=("params",), shared=("hybrid_lr_factor",))
+    part = problems.part("optimizer", optimizer, facts=("params",), shared=GROUPING)
     groups = problems.typed("optimizer", ParamGroups, optimizer, elsewhere=None)
     if part is not None and problems.is_valid("optimizer"):
         options = dict(part.options)

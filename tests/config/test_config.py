@@ -576,6 +576,8 @@ def test_a_leak_is_refused_in_so_many_words():
         ((f"attention.encoder={__name__}:Nothing",), "has no Nothing"),
         (("attention.encoder=attnorm.attention.normalizers.dnas.DNAZ",), "Did you mean 'DNAS'?"),
         (("attention.encoder=nowhere:Nothing",), "No module named 'nowhere'"),
+        (("task.monitor=accuracy",), "task.monitor=accuracy: allowed: loss, perplexity, rouge1, rouge2, rougeL"),
+        (("task.monitor=rougeL", "task.rouge_pairs=0"), "task.monitor=rougeL: allowed: loss, perplexity"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

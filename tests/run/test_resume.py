@@ -43,6 +43,7 @@ rows = runs.metric_rows
         slow("both", 12, ("trainer.val_check_interval=4",)),
         slow("both", 14, ()),  # during the last validation
         slow("max_epochs", 5, ("trainer.limit_train_batches=0.5",)),
+        slow("max_steps", 5, ("optimizer.freeze=[encoder]", "optimizer.lr_factors={decoder: 0.5, cross: 0.1}")),
     ],
 )
 def test_a_run_resumed_after_any_update_equals_one_that_never_stopped(monkeypatch, tmp_path, length, step, extra):

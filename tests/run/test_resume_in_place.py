@@ -461,9 +461,25 @@ def test_a_finished_run_can_be_made_longer(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_run_can_be_made_longer_before_its_decay(monkeypatch, tmp_path):
+    """The decay of 10 updates begins after the fifth, that of 14 after the seventh."""
+    typed = ("attention=hnas", "data.train_size=60", "scheduler=wsd", "scheduler.warmup=2", "scheduler.decay_share=0.5")
+    typed = (*typed, "trainer.val_check_interval=4")
+    runs.tiny_run(tmp_path / "long", *typed, "trainer.max_steps=14")
+    stable, late = (
+        runs.stopped(monkeypatch, tmp_path / f"{step}", step, *typed, "trainer.max_steps=10") for step in (5, 6)
+    )
+    assert resume(stable, "++trainer.max_steps=14")["steps"] == 14
+    assert runs.same_run(tmp_path / "long", stable)
+    with pytest.raises(ConfigError, match=r"rates before update 7 .* and before its decay with scheduler=wsd"):
+        resume(late, "++trainer.max_steps=14")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
+        ("task.monitor=rouge1", "task.monitor=rouge1: the run being resumed does not have this key"),
         ("++model.dropout=0.2", "model.dropout=0.2: the run being resumed has 0.1"),
         ("++model.drop=0.2", "model.drop=0.2: .* has no such option"),
         ("attention=softmax", "attention=softmax: cannot be set when a run continues in its folder; allowed: "),

@@ -1,6 +1,7 @@
 """Parameter groups, the shape of the schedules, and hybrid weights that stay a share."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 
 from attnorm.attention.normalizers.hnas import HNAS
 from attnorm.attention.normalizers.softmax import Softmax
+from attnorm.errors import ConfigError
 from attnorm.optim import DECAYS, ParamGroups, read_optimization
 from attnorm.parts import Problems
 
@@ -26,9 +28,9 @@ GROUPS = ParamGroups(lr=0.01, weight_decay=0.1, hybrid_lr_factor=20.0)
 CLAMP = {name: {"form": "clamp"} for name in ("hnas", "hnas_prefix")}
 
 
-def names_by_group(model):
+def names_by_group(model, groups=GROUPS):
     name_of = {id(parameter): name for name, parameter in model.named_parameters()}
-    return {group["name"]: [name_of[id(p)] for p in group["params"]] for group in GROUPS.of(model)}
+    return {group["name"]: [name_of[id(p)] for p in group["params"]] for group in groups.of(model)}
 
 
 def optimization(optimizer=None, **scheduler):
@@ -86,10 +88,47 @@ def test_matrices_decay_and_norms_biases_and_hybrid_weights_do_not():
     }
 
 
-def test_a_frozen_parameter_is_in_no_group():
-    model = build_model()
-    model.tokens.weight.requires_grad_(False)
-    assert not any("tokens.weight" in names for names in names_by_group(model).values())
+def test_parts_are_frozen_or_learn_at_a_factor_of_their_rate():
+    """The module "decoder" is more than the site of this name; "cross" is a site in it, with fewer parameters."""
+    model = build_model("hnas_prefix")
+    parts = replace(GROUPS, freeze=("encoder", "tokens"), lr_factors={"cross": 0.1, "decoder": 0.5})
+    parts.freeze_parts(model)
+    names, rates = names_by_group(model, parts), {group["name"]: group.get("lr") for group in parts.of(model)}
+    assert {name for name, parameter in model.named_parameters() if not parameter.requires_grad} == {
+        name for name, _ in model.named_parameters() if name.startswith(("encoder.", "tokens."))
+    }
+    hybrid = {"hybrid x 0.1": pytest.approx(0.02), "hybrid x 0.5": pytest.approx(0.1)}
+    slower = {
+        f"{kind} x {factor}": pytest.approx(0.01 * factor) for kind in ("decay", "no_decay") for factor in (0.1, 0.5)
+    }
+    assert rates == {"decay": None, "no_decay": None, **hybrid, **slower}
+    for group, grouped in names.items():
+        assert all((".cross." in name) == group.endswith("0.1") for name in grouped)
+        assert all(name.startswith("layers.") == (" x " in group) for name in grouped)
+    assert sum(map(len, names.values())) == sum(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"freeze": ("encodr",)},
+            "freeze=encodr: the model has no such part; allowed: encoder, .*Did you mean 'encoder'",
+        ),
+        (
+            {"lr_factors": {"self": 2.0}},
+            "lr_factors=self: the model has no such part; allowed: .*decoder, cross, .*tokens",
+        ),
+        (
+            {"freeze": ("decoder",), "lr_factors": {"cross": 2.0}},
+            "lr_factors=cross: has no effect, since this part is fr",
+        ),
+        ({"freeze": ("embeddings", "encoder", "decoder", "norm", "output", "tokens")}, "leaves nothing to train"),
+    ],
+)
+def test_a_part_that_does_not_exist_or_cannot_learn_is_refused(changes, words):
+    with pytest.raises(ConfigError, match=words):
+        replace(GROUPS, **changes).freeze_parts(build_model())
 
 
 @pytest.mark.parametrize("cls", [torch.optim.AdamW, torch.optim.Adam, torch.optim.NAdam])
@@ -128,15 +167,16 @@ def test_decay_shrinks_matrices_and_nothing_else():
 
 
 @pytest.mark.parametrize("floor", [0.0, 0.2])
+@pytest.mark.parametrize(("rising", "share", "start"), [(0.2, 1.0, 10), (10, 0.4, 30)])
 @pytest.mark.parametrize("decay", DECAYS)
-def test_the_schedule_rises_to_the_peak_and_falls_in_its_shape_to_the_floor(decay, floor):
+def test_the_schedule_rises_to_the_peak_and_falls_in_its_shape_to_the_floor(decay, rising, share, start, floor):
     steps, warmup = 50, 10
-    factors = factors_of(steps, steps + 8, decay=decay, min_lr_ratio=floor, warmup=0.2)
+    factors = factors_of(steps, steps + 8, decay=decay, min_lr_ratio=floor, warmup=rising, decay_share=share)
     for step in range(warmup):
         assert factors[step] == pytest.approx((step + 1) / (warmup + 1))  # equal rises, and the first update moves
     assert factors[warmup] == 1.0 == max(factors)
     for step in range(warmup, steps + 1):
-        done = (step - warmup) / (steps - warmup)
+        done = max(0, step - start) / (steps - start)
         left = {"constant": 1.0, "linear": 1 - done, "cosine": math.cos(math.pi * done / 2) ** 2}[decay]
         assert factors[step] == pytest.approx(floor + (1 - floor) * left, abs=1e-12)
     if decay != "constant":

@@ -79,14 +79,17 @@ def assert_equal_up_to_rounding(first: Path, second: Path, steps: int = 4) -> No
 
 
 @pytest.mark.slow
-def test_two_processes_train_what_one_trains(tmp_path):
-    typed = ("attention=hnas", "trainer.accumulate_grad_batches=2")
+@pytest.mark.parametrize("parts", [(), ("optimizer.freeze=[encoder]", "optimizer.lr_factors={cross: 0.5}")])
+def test_two_processes_train_what_one_trains(tmp_path, parts):
+    typed = ("attention=hnas", "trainer.accumulate_grad_batches=2", *parts)
     found = {way: trained(tmp_path / way, way, *typed) for way in ("one", "ddp", "fsdp")}
     start = runs.tiny(*SAME, *typed)
     initial = (
         task_of(start).model(open_run(found["one"], resolve_recorded(Run(found["one"]).config), "last")[0]).state_dict()
     )
-    assert max((weights(found["one"])[f"model.{name}"] - initial[name]).abs().max() for name in initial) > 0.01
+    moved = {name: (weights(found["one"])[f"model.{name}"] - initial[name]).abs().max() for name in initial}
+    assert max(moved.values()) > 0.01
+    assert all((moved[name] == 0) == bool(parts) for name in moved if name.startswith("encoder."))
     for way in ("ddp", "fsdp"):
         assert_equal_up_to_rounding(found["one"], found[way])
         losses = [runs.logged(found[it], "train/loss") for it in ("one", way)]

@@ -466,6 +466,12 @@ def test_other_accumulation_steps_in_mid_epoch_are_refused_or_change_nothing(mon
 
 
 @pytest.mark.slow
+def test_another_metric_selects_the_checkpoint_if_asked(tmp_path):
+    summary, values = runs.tiny_run(tmp_path, "task.monitor=rouge1"), runs.logged(tmp_path, "val/rouge1").values()
+    assert (summary["monitor"], summary["mode"], summary["best_value"]) == ("val/rouge1", "max", max(values))
+
+
+@pytest.mark.slow
 def test_the_best_model_survives_a_resume_into_another_folder(monkeypatch, tmp_path):
     """The best validation lies before the stop: what goes on must not crown a worse one."""
     losses = {4: 1.0, 8: 2.0, 12: 3.0, 14: 4.0}

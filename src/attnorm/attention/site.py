@@ -231,6 +231,7 @@ class Site:
         normalizer: Normalizer = self.build(
             "normalizer", name, heads=self.maps(heads), place=(self.name, layer), **known
         )
+        normalizer.site = self.name
         return normalizer
 
     def prior(self, *, heads: int, bidirectional: bool, positions: int, width: int) -> Sum | None:

@@ -14,6 +14,7 @@ LATER = {  # keys of `task` that runs of older versions have not recorded, with 
     "rouge_words": (None, "ascii"),
     "rouge_lsum": (False,),
     "bleu_tokenizer": ("auto", "13a"),
+    "monitor": (None,),
 }
 NOT_PART = ("paths", "logger", "tags", "run", "resume")  # where and how safely a run trains, and what is shown of it
 

@@ -17,7 +17,7 @@ from attnorm.run.checkpoint import (
     read_resumable,
 )
 from attnorm.run.folder import CONFIG, RunState, opened
-from attnorm.run.key import run_key, with_first_names
+from attnorm.run.key import run_key, with_first_names, without_later
 from attnorm.run.run import Run
 from attnorm.spec.settings import ResolvedConfig, leaves
 from attnorm.tasks.task import Task
@@ -44,8 +44,8 @@ def deciding(record: Mapping[str, Any]) -> dict[str, Any]:
     Texts in `data`, such as paths, are left out: files may have moved, and their content is compared once it is read.
     """
     task = class_of("task", record["task"], Task)
-    free = (*FREE, *task.scoring, *task.monitoring)
-    named = leaves(with_first_names(record))
+    free = (*FREE, *task.scoring, *(() if record["task"].get("monitor") else task.monitoring))
+    named = leaves(with_first_names(without_later(record)))
     kept = {key: value for key, value in named if not any(is_in(key, group) for group in free)}
     moved = [key for key, value in kept.items() if key.startswith("data.") and isinstance(value, (str, list))]
     kept = {key: value for key, value in kept.items() if key not in moved or key == f"data.{TARGET}"}

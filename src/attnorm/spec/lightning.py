@@ -33,7 +33,7 @@ CHECKED = {  # groups whose classes are tried, and the keys of them that are che
     ),
     "callbacks": (),
     "logger": (),
-    "optimizer": ("lr", "weight_decay", "hybrid_lr_factor"),
+    "optimizer": ("lr", "weight_decay", "hybrid_lr_factor", "freeze", "lr_factors"),
 }
 OWN_KEYS = {  # what a run decides itself, and what to use instead
     "logger": "use the group logger, such as logger=wandb",

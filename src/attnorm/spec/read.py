@@ -248,7 +248,10 @@ def check_together(config: ResolvedConfig, problems: Problems) -> Iterator[str]:
     if width and heads and problems.is_valid("model.d_model", "model.n_heads") and width % heads:
         yield Problem("model.d_model", f"not a multiple of model.n_heads={heads}", width)
     if getattr(model, "interface", None) == task.interface:
-        yield from task(config).problems(problems.is_valid)
+        built = task(config)
+        yield from built.problems(problems.is_valid)
+        if problems.is_valid("task") and (monitor := config.task.monitor) and monitor not in built.monitors():
+            yield Problem("task.monitor", f"allowed: {', '.join(built.monitors())}", monitor)
         return
     fitting = fitting_files("model", nn.Module, lambda other: getattr(other, "interface", None) == task.interface)
     message = f"has the interface {model.interface!r}, but this task trains models with {task.interface!r}"

@@ -42,12 +42,14 @@ class TaskConfig:
     validations: the largest number of validations. They are evenly spaced, and the last one is at the end of the run.
     selection:   the validation examples on which the best checkpoint is selected: a fixed "half" of them, so that
                  comparisons of runs can use the other half, or "all".
+    monitor:     the validation metric that selects the best checkpoint, such as "loss"; None for that of the task.
     """
 
     name: FolderName
     max_steps: Count = 1000
     validations: Count = 5
     selection: Literal["half", "all"] = "half"
+    monitor: Text | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

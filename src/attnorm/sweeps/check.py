@@ -169,7 +169,7 @@ def facts(config: ResolvedConfig) -> Checked:
     from attnorm.training.environment import gpus_for
 
     gpus = gpus_for(config.trainer.accelerator)
-    monitor, mode = config.task_class.objective() or (None, None)
+    monitor, mode = config.task_class(config).selector or (None, None)
     return Checked(
         key=run_key(config.settings),
         task=config.task.name,

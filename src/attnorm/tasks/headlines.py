@@ -57,7 +57,7 @@ class HeadlineTask(Seq2SeqTask):
     """
 
     Config, schema, names = HeadlineTaskConfig, PAIRS, ("articles", "headlines")
-    primary = "rougeL"
+    primary, sampled = "rougeL", METRICS
     scoring = ("task.stemmer", "task.rouge_words", "task.rouge_lsum", "decoding")
     monitoring = ("task.rouge_pairs",)
 

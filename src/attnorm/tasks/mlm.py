@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import ClassVar
 
 import numpy as np
 import torch.nn.functional as F
@@ -156,6 +157,7 @@ class MaskedLMTask(EncoderTask):
     """task=mlm."""
 
     Config, schema, unit, head = MaskedLMTaskConfig, DOCUMENTS, "documents", MaskedLM
+    measured: ClassVar[dict[str, str]] = {"perplexity": "min", "accuracy": "max"}
 
     def featurizer(self) -> PackedFeaturizer:
         return PackedFeaturizer(self.cfg.model.max_source, self.config.packed, self.config.mask_prob)

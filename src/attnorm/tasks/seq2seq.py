@@ -163,6 +163,7 @@ class WritingTask(Task):
     scoring: ClassVar[tuple[str, ...]] = ("decoding",)
     names: ClassVar[tuple[str, str]] = ("sources", "targets")
     reads_texts: ClassVar[bool] = True
+    measured: ClassVar[dict[str, str]] = {"perplexity": "min"}
 
     def decoding(self) -> Decoding:
         """The decoding options of the final texts."""

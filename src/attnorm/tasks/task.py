@@ -2,7 +2,7 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
@@ -41,6 +41,8 @@ class Task(ABC):
     primary:     the metric of single examples on which runs are compared; None: the one that selects the best model.
     scoring:     keys that only affect how a model is scored. They can be changed when a finished run is evaluated.
     monitoring:  keys that only affect what is shown during training. They can be changed when a run is resumed.
+    measured:    metrics of every validation besides the loss, each with whether "min" or "max" of it is best.
+    sampled:     metrics of those validations in which the keys `monitoring` are above 0; "max" is best.
     """
 
     Config: ClassVar[type[TaskConfig]] = TaskConfig
@@ -51,6 +53,8 @@ class Task(ABC):
     primary: ClassVar[str | None] = None
     scoring: ClassVar[tuple[str, ...]] = ()
     monitoring: ClassVar[tuple[str, ...]] = ()
+    measured: ClassVar[Mapping[str, str]] = {}
+    sampled: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, cfg: ResolvedConfig):
         self.cfg = cfg
@@ -86,6 +90,19 @@ class Task(ABC):
         except NameError:  # an annotation that is only valid for a type checker
             return None
         return (module.monitor, module.mode) if isinstance(module, type) and issubclass(module, TaskModule) else None
+
+    def monitors(self) -> dict[str, str]:
+        """The metrics that `task.monitor` may name, each with whether "min" or "max" of it is best."""
+        monitor, mode = self.objective() or ("val/loss", "min")
+        samples = self.sampled and all(getattr(self.config, key.removeprefix("task.")) for key in self.monitoring)
+        sampled = dict.fromkeys(self.sampled if samples else (), "max")
+        return {monitor.removeprefix("val/"): mode, "loss": "min", **self.measured, **sampled}
+
+    @property
+    def selector(self) -> tuple[str, str] | None:
+        """The metric that selects the best model of this run, as in `objective`."""
+        name = self.config.monitor
+        return (f"val/{name}", self.monitors()[name]) if name else self.objective()
 
     @classmethod
     def primary_metric(cls) -> str | None:

@@ -175,7 +175,7 @@ class TranslationTask(Seq2SeqTask):
 
     Config, schema, names = TranslationTaskConfig, PARALLEL, ("sources", "translations")
     groups: ClassVar[dict[str, type]] = {"decoding": TranslationDecoding}
-    primary = "BLEU"
+    primary, sampled = "BLEU", tuple(CORPUS_METRICS)
     scoring, monitoring = ("task.detokenize", "task.bleu_tokenizer", "decoding"), ("task.scored_pairs",)
 
     @staticmethod

@@ -63,6 +63,9 @@ def a_run_finishes(runs: TaskRuns) -> None:
     for name in filter(None, (monitor, summary["primary"], "loss")):
         if name not in metrics:
             raise Failure(f"summary.json: expected the metric {name}, got {', '.join(metrics)}")
+    for name in runs.best.task.monitors():
+        if not any(Run(runs.straight).validations(f"val/{name}")):
+            raise Failure(f"metrics.csv: expected val/{name}, which task.monitor may name")
     expect(torch.tensor(list(metrics.values())).isfinite(), torch.ones(len(metrics)), "finite", f"{list(metrics)}")
 
 

@@ -39,6 +39,7 @@ def show_lines(*texts: str) -> None:
 def show_plan(summary: dict, batch_tokens: int, updates: int) -> None:
     """One line on the size of what is about to happen."""
     size, padding = f"{summary['parameters']:,} parameters", f"{summary['padding_share']:.1%} padding"
+    size += f", {summary['frozen']:,} of them frozen" * bool(summary["frozen"])
     console.print(f"{updates:,} updates of at most {batch_tokens:,} tokens ({padding}), {size}")
 
 

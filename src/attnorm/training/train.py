@@ -111,7 +111,10 @@ def train(
         if is_first:
             console.show_lines(describe(splits, task.featurizer()), task.notes(), *describe_leaks(task, splits))
         model = build_model(task, splits["train"].tokenizer, show=is_first)
+        config.optimization.groups.freeze_parts(model)
         task_module = task.module(model, splits["train"].tokenizer, splits["validation"])
+        if config.task.monitor and (selector := task.selector):
+            task_module.monitor, task_module.mode = selector
         module = TrainingModule(task_module, config.optimization)
         required: list[pl.Callback] = [throughput, finite, files, watchdog, loggers]
         memory.trainer = trainer = build_trainer(config, run, task_module, resuming, required, stop)
@@ -199,6 +202,7 @@ def describe_parts(task: Task, model: torch.nn.Module, data: TaskDataModule) -> 
         "padding_share": round(data.train_sampler.padding(), 4),
         "vocabulary": data.splits["train"].tokenizer.vocab_size,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "frozen": sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad),
         "attention_layers": len(attention_layers(model)),
     }
 

@@ -54,6 +54,7 @@ class Normalizer(TrainingHooks):
                      up to a factor.
     proportional_to_prior: in each row, the weights under the prior u are proportional to u times the weights without
                            it.
+    site:            the name of the attention site of which it is; "" outside a model.
     """
 
     couples_queries = "none"
@@ -73,6 +74,7 @@ class Normalizer(TrainingHooks):
     least_mass: float = 0.0
     prior_scale_invariant = True
     proportional_to_prior = False
+    site = ""
     step: Callable[..., tuple[Tensor, Tensor]]  # of a class with couples_queries = "past"; the others have none
     forward_with_bank: Callable[..., Tensor]  # of a class that gives weight to keys outside the input, such as `ot`
     features: Callable[[Tensor], Tensor]  # of a class with needs_states: see `features_of`

@@ -56,6 +56,7 @@ class CaptioningTask(WritingTask):
     Config, interface, schema, unit = CaptioningTaskConfig, "captioning", CAPTIONS, "images"
     names, reads_texts = ("images", "captions"), False
     primary, monitoring = "CIDEr-D", ("task.scored_images",)
+    sampled = ("CIDEr-D", "BLEU-4", "rougeL")
 
     def __init__(self, cfg: ResolvedConfig):
         super().__init__(cfg)

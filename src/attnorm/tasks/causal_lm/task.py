@@ -105,6 +105,7 @@ class CausalLMTask(Task):
     Config, interface, schema, unit = TaskConfig, "causal_lm", DOCUMENTS, "documents"
     groups: ClassVar[dict[str, type]] = {"decoding": Sampling}
     primary, scoring = "perplexity", ("decoding",)
+    measured: ClassVar[dict[str, str]] = {"perplexity": "min", "bits_per_byte": "min"}
 
     def __init__(self, cfg: ResolvedConfig):
         super().__init__(cfg)

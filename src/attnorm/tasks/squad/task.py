@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -127,6 +128,7 @@ class SquadTask(EncoderTask):
     """task=squad."""
 
     Config, schema, unit, head = SquadTaskConfig, QUESTIONS, "questions", SpanModel
+    measured: ClassVar[dict[str, str]] = {"exact": "max"}
     scoring = ("task.n_best", "task.max_answer", "task.null_threshold")
 
     def featurizer(self) -> SquadFeaturizer:

@@ -138,11 +138,11 @@ class ResumeState(pl.Callback):
         updates, planned = self.record["updates"], before["updates"]
         if step > updates:
             problems.append(f"ckpt_path={checkpoint}: it is from update {step:,}, but this run ends after {updates:,}")
-        elif planned != updates and not same_rates(module.optimization, updates, planned, step):
+        elif planned != updates and not same_rates(module.optimization, updates, planned, step + 1):
             problems.append(
                 f"scheduler: a run of {updates:,} updates would have had other learning rates before update "
-                f"{step:,} than the run being resumed, which was planned for {planned:,}; only a schedule that "
-                "does not depend on the length of the run can be extended, such as scheduler=constant"
+                f"{step + 1:,} than the run being resumed, which was planned for {planned:,}; a run can be "
+                "extended with scheduler=constant, and before its decay with scheduler=wsd"
             )
         if problems:
             raise ConfigError(with_advice(problems, checkpoint))
