@@ -440,11 +440,11 @@ def unequal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> 
     return sorted(n for n in names if n not in first or n not in second or not torch.equal(first[n], second[n]))
 
 
-def stopped(monkeypatch, folder: Path, step: int, *overrides: str, task: str = "gigaword") -> Path:
-    """A run that got a SIGTERM at the end of this update."""
+def stopped(monkeypatch, folder: Path, step: int | Callable, *overrides: str, task: str = "gigaword") -> Path:
+    """A run that got a SIGTERM at the end of this update, or after the first batch where step(trainer, index) holds."""
 
-    def look(self, trainer, *_):
-        if trainer.global_step == step:
+    def look(self, trainer, module, outputs, batch, index):
+        if step(trainer, index) if callable(step) else trainer.global_step == step:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patch, pytest.raises(Interrupted):

@@ -43,6 +43,7 @@ MORE = [  # other options than the defaults
     ("hnas", {"start": 1.0, "form": "clamp"}),
     ("sinkhorn", {"n_iters": 1}),
     ("fenchel", {"order": 1}),
+    ("fenchel", {"order": 2}),
     ("constrained_softmax", {"upper": 0.3}),
     ("sink", {"start": 1.5, "heads": 2}),
     ("ssmax", {"plus_one": True, "bias": True, "heads": 2}),

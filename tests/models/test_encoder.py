@@ -90,23 +90,6 @@ def test_packed_texts_have_the_states_of_one_text_at_a_time(normalizer, prior):
             assert_close(states[row, text], alone(encoder, ids, types, row, text), **close(states[row, text]))
 
 
-@pytest.mark.parametrize(
-    "normalizer, options",
-    [
-        ("fenchel", {"order": 1}),
-        ("fenchel", {"order": 2}),
-        ("fenchel", {"order": "exact", "tolerance": 1e-13}),  # so that its solver stops far below the tolerance here
-        ("sinkhorn", {"n_iters": 5}),
-    ],
-)
-def test_packing_with_other_options(normalizer, options):
-    encoder = rough_encoder(normalizer, ["content"], options={normalizer: options})
-    ids, real, segments, types, texts = packed()
-    states = encoder(ids, real, segments, types)
-    for row, text in texts:
-        assert_close(states[row, text], alone(encoder, ids, types, row, text), **TIGHT)
-
-
 @pytest.mark.parametrize("priors", [[], ["content", "learned"]], ids=["no prior", "priors"])
 @pytest.mark.parametrize("normalizer", ["softmax", "dnas", "hnas", "sinkhorn"])
 def test_packing_is_the_same_where_no_table_of_weights_is_made(monkeypatch, normalizer, priors):
@@ -120,23 +103,6 @@ def test_packing_is_the_same_where_no_table_of_weights_is_made(monkeypatch, norm
     assert calls  # the other path was taken
     for row, text in texts:
         assert_close(states[row, text], dense[row, text], **close(dense[row, text]))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("normalizer", few(name for name in NORMALIZERS if name != "argmax"))
-def test_packed_texts_have_the_gradients_of_one_text_at_a_time(normalizer):
-    encoder = rough_encoder(normalizer, ["content", "learned", "t5"])
-    ids, real, segments, types, texts = packed()
-    weights = torch.randn(*ids.shape, 8, generator=torch.Generator().manual_seed(6)).double()
-    parameters = list(encoder.parameters())
-    together = encoder(ids, real, segments, types).mul(weights)[real].sum()
-    actual = torch.autograd.grad(together, parameters)
-    apart = sum((alone(encoder, ids, types, *position) * weights[position]).sum() for position in texts)
-    expected = torch.autograd.grad(apart, parameters)
-    for (name, parameter), one, other in zip(encoder.named_parameters(), actual, expected, strict=True):
-        assert_close(one, other, rtol=1e-8, atol=1e-8, msg=lambda message, name=name: f"{name}: {message}")
-        assert one.isfinite().all() and one.shape == parameter.shape
-    assert all(one.any() for one in actual) or normalizer in ("uniform", "none")  # these ignore the scores
 
 
 @pytest.mark.parametrize("settings", [{"norm_first": False, "embedding_norm": True}, {"positions": "sinusoidal"}])

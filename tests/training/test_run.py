@@ -3,9 +3,7 @@
 import errno
 import json
 import math
-import os
 import shutil
-import signal
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +20,7 @@ from torch.testing import assert_close
 from attnorm import source_code
 from attnorm.cli.evaluate import evaluate
 from attnorm.data.sampler import TokenBatches
-from attnorm.errors import ConfigError, Interrupted
+from attnorm.errors import ConfigError
 from attnorm.run.tables import read_csv
 from attnorm.tasks import leaks
 from attnorm.tasks.classification import ClassificationTask
@@ -39,19 +37,6 @@ EPOCHS = (
     "task.validations=4",
 )  # validates after 4, 8, 12, 14
 EXACT = ("attention=hnas", "model.dropout=0", "trainer.precision=64-true")  # so that only rounding can differ
-
-
-def stopped(monkeypatch, folder, when, *overrides):
-    """A run that a SIGTERM stopped after the first batch for which `when(trainer, batch index)` holds."""
-
-    def look(self, trainer, task, outputs, batch, index):
-        if when(trainer, index):
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        runs.before(patch, callbacks.Throughput, "on_train_batch_end", look)
-        runs.tiny_run(folder, *overrides)
-    return folder
 
 
 def scores_of(run):
@@ -443,7 +428,7 @@ def test_a_crashed_run_goes_on_from_its_last_validation(monkeypatch, tmp_path, i
 def test_a_run_stopped_between_the_pieces_of_an_update_goes_on_bit_for_bit(monkeypatch, tmp_path):
     overrides = (*EPOCHS, "trainer.accumulate_grad_batches=4")
     in_mid_update = lambda trainer, index: trainer.global_step == 3 and index % 4 == 1  # noqa: E731
-    stopped(monkeypatch, tmp_path / "first", in_mid_update, *overrides)
+    runs.stopped(monkeypatch, tmp_path / "first", in_mid_update, *overrides)
     runs.tiny_run(tmp_path / "second", *overrides, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt")
     assert runs.different_ends(runs.uninterrupted(*overrides), tmp_path / "second") == []
     curves = [(run / "hybrid_weights.csv").read_text() for run in (tmp_path / "second", runs.uninterrupted(*overrides))]
