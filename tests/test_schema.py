@@ -231,6 +231,8 @@ def test_lists_become_tuples_and_texts_paths_where_the_annotation_says_so():
     part = built(Part, {"size": 2, "path": "a/b", "span": [1, 0.5], "betas": [0.5, 0.9], "names": ["x"]})
     assert part == Part(size=2, path=Path("a/b"), span=(1.0, 0.5), betas=(0.5, 0.9), names=["x"])
     assert isinstance(part.path, Path) and isinstance(part.span, tuple) and isinstance(part.names, list)
+    right, problems = read_options("model", Part, {"size": 0, "path": "a/b"})
+    assert right == {"path": Path("a/b")} and [problem.key for problem in problems] == ["model.size"]
 
 
 def test_tuples_of_functions_whose_values_are_not_checked():

@@ -81,7 +81,9 @@ def read_options(
     try:
         checked, wrong = _validated(_checker(maker), options), set[Any]()
     except ValidationError as error:
-        checked, wrong = {}, {detail["loc"][0] for detail in error.errors(include_url=False)}
+        wrong = {detail["loc"][0] for detail in error.errors(include_url=False)}
+        right = {name: value for name, value in options.items() if name not in wrong}
+        checked = _validated(_checker(maker), right)
     for name, value in options.items():
         if (name not in known) if elsewhere is None else (name in elsewhere):
             continue
