@@ -5,7 +5,10 @@ import math
 import os
 import re
 import shutil
+import sys
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -22,13 +25,15 @@ from attnorm.analysis.arms import arms_of, baseline_of, find_runs, varying
 from attnorm.analysis.cautions import cautions_of, unbeaten_methods
 from attnorm.analysis.report.content import collect
 from attnorm.analysis.report.page import html_of
+from attnorm.analysis.score_files import read_scores
+from attnorm.analysis.score_tables import study_of_files
 from attnorm.analysis.statistics.crossed import paired_difference
 from attnorm.analysis.statistics.power import plan
 from attnorm.analysis.statistics.variances import Variances
 from attnorm.analysis.table import Cell, Column, Table, interval
 from attnorm.analysis.verdict import Verdict, adjusted
 from attnorm.analysis.waiting import waiting_jobs
-from attnorm.errors import ConfigError, RunError
+from attnorm.errors import ConfigError, RunError, UserError
 from attnorm.run.folder import locked
 from attnorm.sweeps.state import Journal
 from attnorm.tasks.results import CHECKPOINT
@@ -804,6 +809,127 @@ def test_the_verdicts_are_those_of_the_runs_with_these_scores(tmp_path):
     found = compare_scores("softmax", tables, expected.metric)
     assert sorted(map(repr, found)) == sorted(map(repr, expected.verdicts))
     assert {verdict.word for verdict in found} == {"shown", "not shown"}
+    table, logs = tmp_path / "table.csv", "{arm}/run_{seed}/samples_x_2026-11-27T05-37-38.1.jsonl"
+    rows, harness = ["group,example,score,seed,arm"], {"filter": "none", "metrics": ["rougeL", "ppl"], "ppl": [-1.5, 3]}
+    for arm, values in tables.items():
+        for seed, row in enumerate(values, start=1):
+            log = tmp_path / logs.format(arm=arm, seed=seed)
+            log.parent.mkdir(parents=True)
+            log.write_text("".join(json.dumps(harness | {"doc_id": n, "rougeL": x}) + "\n" for n, x in enumerate(row)))
+            rows += [f",{number},{value},{seed},{arm}" for number, value in enumerate(row)][::-1]
+    table.write_text("\n".join(rows))
+    by_arm = {arm: [str(tmp_path / logs.format(arm=arm, seed=seed)) for seed in (1, 2, 3)] for arm in THREE}
+    for scores in (str(table), f"{tmp_path}/{logs}", by_arm):
+        [main] = study_of_files(scores, None, expected.metric).comparisons
+        assert [it.sentence() for it in main.verdicts] == [it.sentence() for it in expected.verdicts]
+
+
+FOUR = {
+    (arm, seed, n): n + seed * (n % step) for arm, step in {"softmax": 1, "dnas": 3, "hnas": 2}.items()
+    for seed in range(4) for n in range(12)
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("left_out", "said", "sizes"),
+    [
+        (lambda arm, seed, n: False, "", (4, 12)),
+        (lambda arm, seed, n: arm == "hnas" and seed == 2, "Left out: seed 2, for want of scores of hnas.", (3, 12)),
+        (lambda arm, seed, n: arm == "hnas" and seed > 1, "at least 3 seeds are needed (found 2)", (4, 12)),
+        (lambda arm, seed, n: arm == "hnas" and seed != 9, "", (4, 12)),
+        (
+            lambda arm, seed, n: (arm, seed, n) == ("dnas", 1, 7),
+            "1 example, such as 7 (not scored: dnas, seed 1)",
+            (4, 11),
+        ),
+        (lambda arm, seed, n: seed > 0, "at least 3 seeds are needed (found 1)", (1, 12)),
+    ],
+)
+def test_what_arms_have_no_scores_of_is_left_out_with_a_sentence(monkeypatch, tmp_path, capsys, left_out, said, sizes):
+    rows = [f"{arm},{seed},{n},{value}" for (arm, seed, n), value in FOUR.items() if not left_out(arm, seed, n)]
+    (tmp_path / "a.csv").write_text("\n".join(["arm,seed,example,score", *rows]))
+    assert runs.call(monkeypatch, "compare", f"scores={tmp_path}/a.csv", f"out={tmp_path}/a.json", "better=lower") == 0
+    printed, content = capsys.readouterr().out, json.loads((tmp_path / "a.json").read_text())
+    dnas = next(arm for arm in content["arms"] if arm["label"] == "dnas")
+    assert (len(dnas["verdict"]["by_seed"]), content["examples"]) == sizes and said in " ".join(printed.split())
+    assert f"The scores are from {tmp_path}/a.csv." in content["setup"] and content["better"] == "lower"
+
+
+COLUMNS, SAMPLE = "arm,seed,example,score", '{"doc_id": 1, "acc": 1}'
+HASHED = '{{"doc_id": 1, "acc": 1, "doc_hash": "{}"}}'
+OF_A = ["scores.a=[{0}/a.jsonl]"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "typed", "message"),
+    [
+        (["arm,seed,score"], [], "a.csv, line 1: no column example; the file has arm, seed, score"),
+        ([""], [], "a.csv, line 1: no column arm; the file is empty"),
+        ([COLUMNS, "a,1,x,1", "", "a,1,y,high"], [], "a.csv, line 4: score='high': expected a number"),
+        ([COLUMNS, "a,1,x,nan"], [], "line 2: score=nan: expected a finite number"),
+        ([COLUMNS, "a,one,x,1"], [], "line 2: seed='one': expected a whole number"),
+        ([COLUMNS, "a,1"], [], "line 2: example is empty"),
+        ([COLUMNS, "a,1,x,1", "a,1,x,0"], [], "line 3: a second score of example x of a, seed 1; the first"),
+        ([f"{COLUMNS},group", "a,1,x,1,g", "b,1,x,1,h"], [], "line 3: example x has another group than in "),
+        ([COLUMNS, "a,1,x,1"], [], "scores: there is nothing to compare with the only arm, a"),
+        ([COLUMNS, "a,1,x,1", "b,2,x,1"], [], "b and a have no seed in common"),
+        ([COLUMNS, "a,1,x,1", "b,1,y,1"], [], "no example has a score of every arm and seed: x (not scored"),
+        ([COLUMNS, "a,1,x,1", "b,1,x,1"], ["baseline=c"], "baseline=c: the arms are a, b"),
+        ([COLUMNS], [], "a.csv: no scores"),
+        ([COLUMNS], ["against=b"], "against=b: has no effect with scores"),
+        ([COLUMNS], ["scores=no.csv"], "no.csv: no such file"),
+        ([COLUMNS], ["scores=b/{{arm}}.csv"], "scores=b/{arm}.csv: no such file"),
+        ([COLUMNS], ["scores={0}"], "found a folder; name its files by a pattern"),
+        ([SAMPLE, "x"], OF_A, "line 2: expected a sample of lm-evaluation-harness"),
+        ([SAMPLE, SAMPLE], OF_A, "line 2: a second acc of example 1; the first is in"),
+        ([SAMPLE.replace("}", ', "em": 1}')], OF_A, "metric: {0}/a.jsonl, line 1 has acc, em; choose one"),
+        ([SAMPLE], [*OF_A, "metric=ac"], "metric=ac: {0}/a.jsonl, line 1 has acc; choose one before"),
+        ([SAMPLE], ["scores=[{0}/a.jsonl]"], "which arm the scores are of must be given"),
+        ([HASHED.format("a")], ["scores={0}/{{arm}}.jsonl"], "b.jsonl, line 1: example 1 has another input than"),
+    ],
+)
+def test_scores_that_cannot_be_read_are_named_with_their_line(monkeypatch, tmp_path, capsys, rows, typed, message):
+    for file in ("a.csv", "a.jsonl"):
+        (tmp_path / file).write_text("\n".join(rows))
+    (tmp_path / "b.jsonl").write_text(HASHED.format("b"))
+    typed = [it.format(tmp_path) for it in typed]
+    given = [] if any(it.startswith("scores") for it in typed) else [f"scores={tmp_path}/a.csv"]
+    assert runs.call(monkeypatch, "compare", *given, *typed, f"out={tmp_path}/out.md") in (1, 2)
+    assert message.replace("{0}", str(tmp_path)) in capsys.readouterr().err and not (tmp_path / "out.md").exists()
+
+
+def test_logs_of_inspect_are_read_by_its_library_and_epochs_are_averaged(monkeypatch, tmp_path):
+    """Logs of this form were written by inspect_ai 0.3; without it, a reader of the same fields takes its part."""
+    epochs = {1: [("C", 2), ("I", 4)], 2: [("P", None), ("N", 8)]}  # of two samples
+    for arm, seed, shift in ((arm, seed, (arm == "dnas") * seed) for arm in ("softmax", "dnas") for seed in (1, 2, 3)):
+        samples = [
+            {"id": n, "epoch": epoch, "input": f"{n}?", "target": "x",
+             "scores": {"match": {"value": word}, "two": {"value": {"a": length, "b": shift}}}}
+            for epoch, its in epochs.items() for n, (word, length) in enumerate(its)
+        ]  # fmt: skip
+        log = {"status": "success", "eval": {"task": "toy", "model": f"mock/{arm}"}, "samples": samples}
+        (tmp_path / f"{arm}-{seed}.json").write_text(json.dumps(log))
+
+    def read_eval_log(path):
+        log = json.loads(Path(path).read_text())
+        for sample in log["samples"]:
+            sample["scores"] = {name: SimpleNamespace(**score) for name, score in sample["scores"].items()}
+        return SimpleNamespace(
+            status=log["status"],
+            eval=SimpleNamespace(**log["eval"]),
+            samples=[SimpleNamespace(**sample) for sample in log["samples"]],
+        )
+
+    with pytest.raises(UserError, match=r"dnas-1.json: logs of inspect_ai need its package: pip install inspect_ai"):
+        monkeypatch.setitem(sys.modules, "inspect_ai.log", None)
+        read_scores(f"{tmp_path}/{{arm}}-{{seed}}.json")
+    monkeypatch.setitem(sys.modules, "inspect_ai", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "inspect_ai.log", SimpleNamespace(read_eval_log=read_eval_log))
+    for metric, expected in {"match": {"toy/0": 0.75, "toy/1": 0}, "two/a": {"toy/0": 2, "toy/1": 6}}.items():
+        scores = read_scores(f"{tmp_path}/*-{{seed}}.json", metric)
+        assert scores.values == {f"mock/{arm}": dict.fromkeys((1, 2, 3), expected) for arm in ("dnas", "softmax")}
+    with pytest.raises(ConfigError, match=r"metric: .*dnas-1.json, sample 0 has match, two/a, two/b; choose one"):
+        read_scores(f"{tmp_path}/{{arm}}-{{seed}}.json")
 
 
 def test_groups_enter_as_clusters_and_seeds_by_their_number():
@@ -873,17 +999,18 @@ def test_the_files_of_a_comparison_say_what_it_says_and_the_page_copies_them(mon
     copies = [it["data-copy"] for it in Page(html_of(report)).of("button") if "data-copy" in it]
     assert copies[:3] == [tex, markdown, table]
     rows, content = pd.read_csv(files[2], index_col="arm"), json.loads(record)
-    arms = {arm["arm"]: arm for arm in content["arms"]}
+    arms = {arm["label"]: arm for arm in content["arms"]}
     comparison = compare("softmax", tmp_path / "runs")
     for scores in comparison.scores:
         arm, row = arms[scores.label], rows.loc[scores.label]
         digits = [float(f"{value:.15g}") for value in (scores.mean, scores.spread, *scores.values.values())]
-        assert [arm["mean"], arm["sd"], *arm["by_seed"].values()] == digits and row["ROUGE-L F1"] == digits[0]
+        assert [arm["mean"], arm["spread"], *arm["values"].values()] == digits and row["ROUGE-L F1"] == digits[0]
     for verdict in comparison.verdicts:
         said, row = arms[verdict.label]["verdict"], rows.loc[verdict.label]
         ends, difference = verdict.interval, verdict.difference.estimate
         numbers = [float(f"{value:.15g}") for value in (difference, ends.low, ends.high, verdict.adjusted)]
-        assert [said["difference"], *said["interval"], said["adjusted_p"]] == numbers and said["word"] == verdict.word
+        written = [said["difference"]["estimate"], *said["interval"].values(), said["p_value"]]
+        assert written == numbers and said["word"] == verdict.word
         names = ("difference", "95 % interval from", "95 % interval to", "adjusted p")
         assert [row[name] for name in names] == numbers and said["sentence"] == verdict.sentence()
         [shown] = [line for line in tex.splitlines() if line.startswith(f"{verdict.label} & ")]
@@ -903,7 +1030,7 @@ def test_a_verdict_that_is_withheld_is_written_without_numbers(monkeypatch, tmp_
     make_runs(tmp_path / "runs", {"softmax": 0.0, "dnas": 9.0}, lead=60.0)
     assert runs.call(monkeypatch, "compare", str(tmp_path / "runs"), f"out={tmp_path}/a.json") == 0
     content = json.loads((tmp_path / "a.json").read_text())
-    assert set(content["arms"][1]["verdict"]) == {"word", "sentence", "for_these_examples"} and content["withheld"]
+    assert set(content["arms"][1]["verdict"]) == {"word", "sentence"} and content["withheld"]
 
 
 @pytest.mark.parametrize(
@@ -933,11 +1060,12 @@ def test_labels_of_tables_are_escaped(label, latex, markdown, in_csv):
         (["against=no", "out=[{}/a.csv,{}]"], "must end with .csv"),
         (["against=no", "out={}/softmax_1/config.yaml/a.csv"], "expected a folder, found a file"),
         (["against={}", "level=95"], "level=95: allowed: numbers above 0 and below 1"),
+        (["against={}", "better=lower"], "better=lower: has no effect on runs, whose task says it"),
         (["against={}", "split=dev"], "split=dev: allowed: auto, test, validation"),
         (["against={}", "plan=0"], "plan=0: allowed: numbers above 0"),
         (["against={}", "data.max_valid=3"], "data.max_valid=3: attnorm compare has no such option; it has against"),
         (["against={}/nothing"], "nothing: no run folder there"),
-        (["nowhere"], "nowhere: expected key=value; the keys are baseline, against, metric, split, level, plan, out\n"),
+        (["nowhere"], "nowhere: expected key=value; the keys are baseline, against, scores, metric, better, split,"),
     ],
 )
 def test_wrong_keys_of_the_command_are_named(monkeypatch, tmp_path, capsys, typed, message):

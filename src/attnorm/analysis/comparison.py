@@ -24,7 +24,7 @@ from attnorm.analysis.scores import (
 from attnorm.analysis.seeds import SharedSeeds, common_source, shared_seeds
 from attnorm.analysis.statistics.crossed import paired_difference, without_claims
 from attnorm.analysis.tuning import OtherValues, TuningRecord
-from attnorm.analysis.verdict import ArmScores, Verdict, adjusted
+from attnorm.analysis.verdict import ArmScores, Verdict, adjusted, decimals
 from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.imports import nearest
 from attnorm.run.folder import RunState
@@ -76,6 +76,11 @@ class Comparison:
     def baseline(self) -> str:
         """The label of the baseline."""
         return self.scores[0].label
+
+    @property
+    def digits(self) -> int:
+        """The digits after the point with which scores are written."""
+        return self.verdicts[0].shown_digits if self.verdicts else decimals(self.metric)
 
     @property
     def differing(self) -> list[str]:

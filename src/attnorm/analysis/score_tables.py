@@ -2,16 +2,24 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attnorm.analysis.arms import DEFAULT_BASELINE
+from attnorm.analysis.cautions import seeds_of
 from attnorm.analysis.comparison import Comparison, decided
+from attnorm.analysis.score_files import ScorePlaces, read_scores
+from attnorm.analysis.seeds import NoSharedSeed, counting_seeds
 from attnorm.analysis.study import Study
-from attnorm.analysis.verdict import ArmScores, adjusted
-from attnorm.errors import ConfigError, Problem
+from attnorm.analysis.verdict import ArmScores, adjusted, listed_seeds
+from attnorm.errors import ConfigError, DataError, Problem, RunError
 from attnorm.imports import nearest
 from attnorm.tasks.results import direction
+from attnorm.wording import counted, listed
+
+Better = Literal["higher", "lower"]
 
 
 def study_of_scores(
@@ -42,19 +50,97 @@ def study_of_scores(
             problems.append(Problem(f"scores.{arm}", "some scores are not finite"))
     if problems:
         raise ConfigError(problems)
-    clusters = groups if groups is not None and len(set(groups)) < len(groups) else None
-    verdicts = []
-    for arm, table in tables.items():
-        if arm != baseline:
-            differences = dict(zip(seeds, table - first, strict=True))
-            verdict = decided(arm, baseline, metric, differences, direction(metric), clusters, level)
-            zero = not np.any(table - first)
-            verdicts.append(replace(verdict, no_verdict="all differences are zero") if zero else verdict)
-    main = Comparison(
-        metric=metric,
-        direction=direction(metric),
-        examples=first.shape[1],
-        scores=[ArmScores(arm, dict(zip(seeds, table.mean(1).tolist(), strict=True))) for arm, table in tables.items()],
-        verdicts=adjusted(verdicts),
+    arms = {arm: dict(zip(seeds, table, strict=True)) for arm, table in tables.items()}
+    return Study(comparisons=[_comparison(arms, metric, direction(metric), groups, level)])
+
+
+def study_of_files(
+    scores: ScorePlaces,
+    baseline: str | None = None,
+    metric: str | None = None,
+    *,
+    better: Better | None = None,
+    level: float = 0.95,
+) -> Study:
+    """The study of arms whose scores are in files, see `read_scores`.
+
+    baseline: the name of an arm; None: softmax, or else the first one. better: which values of the metric are; None:
+    as its name says. As with runs, seeds that an arm lacks do not count, arms that share none with the baseline are
+    left out, and so are examples without a score of some arm and seed.
+    """
+    given = read_scores(scores, metric)
+    names = list(given.values)
+    baseline = baseline or (DEFAULT_BASELINE if DEFAULT_BASELINE in names else names[0])
+    if baseline not in names:
+        raise ConfigError(
+            [Problem("baseline", f"the arms are {', '.join(names)}.{nearest(baseline, names)}", baseline)]
+        )
+    if len(names) == 1:
+        raise ConfigError([Problem("scores", f"there is nothing to compare with the only arm, {baseline}")])
+    seeds = {arm: set(given.values[arm]) for arm in [baseline, *(name for name in names if name != baseline)]}
+    apart = {arm: str(NoSharedSeed(arm, baseline)) for arm, each in seeds.items() if not each & seeds[baseline]}
+    if len(apart) == len(names) - 1:
+        raise RunError("; ".join(apart.values()))
+    counting = counting_seeds({arm: each for arm, each in seeds.items() if arm not in apart})
+    tables = {arm: {seed: given.values[arm][seed] for seed in each} for arm, each in counting.items()}
+    runs = {f"{arm}, seed {seed}": table for arm, of_arm in tables.items() for seed, table in of_arm.items()}
+    every = dict.fromkeys(example for table in runs.values() for example in table)
+    lacking = {example: [run for run, table in runs.items() if example not in table] for example in every}
+    examples = [example for example, without in lacking.items() if not without]
+    partial = [f"{example} (not scored: {without[0]})" for example, without in lacking.items() if without]
+    if not examples:
+        raise DataError(f"{given.source}: no example has a score of every arm and seed: {listed(partial, 3)}")
+    arms = {
+        arm: {seed: np.array([table[example] for example in examples]) for seed, table in of_arm.items()}
+        for arm, of_arm in tables.items()
+    }
+    groups = None if given.groups is None else [given.groups[example] or example for example in examples]
+    towards = direction(given.metric) if better is None else 1 if better == "higher" else -1
+    main = _comparison(arms, given.metric, towards, groups, level, len(apart))
+    verdicts = [replace(it, left_out=_uncounted(seeds, counting[it.label], baseline, it.label)) for it in main.verdicts]
+    notes = [f"Left out for want of a score: {counted(len(partial), 'example')}, such as {p}." for p in partial[:1]]
+    return Study(
+        comparisons=[replace(main, verdicts=verdicts, notes=notes)],
+        left_out=[f"{arm} is not compared: {why}." for arm, why in apart.items()],
+        missing=len(apart),
+        origin=f"The scores are from {given.source}. How the arms were trained, and whether these examples selected "
+        "their checkpoints, is not known here.",
     )
-    return Study(comparisons=[main])
+
+
+def _uncounted(seeds: Mapping[str, set[int]], counting: Sequence[int], baseline: str, arm: str) -> str:
+    """The seeds of an arm and the baseline that do not count, as a sentence; "" without any."""
+    left = sorted((seeds[arm] | seeds[baseline]) - set(counting))
+    lacking = [name for name, each in seeds.items() if not set(left) <= each]
+    return f"Left out: {listed_seeds(left)}, for want of scores of {', '.join(lacking)}." if left else ""
+
+
+def _comparison(
+    arms: Mapping[str, Mapping[int, np.ndarray]],
+    metric: str,
+    towards: int,
+    groups: Sequence[str] | None,
+    level: float,
+    missing: int = 0,
+) -> Comparison:
+    """Compares arms with the first one. arms: the scores of the examples by arm and seed. missing: see `adjusted`."""
+    baseline, *others = arms
+    clusters = groups if groups is not None and len(set(groups)) < len(groups) else None
+    is_share = max(np.abs(row).max() for of_arm in arms.values() for row in of_arm.values()) <= 1
+    verdicts = []
+    for arm in others:
+        differences = {seed: row - arms[baseline][seed] for seed, row in arms[arm].items()}
+        verdict = decided(arm, baseline, metric, differences, towards, clusters, level)
+        equal = [seed for seed, row in differences.items() if not np.any(row)]
+        if 2 * len(equal) > len(differences):
+            more = "" if len(equal) == len(differences) else f" with {seeds_of(equal, len(differences))}"
+            verdict = replace(verdict, no_verdict=f"all differences are zero{more}")
+        verdicts.append(replace(verdict, digits=4 if is_share else None))
+    means = {arm: {seed: float(row.mean()) for seed, row in of_arm.items()} for arm, of_arm in arms.items()}
+    return Comparison(
+        metric=metric,
+        direction=towards,
+        examples=len(next(iter(arms[baseline].values()))),
+        scores=[ArmScores(arm, values) for arm, values in means.items()],
+        verdicts=adjusted(verdicts, missing),
+    )

@@ -90,17 +90,21 @@ class NoSharedSeed(RunError):
 
 
 def shared_seeds(arms: Sequence[Arm], scored: Mapping[Path, ExampleTable], split: SplitName) -> SharedSeeds:
-    """The seeds that count: those that all arms have scores for.
+    """The seeds that count, see `counting_seeds`, whose errors it raises, and RunError if no run was scored."""
+    if not scored:
+        raise RunError("none of the runs has finished with scores of single examples, so there is nothing to compare")
+    seeds = {arm.label: {seed for seed, run in arm.finished.items() if run.folder in scored} for arm in arms}
+    return SharedSeeds(arms, scored, counting_seeds(seeds), split)
+
+
+def counting_seeds(seeds: Mapping[str, set[int]]) -> dict[str, tuple[int, ...]]:
+    """Of the seeds with scores, by arm and the baseline first, those that count: those that all arms have.
 
     An arm that shares fewer than MIN_SEEDS seeds with the baseline gets no verdict anyway. It does not reduce the seeds
     of the other arms, unless none has more.
 
-    Raises NoSharedSeed for an arm that shares no seed with the baseline, and another RunError if no run was scored or
-    no seed is left.
+    Raises NoSharedSeed for an arm that shares no seed with the baseline, and another RunError if no seed is left.
     """
-    if not scored:
-        raise RunError("none of the runs has finished with scores of single examples, so there is nothing to compare")
-    seeds = {arm.label: {seed for seed, run in arm.finished.items() if run.folder in scored} for arm in arms}
     baseline, *others = seeds
     shared = {label: seeds[label] & seeds[baseline] for label in others}
     for label in (label for label, each in shared.items() if not each):
@@ -110,7 +114,7 @@ def shared_seeds(arms: Sequence[Arm], scored: Mapping[Path, ExampleTable], split
     if not common:
         raise RunError(f"no seed has been scored for all arms: {', '.join(seeds)}; compare fewer of them")
     counting = {baseline: common, **{label: each & common or each for label, each in shared.items()}}
-    return SharedSeeds(arms, scored, {label: tuple(sorted(each)) for label, each in counting.items()}, split)
+    return {label: tuple(sorted(each)) for label, each in counting.items()}
 
 
 def common_source(tables: Mapping[str, ExampleTable]) -> Source:

@@ -27,66 +27,53 @@ def _training(study: Study, shown: Comparison) -> list[str]:
     facts = [environment_facts(run.environment) for run in runs]
 
     def setting(key: str) -> str:
-        return " or ".join(dict.fromkeys(short_name(str(arm.settings.get(key))) for arm in study.arms))
+        values = (str(arm.settings.get(key, "unknown")) for arm in study.arms)
+        return " or ".join(dict.fromkeys(short_name(value) if key.endswith("_") else value for value in values))
 
     def recorded(fact: str) -> str:
-        return " or ".join(dict.fromkeys(each[fact] for each in facts if fact in each))
+        return " or ".join(dict.fromkeys(each[fact] for each in facts if fact in each)) or "unknown"
 
-    data = [run.summary.get("data") for run in runs]
-    sizes = _span(each["train"].get("kept") for each in data if isinstance(each, dict) and "train" in each)
+    data = [each for run in runs if isinstance(each := run.summary.get("data"), dict)]
+    sizes = _span(train.get("kept") for each in data if isinstance(train := each.get("train"), dict))
     parameters, updates = (_span(run.summary.get(key) for run in runs) for key in ("parameters", "steps"))
     hours = _span((as_number(run.summary.get("wall_seconds")) for run in runs), 3600)
-    rates = {str(arm.settings.get("optimizer.lr")) for arm in study.arms}
-    device, commit = recorded("the device"), recorded("the commit of the code")
+    rate, code, device = setting("optimizer.lr"), recorded("the version of attnorm"), recorded("the device")
     swept = [*(part.about() for part in study.tunings), *(part.about() for part in study.costs), *study.choices]
     return [
-        f"The task is {shown.task} with data of {setting('data._target_')}"
-        + f" ({sizes} for training)" * bool(sizes)
-        + ".",
-        f"The model is {setting('model._target_')}" + f" with {parameters} parameters" * bool(parameters) + ".",
-        f"It was trained with {setting('optimizer._target_')}"
-        + (f" at a learning rate of {rates.pop()}" if len(rates) == 1 else "")
-        + f", for {updates} updates of at most {setting('data.batch_tokens')} tokens" * bool(updates)
-        + ".",
-        *([f"A run took {hours} hours" + f" on {device}" * bool(device) + "."] if hours else []),
+        f"The task is {shown.task} with data of {setting('data._target_')} ({sizes} examples for training).",
+        f"The model is {setting('model._target_')} with {parameters} parameters, trained with "
+        f"{setting('optimizer._target_')}{f' at a learning rate of {rate}' * (' or ' not in rate)}, for {updates} "
+        f"updates of at most {setting('data.batch_tokens')} tokens, in {hours} hours per run on {device}.",
         *(swept or ["No setting was tuned for single arms."]),
-        f"The code is attnorm {recorded('the version of attnorm')}" + f", commit {commit}" * bool(commit) + ".",
+        f"The code is attnorm {code}, commit {recorded('the commit of the code')}.",
     ]
 
 
 def _test(study: Study, shown: Comparison) -> list[str]:
     """The seeds, the metric and the test."""
-    seeds: dict[str, list[str]] = {}
-    for scores in shown.scores:
-        if scores.values:
-            seeds.setdefault(listed_seeds(list(scores.values)), []).append(scores.label)
-    have = [f"{', '.join(labels)} with {numbers}" for numbers, labels in seeds.items()]
-    primary = ", the primary metric," if shown.is_primary else ""
-    better = "lower" if shown.direction < 0 else "higher"
-    lines = [
-        f"The means are over {numbers}." if len(seeds) == 1 else f"The means are those of {'; '.join(have)}."
-        for numbers in [*seeds][:1]
-    ]
+    seeds = {scores.label: listed_seeds(list(scores.values)) for scores in shown.scores if scores.values}
+    means = {each: ", ".join(label for label in seeds if seeds[label] == each) for each in seeds.values()}
+    over = "; ".join(each if len(means) == 1 else f"{each} ({labels})" for each, labels in means.items())
+    primary, better = ", the primary metric," * shown.is_primary, "lower" if shown.direction < 0 else "higher"
+    lines = [f"The means are over {over}."] * bool(over)
     lines.append(f"A {better} {title_of(shown.metric)}{primary} is better.")
-    if not shown.verdicts:
-        return lines
-    difference = shown.verdicts[0].difference
-    groups = f" in {counted(difference.clusters, 'group')}" if difference.clusters != difference.examples else ""
-    rates = " at every value of the worse arm that may be its best one" if study.tunings else ""
-    family = counted(shown.verdicts[0].family, "comparison")
-    return [
-        *lines,
-        f"Differences from {shown.baseline} are paired by seed and by example{groups}. Their intervals "
-        f"({difference.level * 100:g} %, unadjusted) and p-values are for new seeds and new examples, from two-way "
-        f"random effects. The p-values are adjusted for {family} (Holm), and a difference is shown if its p-value is "
-        f"below {FALSE_CALLS}{rates}.",
-    ]
+    for verdict in shown.verdicts[:1]:
+        sizes = verdict.difference
+        groups = f" in {counted(sizes.clusters, 'group')}" * (sizes.clusters != sizes.examples)
+        rates = " at every value of the worse arm that may be its best one" * bool(study.tunings)
+        lines.append(
+            f"Differences from {shown.baseline} are paired by seed and by example{groups}. Their intervals "
+            f"({sizes.level * 100:g} %, unadjusted) and p-values are for new seeds and new examples, from two-way "
+            f"random effects. The p-values are adjusted for {counted(verdict.family, 'comparison')} (Holm), and a "
+            f"difference is shown if its p-value is below {FALSE_CALLS}{rates}."
+        )
+    return lines
 
 
 def _span(values: Iterable[object], unit: float = 1) -> str:
-    """The smallest and the largest number, or the only one, in a unit; "" without numbers."""
+    """The smallest and the largest number, or the only one, in a unit."""
     numbers = [number / unit for value in values if (number := as_number(value)) is not None]
     if not numbers:
-        return ""
+        return "unknown"
     texts = dict.fromkeys(f"{number:,.0f}" if unit == 1 else f"{number:.3g}" for number in (min(numbers), max(numbers)))
     return " to ".join(texts)

@@ -97,6 +97,7 @@ class Verdict:
                 the models have not learned the task (`analysis.cautions`).
     left_out:   the seeds that do not count, with the reasons, as a sentence; may be empty.
     cautions:   what makes the interval too narrow or the runs unusual, as sentences (`analysis.cautions`).
+    digits:     those after the point with which scores are written; None: as usual for the metric.
     """
 
     label: str
@@ -114,6 +115,12 @@ class Verdict:
     others: OtherValues | None = None
     here: float | None = None
     charge: float = 0.0
+    digits: int | None = None
+
+    @property
+    def shown_digits(self) -> int:
+        """The digits after the point with which scores are written."""
+        return decimals(self.metric) if self.digits is None else self.digits
 
     @property
     def strict_level(self) -> float:
@@ -156,7 +163,7 @@ class Verdict:
 
     def sentence(self) -> str:
         """The verdict in words, with the unadjusted interval and the difference that could have been detected."""
-        difference, digits = self.difference, decimals(self.metric)
+        difference, digits = self.difference, self.shown_digits
         name = NAMES.get(self.metric, self.metric)
         start = f"{self.label} minus {self.baseline}: {difference.estimate:+.{digits}f} {name}"
         sizes = f"{counted(difference.seeds, 'seed')}, {counted(difference.examples, 'example')}"
@@ -181,7 +188,7 @@ class Verdict:
 
     def claim_for_this_test_set(self) -> str | None:
         """The weaker claim in words, for new seeds on the same examples; None if it cannot be made."""
-        difference, digits = self.difference, decimals(self.metric)
+        difference, digits = self.difference, self.shown_digits
         if self.is_silent or isnan(difference.p_value_new_seeds):
             return None
         low, high = difference.new_seeds.low, difference.new_seeds.high

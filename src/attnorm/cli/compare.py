@@ -10,11 +10,12 @@ from attnorm.analysis.arms import find_runs
 from attnorm.analysis.cautions import simple_label, withheld_lines
 from attnorm.analysis.comparison import SOURCES, Comparison
 from attnorm.analysis.record import ENDINGS, write_study
+from attnorm.analysis.score_tables import Better, study_of_files
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.statistics.power import plan
 from attnorm.analysis.study import Study, listed_places, study_of
 from attnorm.analysis.swept import searches_of
-from attnorm.analysis.verdict import COSTS, Verdict, decimals
+from attnorm.analysis.verdict import COSTS, Verdict
 from attnorm.errors import ConfigError, Problem
 from attnorm.files import why_not_writable
 from attnorm.progress import console
@@ -33,8 +34,10 @@ class CompareSettings:
     """The keys of `attnorm compare`, as in conf/compare.yaml."""
 
     baseline: Places | None = None
-    against: Places
+    against: Places | None = None
+    scores: Places | dict[str, Places] | None = None
     metric: Text | None = None
+    better: Better | None = None
     split: SplitName = "auto"
     level: Level = 0.95
     plan: Positive | None = None
@@ -48,6 +51,14 @@ class CompareSettings:
 
 def compare_problems(command: Command[CompareSettings]) -> Iterator[Problem]:
     """The problems of keys that do not go together, and of the files to write."""
+    settings, typed = command.settings, command.typed - command.wrong
+    if settings.against is None and settings.scores is None and not {"against", "scores"} & command.typed:
+        yield Problem("against", "must be given, as in against=<folder>, or scores=<file>")
+    for key in typed & ({"against", "split"} if "scores" in typed else {"better"}):
+        more = "with scores" if "scores" in typed else "on runs, whose task says it"
+        yield Problem(key, f"has no effect {more}", getattr(settings, key))
+    if "scores" in typed and isinstance(settings.baseline, tuple):
+        yield Problem("baseline", "expected the name of an arm", list(settings.baseline))
     for file in command.settings.files:
         if file.suffix.lower() not in ENDINGS:
             yield Problem("out", f"must end with {', '.join(ENDINGS)}", str(file))
@@ -58,6 +69,11 @@ def compare_problems(command: Command[CompareSettings]) -> Iterator[Problem]:
 def run_compare(arguments: list[str]) -> None:
     """Prints the scores of the arms and the verdicts, or a plan; of a search, the best trial and the value of each."""
     settings = read(with_all_files(arguments), CompareSettings, "attnorm compare", check=compare_problems).settings
+    if settings.scores is not None:
+        assert not isinstance(settings.baseline, tuple)
+        options: dict[str, Any] = {"better": settings.better, "level": settings.level}
+        return show_study(settings, study_of_files(settings.scores, settings.baseline, settings.metric, **options))
+    assert settings.against is not None
     searches, others = searches_of(find_runs(listed_places(settings.against)))
     if searches and not others and settings.files:
         raise ConfigError(
@@ -70,7 +86,11 @@ def run_compare(arguments: list[str]) -> None:
         return
     against = [run.folder for run in others] if searches else settings.against
     places: tuple[Any, Any] = (against, None) if settings.baseline is None else (settings.baseline, against)
-    study = study_of(*places, settings.metric, split=settings.split, level=settings.level)
+    show_study(settings, study_of(*places, settings.metric, split=settings.split, level=settings.level))
+
+
+def show_study(settings: CompareSettings, study: Study) -> None:
+    """Prints the scores of the arms and the verdicts, or a plan, and writes the files."""
     [main] = study.comparisons
     show_warnings(withheld_lines(main.withheld))
     show_arms(study, main)
@@ -99,17 +119,19 @@ def with_all_files(arguments: list[str]) -> list[str]:
 
 def show_arms(study: Study, main: Comparison) -> None:
     """The scores of the arms as a table, and what a reader has to know about them."""
-    digits, name = decimals(main.metric), NAMES.get(main.metric, main.metric)
-    rows = [["", name, "± over seeds", "seeds", *(cost.name for cost in COSTS.values())]]
+    digits, name = main.digits, NAMES.get(main.metric, main.metric)
+    shown = {key: cost for key, cost in COSTS.items() if any(key in scores.costs for scores in main.scores)}
+    rows = [["", name, "± over seeds", "seeds", *(cost.name for cost in shown.values())]]
     for scores in main.scores:
-        costs = [(scores.costs.get(key, nan), cost.digits) for key, cost in COSTS.items()]
+        costs = [(scores.costs.get(key, nan), cost.digits) for key, cost in shown.items()]
         numbers = [(scores.mean, digits), (scores.spread, digits), (len(scores.values), 0), *costs]
         rows.append([scores.label, *("" if isnan(value) else f"{value:,.{places}f}" for value, places in numbers)])
     empty = [""] * (len(rows[0]) - 2)
     rows += [[simple_label(simple), f"{value:,.{digits}f}", *empty] for simple, value in main.simple.items()]
     scored = counted(main.examples, "example") + (f" of {SOURCES[main.source]}" if main.source else "")
-    kind = "" if main.is_primary else "; not the primary metric of the task"
-    print_table(f"{main.task}: {name} on {scored}{kind}", rows)
+    kind = "" if main.is_primary or not main.task else "; not the primary metric of the task"
+    print_table(f"{main.task}: {name} on {scored}{kind}".removeprefix(": "), rows)
+    show_lines(study.origin)
     show_lines(*(f"left out: {line}" for scores in main.scores for line in scores.left_out))
     show_warnings(study.notes)
 
@@ -125,7 +147,7 @@ def show_needed_runs(main: Comparison, verdict: Verdict, difference: float) -> N
         console.print()
         console.print(f"{verdict.label} minus {verdict.baseline}: no plan, {error}", markup=False)
         return
-    digits = decimals(main.metric)
+    digits = main.digits
     table = [["examples", "seeds per arm", "detectable difference", "hours for both arms"]]
     for row in rows:
         seeds = "no number is enough" if row.seeds is None else f"{row.seeds:,}"

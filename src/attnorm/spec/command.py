@@ -82,17 +82,19 @@ def read(
         is_several = override is not None and override.is_sweep_override() and not is_misread(override, key, text)
         key, value, _ = Setting(key, text) if is_several else settings_of([argument])[0]
         group, _, name = key.partition(".")
+        kinds = {get_origin(it) or it for it in alternatives(types[group])} if group in types else set()
         if is_several and (key in types or group in types or groups):
             expected = "expected a single value" if key in types else "one value at a time here"
             as_list = f"type several values as a list, {key}=[{text}]"
             problems.append(Problem(key, as_list if key in types and member_of(types[key]) else expected, text))
-        elif group in types and (get_origin(types[group]) is dict) != bool(name):
+        elif group in types and (dict not in kinds if name else kinds == {dict}):
             expected = "a single value" if name else f"{key}.<name>=<value>"
             problems.append(Problem(key, f"expected {expected}", text))
         elif key in types and isinstance(value, (list, dict)) and not member_of(types[key]):
             problems.append(Problem(key, "expected a single value", text))
         elif name and group in types:
-            values[group] = {**values.get(group, {}), name: value}
+            before = values.get(group)
+            values[group] = {**(before if isinstance(before, dict) else {}), name: value}
             typed.add(group)
         elif key in types:
             values[key] = fitting(value, text, types[key])

@@ -12,7 +12,7 @@ from attnorm.analysis.study import Study
 from attnorm.analysis.swept import EqualCost
 from attnorm.analysis.table import NOTHING, Cell, Column, Table, interval, number, title_of
 from attnorm.analysis.tuning import TuningRecord
-from attnorm.analysis.verdict import COSTS, ArmScores, Verdict, decimals, p_text
+from attnorm.analysis.verdict import COSTS, ArmScores, Verdict, p_text
 from attnorm.errors import in_yaml
 from attnorm.wording import counted
 
@@ -25,7 +25,8 @@ def scores_table(study: Study) -> Table | None:
     if (shown := next(iter((*study.comparisons, *study.reported)), None)) is None:
         return None
     verdicts = {verdict.label: verdict for verdict in shown.verdicts}
-    digits, level = decimals(shown.metric), next((it.difference.level for it in shown.verdicts), 0.95)
+    digits, level = shown.digits, next((it.difference.level for it in shown.verdicts), 0.95)
+    costs = COSTS if study.arms else {}
     title, better = title_of(shown.metric), "lower" if shown.direction < 0 else "higher"
     columns = [
         Column("arm"),
@@ -36,7 +37,7 @@ def scores_table(study: Study) -> Table | None:
         Column(f"{title} {_arrow(shown)}", True, f"{title}, mean over seeds; {better} is better"),
         Column("s.d.", True, "standard deviation over seeds"),
         Column("seeds", True, "number of seeds; all means and differences are over the same seeds", in_caption=True),
-        *(Column(cost.name, True, cost.meaning, key in ("hours", "parameters")) for key, cost in COSTS.items()),
+        *(Column(cost.name, True, cost.meaning, key in ("hours", "parameters")) for key, cost in costs.items()),
     ]
     scored = {scores.label: scores for scores in shown.scores}
     rows = []
@@ -50,7 +51,7 @@ def scores_table(study: Study) -> Table | None:
                 number(scores.mean, digits),
                 number(scores.spread, digits),
                 Cell(str(len(scores.values)), len(scores.values)),
-                *(number(scores.costs.get(name), cost.digits) for name, cost in COSTS.items()),
+                *(number(scores.costs.get(name), cost.digits) for name, cost in costs.items()),
             ]
         )
     for simple, value in shown.simple.items():
@@ -76,7 +77,7 @@ def further_metrics_table(study: Study) -> Table | None:
     columns += [Column("mean", True, "mean over seeds"), Column("s.d.", True, "standard deviation over seeds")]
     rows = []
     for shown in others:
-        digits, verdicts = decimals(shown.metric), {verdict.label: verdict for verdict in shown.verdicts}
+        digits, verdicts = shown.digits, {verdict.label: verdict for verdict in shown.verdicts}
         for scores in shown.scores:
             row = [Cell(f"{title_of(shown.metric)} {_arrow(shown)}"), Cell(scores.label)]
             if compared:
