@@ -825,7 +825,7 @@ def test_the_verdicts_are_those_of_the_runs_with_these_scores(tmp_path):
 
 
 FOUR = {
-    (arm, seed, n): n + seed * (n % step) for arm, step in {"softmax": 1, "dnas": 3, "hnas": 2}.items()
+    (arm, seed, n): n + (seed + 1) * (n % step) for arm, step in {"softmax": 1, "dnas": 3, "hnas": 2}.items()
     for seed in range(4) for n in range(12)
 }  # fmt: skip
 
