@@ -22,8 +22,8 @@ from attnorm.data.sampler import TokenBatches
 from attnorm.tasks.task import task_of
 
 RECORDED = {
-    "lines of src": 53_736,
-    "files of src": 421,
+    "lines of src": 54_025,
+    "files of src": 422,
     "functions of src": 3759,
     "public names that several modules define": 32,
     "lines of tests per line of src": 1.05,
