@@ -148,7 +148,7 @@ def test_generate_writes_labels_and_probabilities_and_the_report_a_confusion_mat
     assert [column.name for column in matrix.columns[1:]] == [row[0].text for row in matrix.rows] == labels
     for label, (_, *cells) in zip(labels, matrix.rows, strict=True):
         counts = [pairs[label, other] for other in labels]
-        expected = [f"{count / max(1, sum(counts)):.0%} ({count})" for count in counts]
+        expected = [f"{count / sum(counts):.0%} ({count})" if count else "0" for count in counts]
         assert [cell.text for cell in cells] == expected
 
 

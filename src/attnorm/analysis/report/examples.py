@@ -91,8 +91,8 @@ def confusions_of(study: Study) -> list[Table]:
         columns, rows = [Column("true label"), *(Column(label, True) for label in labels)], []
         for true in labels:
             row = [counts[true, label] for label in labels]
-            shares = [count / max(1, sum(row)) for count in row]
-            rows.append([Cell(true), *(Cell(f"{s:.0%} ({count:,})", s) for s, count in zip(shares, row, strict=True))])
+            shares = [(count / max(1, sum(row)), count) for count in row]
+            rows.append([Cell(true), *(Cell(f"{s:.0%} ({count:,})" if count else "0", s) for s, count in shares)])
         caption = f"Labels that {arm.label} gave, as a share of each true label, with the number of examples"
         matrices.append(Table(caption, columns, rows, can_copy=True))
     return matrices
