@@ -876,6 +876,8 @@ OF_A = ["scores.a=[{0}/a.jsonl]"]
         ([COLUMNS, "a,1,x,1", "b,1,y,1"], [], "no example has a score of every arm and seed: x (not scored"),
         ([COLUMNS, "a,1,x,1", "b,1,x,1"], ["baseline=c"], "baseline=c: the arms are a, b"),
         ([COLUMNS], [], "a.csv: no scores"),
+        ([COLUMNS, "\udcff"], [], "a.csv: 'utf-8' codec can't decode byte 0xff"),
+        ([SAMPLE.replace("1}", "Infinity}")], OF_A, "a.jsonl, line 1: acc=inf: expected a finite number"),
         ([COLUMNS], ["against=b"], "against=b: has no effect with scores"),
         ([COLUMNS], ["scores=no.csv"], "no.csv: no such file"),
         ([COLUMNS], ["scores=b/{{arm}}.csv"], "scores=b/{arm}.csv: no such file"),
@@ -890,7 +892,7 @@ OF_A = ["scores.a=[{0}/a.jsonl]"]
 )
 def test_scores_that_cannot_be_read_are_named_with_their_line(monkeypatch, tmp_path, capsys, rows, typed, message):
     for file in ("a.csv", "a.jsonl"):
-        (tmp_path / file).write_text("\n".join(rows))
+        (tmp_path / file).write_text("\n".join(rows), errors="surrogateescape")
     (tmp_path / "b.jsonl").write_text(HASHED.format("b"))
     typed = [it.format(tmp_path) for it in typed]
     given = [] if any(it.startswith("scores") for it in typed) else [f"scores={tmp_path}/a.csv"]

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite, isnan
+from math import isfinite, isinf, isnan
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,11 @@ def read_scores(scores: ScorePlaces, metric: str | None = None) -> ExampleScores
     groups, contents, tasks = dict[str, str](), dict[str, tuple[str, str]](), dict[str, None]()
     lines = dict[tuple[str, int, str], str]()
     for file in files:
-        for score in _checked_reader(file.path)(file):
+        try:
+            read = list(_checked_reader(file.path)(file))
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise DataError(f"{file.path}: {error}") from error
+        for score in read:
             metric = _chosen(metric, score)
             key = f"{score.task}/{score.example}" if score.task else score.example
             of_run = values.setdefault(score.arm, {}).setdefault(score.seed, {})
@@ -100,6 +104,8 @@ def read_scores(scores: ScorePlaces, metric: str | None = None) -> ExampleScores
                 raise DataError(f"{score.where}: example {key} has {what} than in {first}")
             lines[score.arm, score.seed, key], tasks[score.task] = score.where, None
             value = next(iter(score.values.values())) if file.path.suffix == ".csv" else score.values[metric]
+            if isinf(value):
+                raise DataError(f"{score.where}: {metric}={value}: expected a finite number")
             if not isnan(value):
                 of_run[key] = value
     names = [task for task in tasks if task]
