@@ -836,7 +836,11 @@ FOUR = {
         (lambda arm, seed, n: False, "", (4, 12)),
         (lambda arm, seed, n: arm == "hnas" and seed == 2, "Left out: seed 2, for want of scores of hnas.", (3, 12)),
         (lambda arm, seed, n: arm == "hnas" and seed > 1, "at least 3 seeds are needed (found 2)", (4, 12)),
-        (lambda arm, seed, n: arm == "hnas" and seed != 9, "", (4, 12)),
+        (
+            lambda arm, seed, n: {"hnas": seed < 3, "softmax": seed == 3}.get(arm),
+            "hnas is not compared: hnas and softmax have no seed in common",
+            (3, 12),
+        ),
         (
             lambda arm, seed, n: (arm, seed, n) == ("dnas", 1, 7),
             "1 example, such as 7 (not scored: dnas, seed 1)",
@@ -853,6 +857,8 @@ def test_what_arms_have_no_scores_of_is_left_out_with_a_sentence(monkeypatch, tm
     dnas = next(arm for arm in content["arms"] if arm["label"] == "dnas")
     assert (len(dnas["verdict"]["by_seed"]), content["examples"]) == sizes and said in " ".join(printed.split())
     assert f"The scores are from {tmp_path}/a.csv." in content["setup"] and content["better"] == "lower"
+    assert dnas["verdict"]["family"] == 2
+    assert ("; seeds 0 and 1 (hnas)." in content["setup"]) == (len({len(arm["values"]) for arm in content["arms"]}) > 1)
 
 
 COLUMNS, SAMPLE = "arm,seed,example,score", '{"doc_id": 1, "acc": 1}'

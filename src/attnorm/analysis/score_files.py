@@ -109,9 +109,8 @@ def read_scores(scores: ScorePlaces, metric: str | None = None) -> ExampleScores
             if not isnan(value):
                 of_run[key] = value
     names = [task for task in tasks if task]
-    about = (
-        str(files[0].path) if len(files) == 1 else f"{len(files):,} files" + f" ({scores})" * isinstance(scores, str)
-    )
+    typed = f" ({scores})" * isinstance(scores, str)
+    about = str(files[0].path) if len(files) == 1 else f"{len(files):,} files{typed}"
     if metric is None:
         raise DataError(f"{about}: no scores")
     about += f" with examples of {listed(names)}" * bool(names)
@@ -135,13 +134,10 @@ def _chosen(metric: str | None, score: ExampleScore) -> str:
 
 
 def _score_files(scores: ScorePlaces) -> Iterator[ScoreFile]:
-    if isinstance(scores, Mapping):
-        for arm, places in scores.items():
-            for number, place in enumerate([places] if isinstance(places, str) else places, start=1):
-                yield from _matching(place, arm, number)
-    else:
-        for place in [scores] if isinstance(scores, str) else scores:
-            yield from _matching(place, None, None)
+    by_arm: Mapping[Any, str | Sequence[str]] = scores if isinstance(scores, Mapping) else {None: scores}
+    for arm, places in by_arm.items():
+        for number, place in enumerate([places] if isinstance(places, str) else places, start=1):
+            yield from _matching(place, arm, None if arm is None else number)
 
 
 def _matching(place: str, arm: str | None, seed: int | None) -> Iterator[ScoreFile]:
@@ -163,8 +159,8 @@ def _checked_reader(path: Path) -> Callable[[ScoreFile], Iterator[ExampleScore]]
     """What reads a file, by its ending. Raises DataError if there is no such file."""
     if path.suffix not in READERS:
         allowed = "a table (.csv), samples of lm-evaluation-harness (.jsonl) or a log of inspect_ai (.eval, .json)"
-        folder = "a folder; name its files by a pattern, such as <folder>/**/samples_*.jsonl" if path.is_dir() else None
-        raise DataError(f"{path}: expected {allowed}" + (f", found {folder}" if folder else ""))
+        folder = ", found a folder; name its files by a pattern, such as <folder>/**/samples_*.jsonl" * path.is_dir()
+        raise DataError(f"{path}: expected {allowed}{folder}")
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     return READERS[path.suffix]
@@ -185,9 +181,8 @@ def _read_table(file: ScoreFile) -> Iterator[ExampleScore]:
                 raise DataError(f"{file.path}, line 1: no column {name}; the file {has}")
         for row in rows:
             where = f"{file.path}, line {rows.line_num}"
-            row = {name: (text or "").strip() for name, text in row.items() if name} | {
-                name: text for name, text in known.items() if text is not None
-            }
+            row = {name: (text or "").strip() for name, text in row.items() if name}
+            row |= {name: text for name, text in known.items() if text is not None}
             for name in ("arm", "example"):
                 if not row[name]:
                     raise DataError(f"{where}: {name} is empty")
@@ -199,8 +194,8 @@ def _read_table(file: ScoreFile) -> Iterator[ExampleScore]:
                 raise DataError(f"{where}: score={row['score']!r}: expected a number") from None
             if not isfinite(score):
                 raise DataError(f"{where}: score={row['score']}: expected a finite number; leave out what has no score")
-            group = row.get("group", "")
-            yield ExampleScore(row["arm"], int(row["seed"]), row["example"], {UNNAMED: score}, where, "", group)
+            of_run = (row["arm"], int(row["seed"]), row["example"])
+            yield ExampleScore(*of_run, {UNNAMED: score}, where, group=row.get("group", ""))
 
 
 def _read_samples(file: ScoreFile) -> Iterator[ExampleScore]:
@@ -260,8 +255,7 @@ def _read_inspect_log(file: ScoreFile) -> Iterator[ExampleScore]:
     for example, of_sample in epochs.items():
         scored = {name: [it for it in of_sample.get(name, ()) if not isnan(it)] for name in names}
         means = {name: float(np.mean(each)) if each else float("nan") for name, each in scored.items()}
-        where, arm = f"{file.path}, sample {example}", file.arm or str(log.eval.model)
-        task = str(log.eval.task)
+        arm, where, task = file.arm or str(log.eval.model), f"{file.path}, sample {example}", str(log.eval.task)
         yield ExampleScore(arm, file.seed or 1, example, means, where, task, "", contents[example])
 
 
