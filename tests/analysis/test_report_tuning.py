@@ -259,8 +259,10 @@ def test_compare_says_what_the_report_says_of_the_sweep(monkeypatch, capsys, tmp
     without_charts(monkeypatch)
     scores = {"softmax": SOFTMAX, "hnas": at((1, 1), (25, 25), (24, 24.5))}
     folder = tuned_sweep(tmp_path, {"softmax": 0, "hnas": 9}, scores) if depends else better
-    run_compare([f"against={folder}"])
-    said = " ".join("".join(capsys.readouterr()).split())
+    run_compare([f"against={folder}", f"out={tmp_path}/table.tex"])
+    said, setup = " ".join("".join(capsys.readouterr()).split()), (tmp_path / "table.tex").read_text()
+    for part in ("Every arm tried the same 3 values of optimizer.lr", "Each arm has its best optimizer.lr: softmax"):
+        assert part in setup and "at every value of the worse arm" in setup and "learning rate of" not in setup
     assert "hnas minus softmax" in said and "differ in more than their attention" not in said
     lines = [line for line in collect([folder]).tasks[0].warnings if line.startswith("The verdict on hnas depends on")]
     assert len(lines) == depends == ("The verdict on hnas depends on optimizer.lr: " in said)
