@@ -1070,6 +1070,7 @@ def test_labels_of_tables_are_escaped(label, latex, markdown, in_csv):
         (["against={}", "level=95"], "level=95: allowed: numbers above 0 and below 1"),
         (["against={}", "better=lower"], "better=lower: has no effect on runs, whose task says it"),
         (["against={}", "split=dev"], "split=dev: allowed: auto, test, validation"),
+        (["against=null"], "against: must be given, as in against=<folder>, or scores=<file>"),
         (["against={}", "plan=0"], "plan=0: allowed: numbers above 0"),
         (["against={}", "data.max_valid=3"], "data.max_valid=3: attnorm compare has no such option; it has against"),
         (["against={}/nothing"], "nothing: no run folder there"),

@@ -52,12 +52,13 @@ class CompareSettings:
 def compare_problems(command: Command[CompareSettings]) -> Iterator[Problem]:
     """The problems of keys that do not go together, and of the files to write."""
     settings, typed = command.settings, command.typed - command.wrong
-    if settings.against is None and settings.scores is None and not {"against", "scores"} & command.typed:
+    of_runs = settings.scores is None
+    if of_runs and settings.against is None and not {"against", "scores"} & command.wrong:
         yield Problem("against", "must be given, as in against=<folder>, or scores=<file>")
-    for key in typed & ({"against", "split"} if "scores" in typed else {"better"}):
-        more = "with scores" if "scores" in typed else "on runs, whose task says it"
+    for key in typed & ({"better"} if of_runs else {"against", "split"}):
+        more = "on runs, whose task says it" if of_runs else "with scores"
         yield Problem(key, f"has no effect {more}", getattr(settings, key))
-    if "scores" in typed and isinstance(settings.baseline, tuple):
+    if not of_runs and isinstance(settings.baseline, tuple):
         yield Problem("baseline", "expected the name of an arm", list(settings.baseline))
     for file in command.settings.files:
         if file.suffix.lower() not in ENDINGS:
