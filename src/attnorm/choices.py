@@ -36,8 +36,8 @@ def split_options(arguments: Sequence[str]) -> tuple[tuple[str, ...], list[Path]
             problems.append(f"{argument}: no such option; allowed: --config-dir, --help, and key=value")
         else:
             rest.append(argument)
-    if not options and (own := own_folder()):
-        options, folders = ["--config-dir", str(own)], [CONF, own]
+    if not options and (folder := own_folder()):
+        options, folders = ["--config-dir", str(folder)], [CONF, folder]
     return tuple(options), folders, rest, problems
 
 

@@ -94,8 +94,8 @@ def test_the_dose_of_a_probe_of_ones_own_is_drawn_if_it_is_a_number():
 
 
 def test_a_field_has_the_score_and_the_difference_of_its_cell(html, cells):
-    for name, of in itertools.groupby(cells, lambda cell: cell.found.cell.short):
-        columns = [(cell, size) for cell in of for size in cell.found.cell.probe().test_sizes]
+    for name, of in itertools.groupby(cells, lambda cell: cell.outcome.cell.short):
+        columns = [(cell, size) for cell in of for size in cell.outcome.cell.probe().test_sizes]
         for arm, *entries in tables(html)[name][1:]:
             for (cell, size), entry in zip(columns, entries, strict=True):
                 [found] = [row for row in cell.rows if row.arm == arm and row.size == size]
@@ -202,7 +202,7 @@ def test_best_rates_at_the_edge_of_the_grid_are_named_if_the_next_one_is_worse()
 
 def test_the_page_names_best_rates_at_the_edge(tmp_path):
     [cell] = [results(Cell("hub", "0.9"))]
-    cell.found.rate["dnas"] = 0.09
+    cell.outcome.rate["dnas"] = 0.09
     cell.curves["dnas"][0.09] = 0.6
     text = Page(write_page([cell], ARMS, tmp_path / "probe.html", "attnorm probe").read_text()).text
     assert "smallest or the largest of those tried" in text and "dnas at hub 0.9 (0.09, +0.200)" in text
@@ -267,7 +267,7 @@ def test_a_squared_error_that_has_overflowed_has_no_difference(tmp_path, arm):
     overflowed = probe.score(outputs, batch).numpy()
     assert np.isneginf(overflowed[2, 7]) and np.isfinite(overflowed).sum() == 99
     cell = results(Cell("trigger", "BOS"))
-    found = cell.found
+    found = cell.outcome
     found.tests[arm].scores[probe.size] = overflowed
     found.tuning[arm][1e-2] = np.array([0.5, -np.inf])
     cell = results_of_cell(found, ARMS, (1e-3, 1e-2))

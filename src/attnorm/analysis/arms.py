@@ -102,9 +102,7 @@ def run_folders(pattern: str | Path) -> list[Path]:
 
 def expanded(pattern: str | Path) -> list[Path]:
     """The paths that a pattern matches, or the path itself if it is not a pattern."""
-    return (
-        [Path(it) for it in sorted(glob(str(pattern), recursive=True))] if has_magic(str(pattern)) else [Path(pattern)]
-    )
+    return list(map(Path, sorted(glob(str(pattern), recursive=True)))) if has_magic(str(pattern)) else [Path(pattern)]
 
 
 def arms_of(runs: Sequence[Run]) -> list[Arm]:
@@ -117,12 +115,12 @@ def arms_of(runs: Sequence[Run]) -> list[Arm]:
         groups[repr(sorted(run.settings.items(), key=lambda item: item[0]))].append(run)
     members = []
     for group in groups.values():
-        newest_last = sorted(group, key=lambda it: (it.state is RunState.FINISHED, it.config_file.stat().st_mtime))
+        newest_last = sorted(group, key=lambda run: (run.state is RunState.FINISHED, run.config_file.stat().st_mtime))
         best = {run.seed: run for run in newest_last}
         members.append(tuple(best[seed] for seed in sorted(best)))
     labels = _labels_of([next((run for run in counting if run.label), counting[0]) for counting in members])
     return [
-        Arm(label, counting, tuple(it for it in group if it.state is RunState.FINISHED and it not in counting))
+        Arm(label, counting, tuple(run for run in group if run.state is RunState.FINISHED and run not in counting))
         for label, counting, group in zip(labels, members, groups.values(), strict=True)
     ]
 

@@ -166,7 +166,7 @@ def cautions_of(
         differ = usual > largest * 1e-6  # otherwise they are equal up to rounding
         ratio = f"{largest / usual:,.0f} times the usual distance" if differ else "and the others are equal"
         seed, value = seeds[int(apart.argmax())], means[apart.argmax()]
-        difference, middle = (f"{it:+.4g}" if it else "0" for it in (value, np.median(means)))
+        difference, middle = (f"{number:+.4g}" if number else "0" for number in (value, np.median(means)))
         why = f"its difference is {difference}, where the median of all seeds is {middle} ({ratio})"
         cautions.append(f"seed {seed} is unusual: {why}, {EFFECT}")
     if skewed_examples(rows, groups):

@@ -184,7 +184,7 @@ def _verdict_of(
     """
     baseline, pairs = shared.arms[0], shared.pairs(arm)
     scores = {seed: [table.values(metric, ids) for table in pair] for seed, pair in pairs.items()}
-    runs = [(f"{it.label}, seed {seed}", it.finished[seed]) for it in (baseline, arm) for seed in pairs]
+    runs = [(f"{of_arm.label}, seed {seed}", of_arm.finished[seed]) for of_arm in (baseline, arm) for seed in pairs]
     towards = direction_of([run for _, run in runs], metric)
     differences = {seed: first - second for seed, (first, second) in scores.items()}
     verdict = decided(arm.label, baseline.label, metric, differences, towards, groups, level, runs)

@@ -211,7 +211,7 @@ def _read_samples(file: ScoreFile) -> Iterator[ExampleScore]:
             try:
                 row = json.loads(line)
                 example, kind = str(row["doc_id"]), str(row.get("filter", "none"))
-                names = row.get("metrics", [name for name, it in row.items() if isinstance(it, (int, float))])
+                names = row.get("metrics", [name for name, cell in row.items() if isinstance(cell, (int, float))])
                 numbers = {str(name): row.get(name) for name in names if name != "doc_id"}
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 raise DataError(f"{where}: expected a sample of lm-evaluation-harness, with its doc_id") from None
@@ -253,7 +253,7 @@ def _read_inspect_log(file: ScoreFile) -> Iterator[ExampleScore]:
                 of_sample.setdefault(key, []).append(_number(value, f"{where}, {key}"))
     names = dict.fromkeys(name for of_sample in epochs.values() for name in of_sample)
     for example, of_sample in epochs.items():
-        scored = {name: [it for it in of_sample.get(name, ()) if not isnan(it)] for name in names}
+        scored = {name: [number for number in of_sample.get(name, ()) if not isnan(number)] for name in names}
         means = {name: float(np.mean(each)) if each else float("nan") for name, each in scored.items()}
         arm, where, task = file.arm or str(log.eval.model), f"{file.path}, sample {example}", str(log.eval.task)
         yield ExampleScore(arm, file.seed or 1, example, means, where, task, "", contents[example])

@@ -97,7 +97,7 @@ def study_of_files(
     groups = None if given.groups is None else [given.groups[example] or example for example in examples]
     towards = direction(given.metric) if better is None else 1 if better == "higher" else -1
     main = _comparison(arms, given.metric, towards, groups, level, len(apart))
-    verdicts = [replace(it, left_out=_uncounted(seeds, counting[it.label], baseline, it.label)) for it in main.verdicts]
+    verdicts = [replace(of, left_out=_uncounted(seeds, counting[of.label], baseline, of.label)) for of in main.verdicts]
     notes = [f"Left out for want of a score: {counted(len(partial), 'example')}, such as {p}." for p in partial[:1]]
     return Study(
         comparisons=[replace(main, verdicts=verdicts, notes=notes)],

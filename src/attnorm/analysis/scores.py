@@ -252,7 +252,7 @@ def direction_of(runs: Sequence[Run], metric: str) -> int:
     """1 if a higher value of the metric is better, -1 if a lower one is: for the metric that selects the checkpoints,
     as the task declares it, and for others as `attnorm.tasks.results.direction` says."""
     recorded = (run.summary.get("mode") for run in runs if str(run.summary.get("monitor")).endswith(f"/{metric}"))
-    mode = next((it for it in recorded if it in ("min", "max")), None)
+    mode = next((choice for choice in recorded if choice in ("min", "max")), None)
     return direction(metric) if mode is None else -1 if mode == "min" else 1
 
 

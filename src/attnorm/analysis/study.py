@@ -59,7 +59,7 @@ class Study:
         """The baseline, and then the other arms in the order given; of more than charts tell apart, the best first."""
         others = list(self.arms[1:])
         if self.main is not None and len(self.arms) > COLOURS:
-            means = {it.label: -self.main.direction * it.mean for it in self.main.scores if it.values}
+            means = {scores.label: -self.main.direction * scores.mean for scores in self.main.scores if scores.values}
             others.sort(key=lambda arm: means.get(arm.label, float("inf")))
         return [*self.arms[:1], *others]
 
@@ -172,7 +172,8 @@ def _reported(arms: Sequence[Arm], runs: Sequence[Run], primary: str | None) -> 
     """The metrics that finished runs reported at the end of training, the primary one first."""
     metrics = {run.folder: numbers_of(evaluation_of(run, "validation").get("metrics")) for run in runs}
     reported = []
-    for name in sorted(dict.fromkeys(name for each in metrics.values() for name in each), key=lambda it: it != primary):
+    names = dict.fromkeys(name for each in metrics.values() for name in each)
+    for name in sorted(names, key=lambda name: name != primary):
         scores = []
         for arm in arms:
             values = {seed: metrics[run.folder].get(name) for seed, run in arm.finished.items()}

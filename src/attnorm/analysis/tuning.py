@@ -170,7 +170,7 @@ class TuningRecord:
                 trials[value].append(Trial(name, job["metric"], best, score))
             if len(trials[value]) != len(self.seeds):
                 raise ValueError(f"{value}: {len(trials[value])} runs")
-        best_value, label = entry["best"], next((labels[it] for it in entry["compare"] if it in labels), "")
+        best_value, label = entry["best"], next((labels[name] for name in entry["compare"] if name in labels), "")
         if best_value is not None and str(best_value) not in trials:
             raise ValueError(best_value)
         diverged = tuple(value for value in self.values if entry["means"][value] is None)
@@ -207,16 +207,16 @@ class TuningRecord:
         """
         scores = np.full((len(self.every), len(self.values), len(self.seeds)), nan)
         diverged = np.array([[value in arm.diverged for value in self.values] for arm in self.every])
-        for number, place, seed in np.argwhere(np.isnan(scores) & ~diverged[..., None]):
-            run = Run(self.folder / TUNE / self.every[number].trials[self.values[place]][seed].name)
-            scores[number, place, seed] = direction * numbers_of(run.evaluation().get("metrics")).get(metric, nan)
+        for number, index, seed in np.argwhere(np.isnan(scores) & ~diverged[..., None]):
+            run = Run(self.folder / TUNE / self.every[number].trials[self.values[index]][seed].name)
+            scores[number, index, seed] = direction * numbers_of(run.evaluation().get("metrics")).get(metric, nan)
         kept = (candidates(scores) | ~np.isfinite(scores).all(-1)) & ~diverged
         others = {}
         for number, arm in enumerate(self.every):
             possible = [
                 value for value, keep in zip(self.values, kept[number], strict=True) if keep and value != arm.best
             ]
-            worse = tuple(it for it in self.values if it not in (*possible, *arm.diverged, arm.best))
+            worse = tuple(choice for choice in self.values if choice not in (*possible, *arm.diverged, arm.best))
             runs: dict[str, dict[int, Run]] = {value: {} for value in possible}
             for value in possible if arm.label else ():
                 for name in arm.further.get(value, ()):
@@ -256,7 +256,7 @@ class TuningRecord:
         """How much better an arm is than the baseline at a value, by tuning seed. Failed runs are worse; [] if both
         arms have some."""
         arm, baseline = (self.arms[label] for label in (verdict.label, verdict.baseline))
-        failed = [it.mean(value) is None for it in (arm, baseline)]
+        failed = [of_arm.mean(value) is None for of_arm in (arm, baseline)]
         if any(failed):
             return [] if all(failed) else [-1.0 if failed[0] else 1.0]
         trials = list(zip(arm.trials[value], baseline.trials[value], strict=True))

@@ -158,8 +158,8 @@ class Verdict:
             return ends
         more = [difference.new_seeds_and_examples for difference in self.others.differences.values()]
         if self.difference.estimate > 0:
-            return Interval(min(it.low for it in (ends, *more)), ends.high)
-        return Interval(ends.low, max(it.high for it in (ends, *more)))
+            return Interval(min(each.low for each in (ends, *more)), ends.high)
+        return Interval(ends.low, max(each.high for each in (ends, *more)))
 
     def sentence(self) -> str:
         """The verdict in words, with the unadjusted interval and the difference that could have been detected."""
@@ -225,8 +225,8 @@ def adjusted(verdicts: Sequence[Verdict], left_out: int = 0) -> list[Verdict]:
     """
     here = [nan if verdict.no_verdict is not None else verdict.difference.p_value for verdict in verdicts]
     p_values = [
-        p if it.others is None or isnan(p) else max(p, it.others.p_value(it.difference.estimate))
-        for p, it in zip(here, verdicts, strict=True)
+        p if of.others is None or isnan(p) else max(p, of.others.p_value(of.difference.estimate))
+        for p, of in zip(here, verdicts, strict=True)
     ]
     charge = DISMISSAL if any(verdict.others is not None for verdict in verdicts) else 0.0
     every = [[charged(p, charge) for p in holm([*these, *[nan] * left_out])] for these in (p_values, here)]

@@ -32,7 +32,7 @@ def waiting_in(sweep: Path, names: Container[str] | None = None) -> Iterator[Job
     """The jobs of a sweep that have not started; with names of run folders, only those of their arms."""
 
     def arm(job: Job) -> frozenset[str]:
-        return frozenset(it for it in job.overrides if override_key(it) != "seed")
+        return frozenset(override for override in job.overrides if override_key(override) != "seed")
 
     journal = Journal(opened(sweep))
     asked = {arm(job) for job in journal.jobs() if names is None or job.name in names}
@@ -45,7 +45,7 @@ def waiting_in(sweep: Path, names: Container[str] | None = None) -> Iterator[Job
 
 def sweep_at_work(places: Iterable[str | Path]) -> bool:
     """Whether the process of a sweep is at work in one of these places, and may start or resume runs there."""
-    for root in (path for place in places for path in expanded(place)):
+    for root in (path for pattern in places for path in expanded(pattern)):
         with suppress(OSError):
             events = [root.parent / EVENTS, *sorted(root.rglob(EVENTS))] if root.is_dir() else []
             if any(FolderLock(path.parent, SWEEP_LOCK).holder() is not None for path in events if path.is_file()):

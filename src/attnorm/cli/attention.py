@@ -85,11 +85,10 @@ def show_attention(arguments: list[str]) -> None:
     for folder in folders:
         _, cfg = configurations(Run(folder), command)
         runs.append(LoadedRun(folder, cfg.settings, keys.ckpt))
-        found = runs[-1].reading(keys.text, example=keys.example)
-        readings.append(found.select(keys.layers, keys.heads))
+        readings.append(runs[-1].reading(keys.text, example=keys.example).select(keys.layers, keys.heads))
     target = Path(keys.folder or folders[0] / "figures" / "attention")
     if len({reading.run for reading in readings}) < len(readings):
-        readings = [replace(it, run=f"{it.run} ({folder})") for it, folder in zip(readings, folders, strict=True)]
+        readings = [replace(of, run=f"{of.run} ({folder})") for of, folder in zip(readings, folders, strict=True)]
     written = draw_reading(readings).save(target, keys.formats)
     for number, run in enumerate(runs, start=1):
         written += pictures_of_task(run, keys, target / f"run_{number}" if len(runs) > 1 else target)
@@ -128,8 +127,8 @@ def pictures_of_task(run: LoadedRun, keys: AttentionKeys, folder: Path) -> list[
     if getattr(run.model, "fusion", None) is not None:
         return draw_boxes(run, [run.row_of(example)]).save(folder, keys.formats)
     if run.task.interface == "captioning" and has_pixels(run):
-        found = looks(run, example)
-        drawn = draw_words(found, f"{run.name}: {found.caption}")
+        pictures = looks(run, example)
+        drawn = draw_words(pictures, f"{run.name}: {pictures.caption}")
         return FigureSet({f"words_{Path(example).stem}": drawn}).save(folder, keys.formats)
     return []
 

@@ -140,7 +140,7 @@ def show_arms(study: Study, main: Comparison) -> None:
 def show_needed_runs(main: Comparison, verdict: Verdict, difference: float) -> None:
     """How many seeds and examples would show a difference between an arm and the baseline, and what they would cost; or
     that the runs are too few to plan with."""
-    hours = [it.costs["hours"] for it in main.scores if it.label in (verdict.label, verdict.baseline) if it.costs]
+    hours = [of.costs["hours"] for of in main.scores if of.label in (verdict.label, verdict.baseline) if of.costs]
     per_run = sum(hours) / len(hours) if hours else None
     try:
         rows = plan(verdict.difference.variances, difference, level=verdict.strict_level, hours_per_run=per_run)

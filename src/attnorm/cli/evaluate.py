@@ -162,11 +162,11 @@ def vqa(keys: FileKeys) -> Results:
         # raises where they do not go together
         annotations_by_question(read_vqa_questions(questions), questions, Path(reference))
     gold, predictions = vqa_metric.read_references(Path(reference)), vqa_metric.read_predictions(path)
-    found = naming(keys, lambda: vqa_metric.score(predictions, gold))
+    outcome = naming(keys, lambda: vqa_metric.score(predictions, gold))
     refused = "the official evaluation refuses this file: it needs exactly one answer to each question"
-    scores = {name: found[name] for name in ("accuracy", "missing", "extra")} | found["answer_types"]
-    note = refused if found["missing"] or found["extra"] else ""
-    return Results(Path(path).name, "questions", found["total"], scores, note=note)
+    scores = {name: outcome[name] for name in ("accuracy", "missing", "extra")} | outcome["answer_types"]
+    note = refused if outcome["missing"] or outcome["extra"] else ""
+    return Results(Path(path).name, "questions", outcome["total"], scores, note=note)
 
 
 def lines(keys: FileKeys) -> Results:
@@ -176,7 +176,7 @@ def lines(keys: FileKeys) -> Results:
     if not texts:
         raise DataError(f"{path}: there are no lines to score")
     golds = rouge.read_references(references, path, len(texts))
-    words = keys.rouge_words or rouge.words_for(gold for its in golds for gold in its)
+    words = keys.rouge_words or rouge.words_for(gold for golds_of_text in golds for gold in golds_of_text)
     scorer = rouge.Rouge(keys.stemmer, words, keys.rouge_lsum)
     scores = scorer.detailed(progress.tracked(texts, "ROUGE"), golds)
     best = f"; the best F1 over {len(references)} references counts" if len(references) > 1 else ""

@@ -71,8 +71,8 @@ def run_probe(arguments: list[str]) -> int:
     try_probes(plan.cells)
     torch.set_num_threads(1)
     begin, cpu = time.monotonic(), time.process_time()
-    found = compare(plan, folder / "results", settings.jobs, Reporter(plan), partial(further_rates, arms=arms))
-    cells = with_discoveries([results_of_cell(it, arms, plan.rates) for it in found])
+    outcomes = compare(plan, folder / "results", settings.jobs, Reporter(plan), partial(further_rates, arms=arms))
+    cells = with_discoveries([results_of_cell(outcome, arms, plan.rates) for outcome in outcomes])
     note = PREVIEW if settings.preset == "quick" else ""
     write_csv(cells, folder / "probe.csv", preset=settings.preset)
     command = shlex.join(["attnorm", "probe", *arguments])
@@ -82,16 +82,16 @@ def run_probe(arguments: list[str]) -> int:
         progress.console.print(note, markup=False)
     took = f"{time.monotonic() - begin:,.0f} s, {time.process_time() - cpu:,.0f} s of it CPU time of this process"
     progress.console.print(f"written to {page} and {folder / 'probe.csv'} ({took})", markup=False)
-    if edited := sorted({name for it in found for name in it.edited}):
+    if edited := sorted({name for outcome in outcomes for name in outcome.edited}):
         progress.console.print(f"trained again, because the code has changed: {listed(edited)}", markup=False)
-    if unrecorded := sum(it.unrecorded for it in found):
+    if unrecorded := sum(outcome.unrecorded for outcome in outcomes):
         kept = f"{counted(unrecorded, 'result')} of an earlier version, which did not record the code: kept"
         progress.console.print(f"{kept}. To train again, choose another folder: out=<folder>", markup=False)
-    failed = grouped({it.cell.title: it.failed for it in found})
+    failed = grouped({outcome.cell.title: outcome.failed for outcome in outcomes})
     diverged = [
-        f"{it.cell.title}: {arm}: the outputs of {counted(result.diverged, 'seed')} are not finite, and score as zeros"
-        for it in found
-        for arm, result in it.tests.items()
+        f"{of.cell.title}: {arm}: the outputs of {counted(result.diverged, 'seed')} are not finite, and score as zeros"
+        for of in outcomes
+        for arm, result in of.tests.items()
         if result.diverged
     ]
     show_warnings([*(f"failed: {text}" for text in failed), *diverged])
@@ -111,7 +111,7 @@ def as_lists(arguments: Sequence[str]) -> list[str]:
 def read_probe(arguments: Sequence[str]) -> ProbeSettings:
     """The settings of a command. Raises ConfigError with all problems."""
     typed = as_lists(arguments)
-    return read(typed, ProbeSettings, "attnorm probe", check=lambda it: probe_problems(it.settings)).settings
+    return read(typed, ProbeSettings, "attnorm probe", check=lambda command: probe_problems(command.settings)).settings
 
 
 def probe_problems(settings: ProbeSettings) -> list[Problem]:
@@ -130,7 +130,7 @@ def probe_problems(settings: ProbeSettings) -> list[Problem]:
         except ValueError as error:
             problems.append(Problem("normalizers", str(error)))
     spelled = [ALIASES.get(name, name) for name in names]
-    if twice := {name for name, it in zip(names, spelled, strict=True) if spelled.count(it) > 1}:
+    if twice := {name for name, text in zip(names, spelled, strict=True) if spelled.count(text) > 1}:
         message = "named twice; for two settings of one class, write a subclass with another name"
         problems.append(Problem("normalizers", message, ", ".join(sorted(twice))))
     if settings.rates and len(set(settings.rates)) < len(settings.rates):
@@ -161,9 +161,9 @@ def probe_problems(settings: ProbeSettings) -> list[Problem]:
         reasons = [reason for site in sorted(sites) if (reason := arm.unfit(site))]
         if len(reasons) == len(sites):
             problems.append(Problem("normalizers", f"not defined in any of these probes: {reasons[0]}", arm.label))
-        elif not is_of_attnorm(own := arm.normalizer(2, WIDTH)):
+        elif not is_of_attnorm(normalizer := arm.normalizer(2, WIDTH)):
             use = {"heads": 2, "causal": "causal" in sites, "prior": arm.has_prior, "padded": False}
-            if failure := failure_of(own, f"normalizers={arm.label}", **use):
+            if failure := failure_of(normalizer, f"normalizers={arm.label}", **use):
                 problems.append(Problem("normalizers", failure, arm.label))
     return problems
 
@@ -175,17 +175,17 @@ def try_probes(cells: Sequence[Cell]) -> None:
     Raises ConfigError for a probe that returns other tensors than it should.
     """
     for cell in cells:
-        probe, found = cell.probe(), dict[str, tuple[Any, tuple[int, ...]]]()
+        probe, values = cell.probe(), dict[str, tuple[Any, tuple[int, ...]]]()
         model = probe.model(Arm("uniform"), [0])
         for size in {*probe.test_sizes, *probe.train_sizes}:
             batch = probe.batch(2, size, torch.Generator().manual_seed(0))
             if (ceiling := probe.ceiling(batch)) is not None:
-                found["ceiling"] = ceiling, (2,)
+                values["ceiling"] = ceiling, (2,)
             batch = stack([batch])
             with torch.no_grad():
                 outputs = model(batch)
-                found |= {"loss": (probe.loss(outputs, batch), (1,)), "score": (probe.score(outputs, batch), (1, 2))}
-            for name, (value, shape) in found.items():
+                values |= {"loss": (probe.loss(outputs, batch), (1,)), "score": (probe.score(outputs, batch), (1, 2))}
+            for name, (value, shape) in values.items():
                 if not isinstance(value, Tensor) or not value.is_floating_point() or value.shape != shape:
                     what = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
                     message = f"expected floating-point numbers of the shape {shape} for 2 examples, not {what}"
@@ -235,7 +235,7 @@ def cells_of_settings(settings: ProbeSettings) -> list[Cell]:
     """The cells of a command, each once. Raises ValueError for an unknown probe or dose."""
     if settings.probes is None:
         return PRESETS[settings.preset].chosen()
-    names = [it for name in as_tuple(settings.probes) for it in (PROBES if name == ALL else [name])]
+    names = [probe_name for name in as_tuple(settings.probes) for probe_name in (PROBES if name == ALL else [name])]
     return list(dict.fromkeys(cell for name in names for cell in cells_named(name)))
 
 
@@ -248,7 +248,8 @@ class Reporter:
 
     def __init__(self, plan: ProbePlan):
         arms = len([arm for arm in plan.arms if arm not in NULLS])
-        self.form = f"  {{:<{max(len(it.title) for it in plan.cells)}}} {{:<{max(map(len, plan.arms))}}} {{:<11}} {{}}"
+        title = max(len(cell.title) for cell in plan.cells)
+        self.form = f"  {{:<{title}}} {{:<{max(map(len, plan.arms))}}} {{:<11}} {{}}"
         progress.console.print(
             f"{counted(len(plan.cells), 'cell')}, {counted(arms, 'normalizer')}: "
             f"{len(plan.rates)} learning rates with {counted(len(plan.tuning_seeds), 'tuning seed')}, "
@@ -269,14 +270,14 @@ def show_cells(cells: Sequence[CellResults], arms: Sequence[Arm]) -> None:
     body = []
     for cell in cells:
         rows = {row.arm: row for row in cell.rows if row.trained}
-        why = {**dict.fromkeys(cell.left_out, "not defined here"), **dict.fromkeys(cell.found.failed, "failed")}
+        why = {**dict.fromkeys(cell.left_out, "not defined here"), **dict.fromkeys(cell.outcome.failed, "failed")}
         if (base := rows.get(compared[0].short)) is None:
             reason = why.get(compared[0].label, "")
-            body.append([cell.found.cell.title, reason, *("" for _ in header[2:])])
+            body.append([cell.outcome.cell.title, reason, *("" for _ in header[2:])])
             continue
         differences = [difference(rows.get(arm.short), why.get(arm.label, "")) for arm in compared[1:]]
         bounds = [f"{value:.3f}" if isfinite(value) else "" for value in (base.score, base.null, base.ceiling)]
-        body.append([cell.found.cell.title, *bounds, *differences])
+        body.append([cell.outcome.cell.title, *bounds, *differences])
     title = f"Difference to {compared[0].short}, with 95 % intervals; * is shown (Holm, 5 %), (*) at these rates only"
     print_table(title, [header, *body])
 

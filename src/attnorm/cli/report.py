@@ -50,7 +50,7 @@ class ReportSettings:
         return only / PAGE if only.is_dir() else Path(PAGE)
 
 
-OWN = tuple(it.name for it in fields(ReportSettings))
+OWN = tuple(key.name for key in fields(ReportSettings))
 
 
 def run_report(arguments: Sequence[str]) -> int:
@@ -72,7 +72,8 @@ def run_report(arguments: Sequence[str]) -> int:
 
 def read_report(arguments: Sequence[str]) -> ReportSettings:
     """Reads the arguments. What is no `key=value`, or exists, is a place. Raises ConfigError with every problem."""
-    places = [it for it in arguments if "=" not in it or (it.partition("=")[0] not in OWN and Path(it).exists())]
+    typed = [word for word in arguments if "=" in word and (word.partition("=")[0] in OWN or not Path(word).exists())]
+    places = [word for word in arguments if word not in typed]
 
     def check(command: Command[ReportSettings]) -> Iterator[Problem]:
         if "every" in command.typed - command.wrong and not {"watch"} & command.wrong and not command.settings.watch:
@@ -84,7 +85,6 @@ def read_report(arguments: Sequence[str]) -> ReportSettings:
         if not (places or command.settings.runs or "runs" in command.wrong):
             yield Problem("runs", "must be given, as in attnorm report <run folder> <run folder>")
 
-    typed = [it for it in arguments if it not in places]
     settings = read(typed, ReportSettings, "attnorm report", check=check).settings
     return replace(settings, runs=(*places, *settings.runs))
 

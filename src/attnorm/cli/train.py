@@ -112,8 +112,8 @@ def show_composed(arguments: Sequence[str]) -> int:
 
     OmegaConf.register_new_resolver("attention_label", lambda: "attention", replace=True)
     rewritten = normalizers_as_defaults(arguments)
-    if (own := own_folder()) and not any(word.startswith(("--config-dir", "-cd")) for word in arguments):
-        rewritten = ["--config-dir", str(own), *rewritten]
+    if (own_config := own_folder()) and not any(word.startswith(("--config-dir", "-cd")) for word in arguments):
+        rewritten = ["--config-dir", str(own_config), *rewritten]
     typed, sys.argv = sys.argv, [sys.argv[0], *(readable(rewritten) if COMPLETION.isdisjoint(rewritten) else rewritten)]
     try:
         with starting_processes(HYDRA_FULL_ERROR="1"):  # Hydra raises its errors; the nearest name is added to them
@@ -259,9 +259,9 @@ def train(
     with unchanged():
         quiet_libraries()
         arguments = [*([overrides] if isinstance(overrides, str) else overrides), *arguments_of(settings)]
-        folder, own = run_to_resume(arguments), Path(config_dir) if config_dir else own_folder()
+        folder, config_folder = run_to_resume(arguments), Path(config_dir) if config_dir else own_folder()
         if folder is None:
-            folder = train_new(arguments, [CONF, *([own] if own else [])])
+            folder = train_new(arguments, [CONF, *([config_folder] if config_folder else [])])
         else:
             resume_in(folder, arguments)
         return load_run(folder, trust_code=True)  # the code of its parts has just run

@@ -104,7 +104,7 @@ class TwoLayers(nn.Module):
 
     def forward(self, batch: TokenText) -> Tensor:
         """The scores of the vocabulary at the positions of the questions, (E, B, pairs, VOCABULARY)."""
-        x = torch.stack([F.embedding(*it) for it in zip(batch.tokens, self.tokens, strict=True)])
+        x = torch.stack([F.embedding(*pair) for pair in zip(batch.tokens, self.tokens, strict=True)])
         x = x + self.positions[:, None]
         for before, attention, after in zip(self.inputs, self.attentions, self.outputs, strict=True):
             states = F.layer_norm(x, x.shape[-1:])

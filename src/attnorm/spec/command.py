@@ -82,7 +82,7 @@ def read(
         is_several = override is not None and override.is_sweep_override() and not is_misread(override, key, text)
         key, value, _ = Setting(key, text) if is_several else settings_of([argument])[0]
         group, _, name = key.partition(".")
-        kinds = {get_origin(it) or it for it in alternatives(types[group])} if group in types else set()
+        kinds = {get_origin(kind) or kind for kind in alternatives(types[group])} if group in types else set()
         if is_several and (key in types or group in types or groups):
             expected = "expected a single value" if key in types else "one value at a time here"
             as_list = f"type several values as a list, {key}=[{text}]"

@@ -34,8 +34,8 @@ def draw_doses(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | N
     numbers."""
     dosed: dict[str, list[CellResults]] = {}
     for cell in cells:
-        if cell.rows and NUMBER.fullmatch(cell.found.cell.dose):
-            dosed.setdefault(cell.found.cell.short, []).append(cell)
+        if cell.rows and NUMBER.fullmatch(cell.outcome.cell.dose):
+            dosed.setdefault(cell.outcome.cell.short, []).append(cell)
     dosed = {name: of for name, of in dosed.items() if len(of) > 1}
     if not dosed or len(arms) < 2:
         return None
@@ -50,11 +50,11 @@ def draw_doses(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | N
             low, high = [row.low for row in rows], [row.high for row in rows]
             axes.fill_between(x, low, high, color=style["color"], alpha=0.2)
         axes.set(
-            xlabel=of[0].found.cell.probe().axis,
+            xlabel=of[0].outcome.cell.probe().axis,
             ylabel=f"{of[0].rows[0].metric},\ndifference to {arms[0].short}",
             title=name,
         )
-        axes.set_xticks([float(cell.found.cell.dose) for cell in of])
+        axes.set_xticks([float(cell.outcome.cell.dose) for cell in of])
     name_lines(figure, panels)
     return figure.finished(
         f"Difference to {arms[0].short} at the size of training. Bands are 95 % intervals for new seeds and "
@@ -74,7 +74,7 @@ def draw_rates(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | N
             axes.plot([*curve], [*curve.values()], **style, marker="o", markersize=4, label=arm.short)
         rates = sorted({rate for curve in cell.curves.values() for rate in curve})
         axes.set(
-            xscale="log", xlabel="learning rate", ylabel=cell.found.cell.probe().metric, title=cell.found.cell.title
+            xscale="log", xlabel="learning rate", ylabel=cell.outcome.cell.probe().metric, title=cell.outcome.cell.title
         )
         axes.set_xticks(rates, [f"{rate:g}" for rate in rates], rotation=45, ha="right", rotation_mode="anchor")
         axes.minorticks_off()
@@ -87,17 +87,17 @@ def draw_rates(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | N
 
 def draw_training(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | None":
     """The mean score on the selection data in the course of training at the chosen rate, one panel per cell."""
-    trained = [cell for cell in cells if cell.found.cell.probe().updates and cell.found.tests]
+    trained = [cell for cell in cells if cell.outcome.cell.probe().updates and cell.outcome.tests]
     if not trained:
         return None
     figure, panels = figure_of(len(trained))
     for axes, cell in zip(panels, trained, strict=True):
         for style, arm in zip(styles(len(arms)), arms, strict=True):
-            if (result := cell.found.tests.get(arm.label)) is not None:
+            if (result := cell.outcome.tests.get(arm.label)) is not None:
                 points = result.curve.shape[1]
                 shares = [100 * (point + 1) / points for point in range(points)]
                 axes.plot(shares, result.curve.mean(0), **style, label=arm.short)
-        axes.set(xlabel="% of the training", ylabel=cell.found.cell.probe().metric, title=cell.found.cell.title)
+        axes.set(xlabel="% of the training", ylabel=cell.outcome.cell.probe().metric, title=cell.outcome.cell.title)
     name_lines(figure, panels)
     return figure.finished(
         "Mean score on the selection data in the course of training, at the chosen rate. The rate falls to zero, so a "
@@ -114,7 +114,7 @@ def draw_map(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure":
     """
     from attnorm.analysis.paper import COLUMN, LETTER, LINE, PAGE, Figure
 
-    compared, titles = arms[1:], [cell.found.cell.title for cell in cells]
+    compared, titles = arms[1:], [cell.outcome.cell.title for cell in cells]
     rows = [
         [next((row for row in cell.rows if row.arm == arm.short and row.trained), None) for arm in compared]
         for cell in cells

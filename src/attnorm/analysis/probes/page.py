@@ -59,15 +59,15 @@ def _html_of(cells: Sequence[CellResults], arms: Sequence[Arm], figures: FigureS
         version=version("attnorm"),
         baseline=compared[0].short,
         arms=[arm.short for arm in compared],
-        tables=[table_of_scores(cells, name, arms) for name in dict.fromkeys(cell.found.cell.short for cell in cells)],
+        tables=[table_of_scores(cells, name, arms) for name in dict.fromkeys(of.outcome.cell.short for of in cells)],
         was_trained=was_trained,
         at_an_edge=at_an_edge(cells),
         figures={name: (figure.drawn_as("svg").decode(), figure.caption) for name, figure in figures.items()},
         sentences=sentences(cells, compared),
         cells=[about(cell) for cell in cells],
         measures=measures_of(cells, compared),
-        left_out=grouped({cell.found.cell.title: cell.left_out for cell in cells}),
-        seconds=sum(cell.found.seconds for cell in cells),
+        left_out=grouped({cell.outcome.cell.title: cell.left_out for cell in cells}),
+        seconds=sum(cell.outcome.seconds for cell in cells),
     )
 
 
@@ -81,7 +81,7 @@ def table_of_scores(
 ) -> tuple[list[tuple[CellResults, list[int]]], list[tuple[str, list[Entry]]]]:
     """The table of a probe: its cells with their sizes, and for each arm with a result, its entry at each of them."""
     columns = [
-        (cell, [*dict.fromkeys(row.size for row in cell.rows)]) for cell in cells if cell.found.cell.short == probe
+        (cell, [*dict.fromkeys(row.size for row in cell.rows)]) for cell in cells if cell.outcome.cell.short == probe
     ]
     rows = []
     for arm in arms:
@@ -129,8 +129,8 @@ def sentences(cells: Sequence[CellResults], arms: Sequence[Arm]) -> list[str]:
             texts.append(f"{arm.short}: not compared.")
             continue
         shown = [(cell, row) for cell, row in rows if row.verdict == "shown"]
-        wins = [f"{cell.found.cell.title} ({row.difference:+.3f})" for cell, row in shown if row.difference > 0]
-        losses = [f"{cell.found.cell.title} ({row.difference:+.3f})" for cell, row in shown if row.difference < 0]
+        wins = [f"{cell.outcome.cell.title} ({row.difference:+.3f})" for cell, row in shown if row.difference > 0]
+        losses = [f"{cell.outcome.cell.title} ({row.difference:+.3f})" for cell, row in shown if row.difference < 0]
         others = len(rows) - len(wins) - len(losses)
         parts = [f"above {arms[0].short} at {', '.join(wins)}"] if wins else []
         parts += [f"below {'it' if wins else arms[0].short} at {', '.join(losses)}"] if losses else []
@@ -145,25 +145,25 @@ def at_an_edge(cells: Sequence[CellResults]) -> list[str]:
     gain: how much the score is above that of the next rate. Cells without a gain are left out, and so are cells with
     only two rates.
     """
-    found: dict[str, list[str]] = {}
+    arms_by_cell: dict[str, list[str]] = {}
     for cell in cells:
         for arm, curve in cell.curves.items():
-            best, rates = cell.found.rate[arm], sorted(curve)
+            best, rates = cell.outcome.rate[arm], sorted(curve)
             if len(rates) > 2 and best in (rates[0], rates[-1]):
                 gain = curve[best] - curve[rates[1] if best == rates[0] else rates[-2]]
                 if gain > 0:
-                    found.setdefault(arm, []).append(f"{cell.found.cell.title} ({best:g}, {gain:+.3f})")
-    return [f"{arm} at {', '.join(of)}" for arm, of in found.items()]
+                    arms_by_cell.setdefault(arm, []).append(f"{cell.outcome.cell.title} ({best:g}, {gain:+.3f})")
+    return [f"{arm} at {', '.join(of)}" for arm, of in arms_by_cell.items()]
 
 
 def about(cell: CellResults) -> dict[str, Any]:
     """What the page says about a cell."""
-    probe = cell.found.cell.probe()
+    probe = cell.outcome.cell.probe()
     base = next((row for row in cell.rows if row.trained), None)
     text = " ".join((type(probe).__doc__ or "").replace("`", "").split())
     return {
-        "title": cell.found.cell.title,
-        "probe": cell.found.cell.short,
+        "title": cell.outcome.cell.title,
+        "probe": cell.outcome.cell.short,
         "site": probe.site,
         "metric": probe.metric,
         "text": text,
@@ -177,7 +177,7 @@ def about(cell: CellResults) -> dict[str, Any]:
 def measures_of(cells: Sequence[CellResults], arms: Sequence[Arm]) -> list[tuple[str, Row]]:
     """The rows with measures of the attention weights, at the size of the comparison."""
     names = {arm.short for arm in arms}
-    return [(cell.found.cell.title, row) for cell in cells for row in cell.rows if row.trained and row.arm in names]
+    return [(cell.outcome.cell.title, row) for cell in cells for row in cell.rows if row.trained and row.arm in names]
 
 
 def grouped(left_out: Mapping[str, Mapping[str, str]]) -> list[str]:

@@ -10,28 +10,28 @@ from attnorm.probes.arm import NULLS
 from attnorm.probes.experiment import CellOutcome
 
 
-def other_rates(found: CellOutcome) -> dict[str, list[float]]:
+def other_rates(outcome: CellOutcome) -> dict[str, list[float]]:
     """The rates of each arm besides the chosen one that may be its best one, at the size at which rates are chosen."""
-    arms = [arm for arm in found.tuning if arm not in NULLS]
-    rates = sorted({rate for arm in arms for rate in found.tuning[arm]})
-    seeds = max((len(scores) for arm in arms for scores in found.tuning[arm].values()), default=0)
+    arms = [arm for arm in outcome.tuning if arm not in NULLS]
+    rates = sorted({rate for arm in arms for rate in outcome.tuning[arm]})
+    seeds = max((len(scores) for arm in arms for scores in outcome.tuning[arm].values()), default=0)
     none = np.full(seeds, nan)
     if not arms:
         return {}
-    kept = candidates([[found.tuning[arm].get(rate, none) for rate in rates] for arm in arms])
+    kept = candidates([[outcome.tuning[arm].get(rate, none) for rate in rates] for arm in arms])
     return {
-        arm: [rate for rate, keeps in zip(rates, of, strict=True) if keeps and rate != found.rate[arm]]
+        arm: [rate for rate, keeps in zip(rates, of, strict=True) if keeps and rate != outcome.rate[arm]]
         for arm, of in zip(arms, kept, strict=True)
     }
 
 
-def flipping_rates(found: CellOutcome, difference: float, arm: str, baseline: str) -> list[float]:
+def flipping_rates(outcome: CellOutcome, difference: float, arm: str, baseline: str) -> list[float]:
     """The rates at which the tuning seeds show a difference of the opposite sign, at 5 % for new seeds."""
-    if not {arm, baseline} <= found.tuning.keys():
+    if not {arm, baseline} <= outcome.tuning.keys():
         return []
     flips = []
-    for rate in sorted(found.tuning[arm].keys() & found.tuning[baseline].keys()):
-        by_seed = found.tuning[arm][rate] - found.tuning[baseline][rate]
+    for rate in sorted(outcome.tuning[arm].keys() & outcome.tuning[baseline].keys()):
+        by_seed = outcome.tuning[arm][rate] - outcome.tuning[baseline][rate]
         if len(by_seed) < 3 or not np.isfinite(by_seed).all() or by_seed.std() == 0:
             continue
         interval = paired_difference(by_seed[:, None]).new_seeds

@@ -78,13 +78,13 @@ class Row:
 class CellResults:
     """The rows of a cell. curves: for each arm, the mean tuning score by rate. left_out: arms without rows, and why."""
 
-    found: CellOutcome
+    outcome: CellOutcome
     rows: list[Row]
     curves: Mapping[str, Mapping[float, float]]
     left_out: Mapping[str, str]
 
 
-def results_of_cell(found: CellOutcome, arms: Sequence[Arm], rates: Sequence[float]) -> CellResults:
+def results_of_cell(outcome: CellOutcome, arms: Sequence[Arm], rates: Sequence[float]) -> CellResults:
     """Compares the arms of a cell with the first one.
 
     The tables of scores are paired by seed and by example. A verdict is "shown" or "not shown" at 5 % after the method
@@ -93,39 +93,39 @@ def results_of_cell(found: CellOutcome, arms: Sequence[Arm], rates: Sequence[flo
     which rates are chosen, the sign flips at one of `rates`, the grid before it was extended. If some scores are not
     finite, because the squared error of large outputs has overflowed, there is no difference, and the verdict says so.
     """
-    probe = found.cell.probe()
+    probe = outcome.cell.probe()
     baseline = arms[0].label
     rows: list[Row] = []
     for size in probe.test_sizes:
-        ceiling = ceiling_of(found, size)
-        null = null_of(found, size, probe.chance)
+        ceiling = ceiling_of(outcome, size)
+        null = null_of(outcome, size, probe.chance)
         for arm in arms:
-            if arm.label not in found.tests:
+            if arm.label not in outcome.tests:
                 continue
-            scores = found.tests[arm.label].scores[size]
+            scores = outcome.tests[arm.label].scores[size]
             difference, verdict = None, ""
-            if arm.label != baseline and arm.label not in NULLS and baseline in found.tests:
-                base = found.tests[baseline].scores[size]
+            if arm.label != baseline and arm.label not in NULLS and baseline in outcome.tests:
+                base = outcome.tests[baseline].scores[size]
                 if np.isfinite(scores).all() and np.isfinite(base).all():
                     difference = paired_difference(scores.astype(float) - base, level=LEVEL)
                 else:
                     verdict = NOT_FINITE
-            row = _row_of(found, arm, size, null, ceiling, difference)
+            row = _row_of(outcome, arm, size, null, ceiling, difference)
             if difference is not None and difference.no_verdict is None:
-                row = over_rates(row, found, arm.label, baseline)
+                row = over_rates(row, outcome, arm.label, baseline)
             rows.append(replace(row, verdict=verdict) if verdict else row)
     unfit = {arm.label: reason for arm in arms if (reason := arm.unfit(probe.site))}
     curves = {
         arm: {rate: float(s.mean()) for rate, s in sorted(of.items())}
-        for arm, of in found.tuning.items()
+        for arm, of in outcome.tuning.items()
         if arm not in NULLS
     }
-    return CellResults(found, judged(rows, found, arms, rates), curves, {**unfit, **found.failed})
+    return CellResults(outcome, judged(rows, outcome, arms, rates), curves, {**unfit, **outcome.failed})
 
 
-def _row_of(found: CellOutcome, arm: Arm, size: int, null: float, ceiling: float, difference: Difference | None) -> Row:
+def _row_of(of: CellOutcome, arm: Arm, size: int, null: float, ceiling: float, difference: Difference | None) -> Row:
     """The row of an arm without its verdict."""
-    probe, result = found.cell.probe(), found.tests[arm.label]
+    probe, result = of.cell.probe(), of.tests[arm.label]
     of_seeds = result.scores[size].mean(1)
     score = float(of_seeds.mean())
     scalars = {name: mean_of_finite(value) for name, value in result.scalars.items()}
@@ -134,14 +134,14 @@ def _row_of(found: CellOutcome, arm: Arm, size: int, null: float, ceiling: float
     }
     interval = difference.new_seeds_and_examples if difference else None
     return Row(
-        probe=found.cell.short,
-        dose=found.cell.dose,
+        probe=of.cell.short,
+        dose=of.cell.dose,
         site=probe.site,
         metric=probe.metric,
         size=size,
         trained=size == probe.size,
         arm=arm.short,
-        rate=found.rate.get(arm.label, nan),
+        rate=of.rate.get(arm.label, nan),
         seeds=len(of_seeds),
         score=score,
         spread=float(of_seeds.std(ddof=1)) if len(of_seeds) > 1 and isfinite(score) else nan,
@@ -170,14 +170,14 @@ NOT_FINITE = "scores that are not finite"
 MEASURES = ("entropy", "column_mass_min", "wanted", "mass_on_wanted", "share_wanted")
 
 
-def judged(rows: Sequence[Row], found: CellOutcome, arms: Sequence[Arm], rates: Sequence[float]) -> list[Row]:
+def judged(rows: Sequence[Row], outcome: CellOutcome, arms: Sequence[Arm], rates: Sequence[float]) -> list[Row]:
     """The rows with verdicts, adjusted for the arms that are compared at the same size."""
     labels = {arm.short: arm.label for arm in arms}
     complete = []
     for size in dict.fromkeys(row.size for row in rows):
         of_size = [row for row in rows if row.size == size]
         compared = [row for row in of_size if not isnan(row.difference)]
-        names, charge = [row.arm for row in compared], DISMISSAL if found.tuning else 0.0
+        names, charge = [row.arm for row in compared], DISMISSAL if outcome.tuning else 0.0
         here = dict(zip(names, holm([row.p_value for row in compared]), strict=True))
         over_all = holm(
             [row.p_value if isnan(row.over_rates) else max(row.p_value, row.over_rates) for row in compared]
@@ -186,7 +186,7 @@ def judged(rows: Sequence[Row], found: CellOutcome, arms: Sequence[Arm], rates: 
         for row in of_size:
             if row.arm in adjusted:
                 p_here = charged(here[row.arm], charge)
-                flips = flipping_rates(found, row.difference, labels[row.arm], arms[0].label) if row.trained else []
+                flips = flipping_rates(outcome, row.difference, labels[row.arm], arms[0].label) if row.trained else []
                 flips = [rate for rate in flips if rate in rates]
                 is_shown = adjusted[row.arm] < FALSE_CALLS
                 word = "shown" if is_shown else AT_THESE_RATES if p_here < FALSE_CALLS else "not shown"
@@ -198,21 +198,21 @@ def judged(rows: Sequence[Row], found: CellOutcome, arms: Sequence[Arm], rates: 
     return complete
 
 
-def over_rates(row: Row, found: CellOutcome, arm: str, baseline: str) -> Row:
+def over_rates(row: Row, outcome: CellOutcome, arm: str, baseline: str) -> Row:
     """The row with its p-value over all rates of the worse arm. If the difference holds at all of them, the end of the
     interval next to zero is the closest one."""
     worse, better = (baseline, arm) if row.difference > 0 else (arm, baseline)
-    if worse not in found.tuning:
+    if worse not in outcome.tuning:
         return row
     p_values, low, high = [row.p_value], row.low, row.high
-    for rate in other_rates(found)[worse]:
-        result = found.further.get(worse, {}).get(rate)
+    for rate in other_rates(outcome)[worse]:
+        result = outcome.further.get(worse, {}).get(rate)
         if result is not None and result.all_diverged:  # so it is not the best rate
             continue
         scores = None if result is None else result.scores[row.size].astype(float)
         difference = None
         if scores is not None and np.isfinite(scores).all():
-            gain = found.tests[better].scores[row.size] - scores
+            gain = outcome.tests[better].scores[row.size] - scores
             difference = paired_difference(gain if worse == baseline else -gain, level=LEVEL)
         if difference is None or isnan(difference.p_value) or difference.estimate * row.difference <= 0:
             return replace(row, over_rates=1.0)
@@ -224,26 +224,26 @@ def over_rates(row: Row, found: CellOutcome, arm: str, baseline: str) -> Row:
     return replace(row, over_rates=max(p_values), low=low, high=high)
 
 
-def further_rates(found: CellOutcome, arms: Sequence[Arm]) -> dict[str, list[float]]:
+def further_rates(outcome: CellOutcome, arms: Sequence[Arm]) -> dict[str, list[float]]:
     """The other rates of each arm on which the verdicts of a cell depend: those that may be the best one of the worse
     arm where a difference would be shown at the chosen rates."""
-    labels, others = {arm.short: arm.label for arm in arms}, other_rates(found)
-    rows = [row for row in results_of_cell(found, arms, ()).rows if row.verdict in ("shown", AT_THESE_RATES)]
+    labels, others = {arm.short: arm.label for arm in arms}, other_rates(outcome)
+    rows = [row for row in results_of_cell(outcome, arms, ()).rows if row.verdict in ("shown", AT_THESE_RATES)]
     worse = dict.fromkeys(arms[0].label if row.difference > 0 else labels[row.arm] for row in rows)
     return {arm: others.get(arm, []) for arm in worse}
 
 
-def ceiling_of(found: CellOutcome, size: int) -> float:
+def ceiling_of(outcome: CellOutcome, size: int) -> float:
     """The mean score of the solver on the test examples; NaN without one."""
-    probe = found.cell.probe()
+    probe = outcome.cell.probe()
     batch = probe.batch(probe.test_examples, size, generator(type(probe).__qualname__, "test", size))
     ceiling = probe.ceiling(batch)
     return nan if ceiling is None else float(ceiling.mean())
 
 
-def null_of(found: CellOutcome, size: int, chance: float | None) -> float:
+def null_of(outcome: CellOutcome, size: int, chance: float | None) -> float:
     """The best mean score of the null arms; that of guessing if none was trained."""
-    scores = [float(found.tests[null].scores[size].mean()) for null in NULLS if null in found.tests]
+    scores = [float(outcome.tests[null].scores[size].mean()) for null in NULLS if null in outcome.tests]
     return max(scores, default=nan if chance is None else chance)
 
 
@@ -269,7 +269,7 @@ def write_csv(cells: Sequence[CellResults], path: Path, **same: str) -> None:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, [*same, *(it.name for it in fields(Row))])
+        writer = csv.DictWriter(file, [*same, *(field.name for field in fields(Row))])
         writer.writeheader()
         for row in all_rows(cells):
             writer.writerow(same | {name: six_digits(value) for name, value in asdict(row).items()})

@@ -134,7 +134,7 @@ def curves(
     line = base.mark_line(strokeWidth=2).encode(y=y, strokeDash=dash)
     few = max((sum(point.series == style.label for point in points) for style in used), default=0) <= FEW
     dots = base.mark_point(filled=True, size=28 if few else 90, opacity=1 if few else 0).encode(y=y, tooltip=tooltip)
-    last = "; ".join(f"{label} {value:.4g}" for label, value in {it.series: it.mean for it in points}.items())
+    last = "; ".join(f"{label} {value:.4g}" for label, value in {point.series: point.mean for point in points}.items())
     axis = "the number of updates" if along == "update" else along
     description = f"Line chart of {title} against {axis}. Last means: {last}."
     data: dict[str, Rows] = {"rows": rows}

@@ -135,7 +135,7 @@ def collect(
                 for arm, run in arms
                 if run.state.is_unfinished
             ),
-            *(Trouble(str(it), "unreadable", shortened(str(error)), str(it)) for it, error in damaged.items()),
+            *(Trouble(str(path), "unreadable", shortened(str(error)), str(path)) for path, error in damaged.items()),
         ],
         running=[_progress_of(_name_of(arm, run), run) for arm, run in arms if run.state is RunState.RUNNING],
         waiting=waiting,

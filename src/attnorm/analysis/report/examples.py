@@ -58,7 +58,7 @@ def samples_of(study: Study) -> list[Example]:
     """
     tables: dict[str, ExampleTable] = {}
     for arm in study.ranked[:MOST_ARMS] if study.main else ():
-        if table := next((it for run in arm.finished.values() if (it := _table_of(study, run)) is not None), None):
+        if table := next((rows for run in arm.finished.values() if (rows := _table_of(study, run)) is not None), None):
             tables[arm.label] = table
     first = tables.pop(study.arms[0].label, None)
     if first is None:
@@ -101,8 +101,8 @@ def confusions_of(study: Study) -> list[Table]:
 def contrasts_of(study: Study) -> list[Contrast]:
     """For the arms that differ most from the baseline, the examples whose scores differ most, as means over seeds."""
     verdicts = [verdict for verdict in study.comparisons[0].verdicts if not verdict.is_silent]
-    place = {arm.label: number for number, arm in enumerate(study.ranked)}
-    verdicts.sort(key=lambda verdict: (-abs(verdict.difference.estimate), place[verdict.label]))
+    rank = {arm.label: number for number, arm in enumerate(study.ranked)}
+    verdicts.sort(key=lambda verdict: (-abs(verdict.difference.estimate), rank[verdict.label]))
     return [contrast for verdict in verdicts[:PAIRS] if (contrast := _contrast(study, verdict))]
 
 
@@ -112,7 +112,7 @@ def _contrast(study: Study, verdict: Verdict) -> Contrast | None:
     arm, baseline = arms[verdict.label], arms[verdict.baseline]
     pairs = {}
     for seed in verdict.by_seed:
-        tables = [_table_of(study, it.finished[seed]) for it in (arm, baseline)]
+        tables = [_table_of(study, of_arm.finished[seed]) for of_arm in (arm, baseline)]
         if tables[0] is not None and tables[1] is not None:
             pairs[seed] = tables[0], tables[1]
     if not pairs:

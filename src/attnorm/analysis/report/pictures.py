@@ -77,7 +77,7 @@ class ChartPicture:
         unit = "pt" if suffix == "svg" else ""  # a pixel of the SVG becomes a point of the PDF
         size = re.compile(r' (width|height)="([\d.]+)"')
         svg = vl_convert.vegalite_to_svg(spec)
-        svg = size.sub(lambda it: f' {it[1]}="{float(it[2]) * 72 / INCH:g}{unit}"', svg, count=2)
+        svg = size.sub(lambda match: f' {match[1]}="{float(match[2]) * 72 / INCH:g}{unit}"', svg, count=2)
         if suffix == "pdf":
             return vl_convert.svg_to_pdf(svg)
         return vl_convert.svg_to_png(svg, ppi=SCREEN) if suffix == "png" else svg.encode()

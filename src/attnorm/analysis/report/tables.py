@@ -25,7 +25,7 @@ def scores_table(study: Study) -> Table | None:
     if (shown := next(iter((*study.comparisons, *study.reported)), None)) is None:
         return None
     verdicts = {verdict.label: verdict for verdict in shown.verdicts}
-    digits, level = shown.digits, next((it.difference.level for it in shown.verdicts), 0.95)
+    digits, level = shown.digits, next((of.difference.level for of in shown.verdicts), 0.95)
     costs = COSTS if study.arms else {}
     title, better = title_of(shown.metric), "lower" if shown.direction < 0 else "higher"
     columns = [
@@ -69,7 +69,7 @@ def further_metrics_table(study: Study) -> Table | None:
     others = [*study.comparisons, *study.reported][1:]
     if not others:
         return None
-    compared = any(it.verdicts for it in others) and not (study.main and study.main.pending)
+    compared = any(other.verdicts for other in others) and not (study.main and study.main.pending)
     columns = [Column("metric"), Column("arm")]
     if compared:
         hint = "arm minus baseline, with the interval for new seeds and new examples"
