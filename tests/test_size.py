@@ -22,11 +22,11 @@ from attnorm.data.sampler import TokenBatches
 from attnorm.tasks.task import task_of
 
 RECORDED = {
-    "lines of src": 54_025,
-    "files of src": 422,
+    "lines of src": 54_032,
+    "files of src": 423,
     "functions of src": 3759,
     "public names that several modules define": 32,
-    "lines of tests per line of src": 1.05,
+    "lines of tests per line of src": 1.04,
     "functions that an override passes": 114,
     "files that an override passes": 23,
     "functions that a batch passes": 40,

@@ -271,7 +271,8 @@ def test_every_option_of_every_part_is_set_and_so_explained_in_some_file():
     facts = {"self", "draw", "optimizer", "total_steps", "attention", "seed", *chain.from_iterable(FACTS.values())}
     options = {key for key in options_of_parts() if key.split(".")[-1] not in facts or "." not in key}
     assert len(options) > 80
-    assert options - {key for file in YAML_FILES for key in keys_of(file)} == set()
+    in_comments = {"optimizer.freeze", "optimizer.lr_factors"}  # new keys would make old runs of a sweep other runs
+    assert options - {key for file in YAML_FILES for key in keys_of(file)} == in_comments
 
 
 @pytest.mark.slow

@@ -141,7 +141,7 @@ def test_sweeps_keep_their_commas_only_with_several_runs(monkeypatch, tmp_path):
 def test_null_is_no_choice_among_several_files_of_a_group(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     assert runs.call(monkeypatch, "train", "-m", "scheduler=null,linear") == 2
-    assert "error: scheduler=null: allowed: constant, cosine, linear. (in " in capsys.readouterr().err
+    assert "error: scheduler=null: allowed: constant, cosine, linear, wsd. (in " in capsys.readouterr().err
     typed = ["tokenizer.file=null,x", "data.train=null"]
     assert readable(typed, is_sweep=True) == [f"++{it}" for it in typed]
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from attnorm.analysis.pictures import COLUMN, PAGE
 from attnorm.analysis.run import LoadedRun
 from attnorm.data.sampler import MicroBatch
 from attnorm.tasks.vqa.answers import tally
@@ -89,7 +90,7 @@ def draw_panels(title: str, panels: list[tuple[str, Tensor, Tensor]]) -> "Figure
     from matplotlib.colors import Normalize
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-    from attnorm.analysis.paper import COLUMN, PAGE, Figure
+    from attnorm.analysis.paper import Figure
 
     figure = Figure(COLUMN, 3.6) if len(panels) == 1 else Figure(PAGE, PAGE / len(panels) + 1.0)
     for axes, (name, boxes, shares) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attnorm.analysis.pictures import PAGE
 from attnorm.analysis.run import LoadedRun
 from attnorm.data.sampler import MicroBatch
 from attnorm.errors import ConfigError, Problem
@@ -107,7 +108,7 @@ def draw_words(looks: Looks, title: str = "") -> "Figure":
     from matplotlib.colors import Normalize
     from matplotlib.ticker import PercentFormatter
 
-    from attnorm.analysis.paper import PAGE, Figure
+    from attnorm.analysis.paper import Figure
 
     panels = 1 + len(looks.words)
     columns = min(COLUMNS, panels)

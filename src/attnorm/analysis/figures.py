@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnorm.analysis.pictures import COLUMN, PAGE
 from attnorm.imports import short_name
 from attnorm.run.run import Run
 from attnorm.run.tables import NO_EVIDENCE, is_share
@@ -102,7 +103,7 @@ def compare_column_mass(runs: dict[str, Path], site: str | None = None) -> "Figu
     ("Doubly-Normalized Attention", Figure 1). runs: name to show -> folder. Raises ValueError for a run without
     recorded values of such a layer.
     """
-    from attnorm.analysis.paper import COLUMN, Figure
+    from attnorm.analysis.paper import Figure
 
     curves = {name: least_mass(run, site) for name, run in runs.items()}
     figure = Figure(COLUMN, 2.2)
@@ -162,7 +163,7 @@ def draw_stacks(quantities: list[Quantity], words: str, cfg: dict) -> tuple["Fig
     from matplotlib.lines import Line2D
     from matplotlib.ticker import MaxNLocator
 
-    from attnorm.analysis.paper import COLUMN, PAGE, Figure
+    from attnorm.analysis.paper import Figure
 
     stacks = list(quantities[0].stacks)
     numbers = sorted({number for stack in quantities[0].stacks.values() for number in stack if number}, key=int)

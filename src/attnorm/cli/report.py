@@ -91,7 +91,7 @@ def read_report(arguments: Sequence[str]) -> ReportSettings:
 
 def write_once(settings: ReportSettings, ended: bool = False) -> bool:
     """Writes the page once. Returns whether it is to be written again. ended: see `collect`."""
-    from attnorm.analysis.paper import save_pictures
+    from attnorm.analysis.pictures import save_pictures
     from attnorm.analysis.report.content import Report, collect
     from attnorm.analysis.report.page import write_report
     from attnorm.analysis.report.pictures import pictures_of

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from attnorm.analysis.attention.reading import LayerAttention, Reading
+from attnorm.analysis.pictures import COLUMN, LETTER, LINE, PAGE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,8 +37,6 @@ def draw_reading(readings: Sequence[Reading]) -> "FigureSet":
 
 def draw_layer(readings: Sequence[Reading], label: str) -> "Figure":
     """The heat maps of one layer: with one reading, its heads row by row; with several, one column per reading."""
-    from attnorm.analysis.paper import PAGE
-
     having = [reading for reading in readings if label in reading.layers]
     heads = list(dict.fromkeys(head for reading in having for head in reading.numbers[label]))
     layers = [reading.layers[label] for reading in having]
@@ -64,8 +63,6 @@ def draw_layer(readings: Sequence[Reading], label: str) -> "Figure":
 
 def panel_size(layers: Sequence[LayerAttention]) -> tuple[float, float, float]:
     """Inches of a heat map if there is enough room: its width, that of its labels, and its height."""
-    from attnorm.analysis.paper import LETTER
-
     across, down = (max(map(len, side)) for side in zip(*((a.keys, a.queries) for a in layers), strict=True))
     letters = max((len(written(token)) for layer in layers for token in (*layer.keys, *layer.queries)), default=1)
     width, height = (min(max(CELL * count, SMALLEST), LARGEST) for count in (across, down))
@@ -74,7 +71,7 @@ def panel_size(layers: Sequence[LayerAttention]) -> tuple[float, float, float]:
 
 def figure_of_maps(layers: Sequence[LayerAttention], rows: int, columns: int) -> "Figure":
     """An empty figure for heat maps in rows and columns."""
-    from attnorm.analysis.paper import COLUMN, PAGE, Figure
+    from attnorm.analysis.paper import Figure
 
     width, labels, height = panel_size(layers)
     return Figure(COLUMN if columns * (width + labels) + SCALE <= COLUMN else PAGE, rows * (height + labels + 0.3))
@@ -82,8 +79,6 @@ def figure_of_maps(layers: Sequence[LayerAttention], rows: int, columns: int) ->
 
 def heat_map(axes: "Axes", layer: LayerAttention, head: int, scale: "Normalize", title: str, columns: int = 1) -> Any:
     """One heat map of a figure with several columns; if there are too many tokens, every second or third is written."""
-    from attnorm.analysis.paper import LINE, PAGE
-
     axes.set_axis_on()
     image = axes.imshow(layer.weights[head].numpy(), norm=scale, cmap=colour_map(scale), aspect="auto")
     image.set_interpolation("nearest")
@@ -107,7 +102,7 @@ def written(token: str) -> str:
 
 def overview(readings: Sequence[Reading], labels: Sequence[str]) -> "Figure":
     """One small heat map per layer (row) and head (column), without tokens; several readings next to each other."""
-    from attnorm.analysis.paper import COLUMN, LETTER, PAGE, Figure
+    from attnorm.analysis.paper import Figure
 
     columns = [
         (reading, head) for reading in readings for head in sorted({n for of in reading.numbers.values() for n in of})

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
+from attnorm.analysis.pictures import COLUMN, LETTER, LINE, PAGE
 from attnorm.analysis.probes.verdicts import LEVEL, CellResults
 from attnorm.probes.arm import Arm
 
@@ -112,7 +113,7 @@ def draw_map(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure":
     The number in a field is gray unless it is a discovery (`Row.discovery`) that does not flip. A field without a
     difference is empty.
     """
-    from attnorm.analysis.paper import COLUMN, LETTER, LINE, PAGE, Figure
+    from attnorm.analysis.paper import Figure
 
     compared, titles = arms[1:], [cell.outcome.cell.title for cell in cells]
     rows = [
@@ -156,7 +157,7 @@ def draw_map(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure":
 
 def figure_of(panels: int) -> tuple["Figure", list[Any]]:
     """A figure with panels in rows of at most three."""
-    from attnorm.analysis.paper import COLUMN, PAGE, Figure
+    from attnorm.analysis.paper import Figure
 
     columns = min(panels, 3)
     rows = -(-panels // columns)

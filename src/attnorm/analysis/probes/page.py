@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attnorm.analysis.html import templates_of
-from attnorm.analysis.paper import FigureSet
+from attnorm.analysis.pictures import Picture
 from attnorm.analysis.probes.figures import draw_cells
 from attnorm.analysis.probes.verdicts import CellResults, Row
 from attnorm.analysis.verdict import AT_THESE_RATES
@@ -47,7 +47,9 @@ def write_page(
     return path
 
 
-def _html_of(cells: Sequence[CellResults], arms: Sequence[Arm], figures: FigureSet, command: str, note: str) -> str:
+def _html_of(
+    cells: Sequence[CellResults], arms: Sequence[Arm], figures: Mapping[str, Picture], command: str, note: str
+) -> str:
     """The page as a text."""
     templates = templates_of("attnorm.analysis.probes")
     templates.filters["number"] = lambda value, form: "" if isnan(value) else format(value, form)

@@ -10,9 +10,7 @@ from pathlib import Path
 from textwrap import fill, wrap
 from typing import Any
 
-from matplotlib import get_data_path
-
-from attnorm.analysis.paper import COLUMN, LEGEND, LETTER, POINTS, SCREEN
+from attnorm.analysis.pictures import COLUMN, LEGEND, LETTER, POINTS, SCREEN
 from attnorm.analysis.report.charts import CONFIG, Chart
 from attnorm.analysis.report.content import Report
 
@@ -67,6 +65,7 @@ class ChartPicture:
     def drawn_as(self, suffix: str) -> bytes:
         """See `Picture`."""
         import vl_convert
+        from matplotlib import get_data_path
 
         vl_convert.register_font_directory(str(Path(get_data_path()) / "fonts/ttf"))
         spec = self.spec() | {"datasets": self.chart.data}
