@@ -142,7 +142,7 @@ def test_a_parameter_without_dimensions_is_refused_by_name(tmp_path):
 def problems_of(**trainer):
     """The problems of the group `trainer` with these keys."""
     problems = Problems()
-    check_trainer(read_trainer({"devices": 1, "accelerator": "cpu", **trainer}, problems), problems)
+    check_trainer(read_trainer({"devices": 1, "accelerator": "cpu", **trainer}, {}, problems), problems)
     return problems
 
 
