@@ -117,9 +117,7 @@ class ParamGroups:
             for name in names:
                 if name not in parts:
                     outer = ", ".join(part for part in parts if "." not in part)
-                    message = (
-                        f"the model has no such part; allowed: {outer}, and modules in these.{nearest(name, parts)}"
-                    )
+                    message = f"the model has no such part; allowed: {outer}, and their modules.{nearest(name, parts)}"
                     problems.append(Problem(f"optimizer.{key}", message, name))
                 elif key == "freeze":
                     for parameter in parts[name]:

@@ -885,6 +885,7 @@ OF_A = ["scores.a=[{0}/a.jsonl]"]
         ([COLUMNS, "\udcff"], [], "a.csv: 'utf-8' codec can't decode byte 0xff"),
         ([SAMPLE.replace("1}", "Infinity}")], OF_A, "a.jsonl, line 1: acc=inf: expected a finite number"),
         ([COLUMNS], ["against=b"], "against=b: has no effect with scores"),
+        ([COLUMNS], ["scores={0}/*.csv", "out={0}/a.csv"], "out={0}/a.csv: is one of the files with scores"),
         ([COLUMNS], ["scores=no.csv"], "no.csv: no such file"),
         ([COLUMNS], ["scores=b/{{arm}}.csv"], "scores=b/{arm}.csv: no such file"),
         ([COLUMNS], ["scores={0}"], "found a folder; name its files by a pattern"),

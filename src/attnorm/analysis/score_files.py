@@ -79,7 +79,7 @@ def read_scores(scores: ScorePlaces, metric: str | None = None) -> ExampleScores
     Several scores of an example in one log, those of epochs, are averaged. Raises DataError, with file and line, for
     what is no score, and ConfigError for another metric.
     """
-    files = list(_score_files(scores))
+    files = list(score_files(scores))
     if not files:
         raise DataError(f"scores={scores}: no such file")
     values: dict[str, dict[int, dict[str, float]]] = {}
@@ -133,7 +133,8 @@ def _chosen(metric: str | None, score: ExampleScore) -> str:
 # ---------------------------------------------------------------------------------------------------------- which files
 
 
-def _score_files(scores: ScorePlaces) -> Iterator[ScoreFile]:
+def score_files(scores: ScorePlaces) -> Iterator[ScoreFile]:
+    """The files that `read_scores` reads."""
     by_arm: Mapping[Any, str | Sequence[str]] = scores if isinstance(scores, Mapping) else {None: scores}
     for arm, places in by_arm.items():
         for number, place in enumerate([places] if isinstance(places, str) else places, start=1):

@@ -72,9 +72,8 @@ def study_of_files(
     names = list(given.values)
     baseline = baseline or (DEFAULT_BASELINE if DEFAULT_BASELINE in names else names[0])
     if baseline not in names:
-        raise ConfigError(
-            [Problem("baseline", f"the arms are {', '.join(names)}.{nearest(baseline, names)}", baseline)]
-        )
+        message = f"the arms are {', '.join(names)}.{nearest(baseline, names)}"
+        raise ConfigError([Problem("baseline", message, baseline)])
     if len(names) == 1:
         raise ConfigError([Problem("scores", f"there is nothing to compare with the only arm, {baseline}")])
     seeds = {arm: set(given.values[arm]) for arm in [baseline, *(name for name in names if name != baseline)]}

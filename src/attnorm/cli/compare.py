@@ -10,6 +10,7 @@ from attnorm.analysis.arms import find_runs
 from attnorm.analysis.cautions import simple_label, withheld_lines
 from attnorm.analysis.comparison import SOURCES, Comparison
 from attnorm.analysis.record import ENDINGS, write_study
+from attnorm.analysis.score_files import score_files
 from attnorm.analysis.score_tables import Better, study_of_files
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.statistics.power import plan
@@ -65,6 +66,8 @@ def compare_problems(command: Command[CompareSettings]) -> Iterator[Problem]:
             yield Problem("out", f"must end with {', '.join(ENDINGS)}", str(file))
         elif why := "expected a file, found a folder" if file.is_dir() else why_not_writable(file.parent):
             yield Problem("out", why, str(file))
+        elif file.resolve() in (of.path.resolve() for of in score_files(settings.scores or ())):
+            yield Problem("out", "is one of the files with scores", str(file))
 
 
 def run_compare(arguments: list[str]) -> None:
@@ -77,9 +80,8 @@ def run_compare(arguments: list[str]) -> None:
     assert settings.against is not None
     searches, others = searches_of(find_runs(listed_places(settings.against)))
     if searches and not others and settings.files:
-        raise ConfigError(
-            [Problem("out", "these runs are a search, on which no verdict rests", str(settings.files[0]))]
-        )
+        message = "these runs are a search, on which no verdict rests"
+        raise ConfigError([Problem("out", message, str(settings.files[0]))])
     for search in searches:
         show_lines(search.headline, search.command)
         print_table(search.table.caption, search.table.texts)

@@ -144,9 +144,7 @@ def compare(
                 added[outcome.cell] += grids[outcome.cell]
             if not any(grids.values()):
                 break
-        tune(
-            lambda cell: nulls, {cell: [list(plan.rates), *grid] for cell, grid in added.items()}
-        )  # they extend no grid
+        tune(lambda cell: nulls, {cell: [list(plan.rates), *grid] for cell, grid in added.items()})  # extend no grid
         middle = sorted(plan.rates)[len(plan.rates) // 2]  # where nothing is trained
         tests = [
             (outcome, plan.test(outcome.cell, arm, outcome.rate.get(arm, middle)))

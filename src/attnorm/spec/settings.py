@@ -110,7 +110,7 @@ class RunSettings:
     hang_timeout:       seconds without progress in training after which the job is ended. Compiling, validating and
                         saving have ten times as long. None waits forever.
     compile:            whether `torch.compile` compiles the model.
-    formats:            formats of the files in figures/. Loggers are sent the PNG.
+    formats:            formats of the files in figures/. Loggers are sent the PNG, so without it they get no figure.
     """
 
     save_every_steps: Count | None = None

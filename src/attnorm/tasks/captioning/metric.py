@@ -58,10 +58,10 @@ class CaptionMetric:
     """
 
     def __init__(self, references: Sequence[Sequence[str]]):
-        self.references = [[plain(text) for text in texts] for texts in references]
-        self.cider = CiderD(self.references)
         from rouge_score.rouge_scorer import RougeScorer
 
+        self.references = [[plain(text) for text in texts] for texts in references]
+        self.cider = CiderD(self.references)
         self.rouge = RougeScorer(["rougeL"], tokenizer=Words())
         self.bleu = sacrebleu().metrics.BLEU(tokenize="none", smooth_method="none")
 
