@@ -315,14 +315,11 @@ def test_another_metric_is_exploratory(nine, uncharted):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"baseline": "sotfmax"}, "Did you mean 'softmax'"),
-        ({"metric": "rougel"}, "allowed: rougeL"),
-        ({}, "no run folder there"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"baseline": "sotfmax"}, "Did you mean 'softmax'"),
+    ({"metric": "rougel"}, "allowed: rougeL"),
+    ({}, "no run folder there"),
+])  # fmt: skip
 def test_names_that_are_unknown(tmp_path, nine, options, message, uncharted):
     with pytest.raises((ConfigError, RunError), match=message):
         collect([nine if options else tmp_path], **options)
