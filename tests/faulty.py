@@ -15,8 +15,12 @@ from attnorm.run.resume import newest_good
 from attnorm.training.callbacks.checkpointing import Checkpoints
 
 SETTINGS = (
-    "attention=hnas", "data.train_size=60", "trainer.max_epochs=4", "task.validations=6", "run.save_every_steps=3",
-)  # fmt: skip
+    "attention=hnas",
+    "data.train_size=60",
+    "trainer.max_epochs=4",
+    "task.validations=6",
+    "run.save_every_steps=3",
+)
 fork = multiprocessing.get_context("fork")
 
 

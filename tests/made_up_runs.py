@@ -34,9 +34,12 @@ CONFIG: dict[str, Any] = {
     "scheduler": {"_target_": "attnorm.optim.warmup_decay", "warmup": 0.1},
     "trainer": {"accelerator": "cpu", "precision": "32-true", "max_steps": None},
     "task": {"_target_": "attnorm.tasks.headlines.HeadlineTask", "name": "gigaword", "max_steps": 3000},
-    "decoding": {"beam_size": 4, "max_length": 30}, "paths": {"log_dir": "logs", "cache_dir": ".cache"}, "logger": {},
-    "callbacks": {}, "run": {"keep_best": 1},
-}  # fmt: skip
+    "decoding": {"beam_size": 4, "max_length": 30},
+    "paths": {"log_dir": "logs", "cache_dir": ".cache"},
+    "logger": {},
+    "callbacks": {},
+    "run": {"keep_best": 1},
+}
 
 
 def make_run(folder: Path, attention: str = "softmax", seed: int = 1, **options: Any) -> Path:

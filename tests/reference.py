@@ -302,10 +302,13 @@ def case(*names: object) -> Iterator[None]:
 
 # name of the variant -> (registered name, options); the per-head one is given a different weight in each head
 VARIANTS = {
-    "softmax": ("softmax", {}), "dnas": ("dnas", {}), "sinkhorn": ("sinkhorn", {"n_iters": 3}),
-    "hnas_sigmoid": ("hnas", {"start": 0.3}), "hnas_clamp": ("hnas", {"start": 0.7, "form": "clamp"}),
+    "softmax": ("softmax", {}),
+    "dnas": ("dnas", {}),
+    "sinkhorn": ("sinkhorn", {"n_iters": 3}),
+    "hnas_sigmoid": ("hnas", {"start": 0.3}),
+    "hnas_clamp": ("hnas", {"start": 0.7, "form": "clamp"}),
     "hnas_heads": ("hnas", {"per": "head", "heads": HEADS}),
-}  # fmt: skip
+}
 PREFIX = {
     "dnas_prefix": ("dnas_prefix", {}),
     "hnas_prefix_sigmoid": ("hnas_prefix", {"start": 0.3}),

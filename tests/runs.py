@@ -110,10 +110,13 @@ def tiny_overrides(task: str = "gigaword") -> tuple[str, ...]:
         "classify": lambda: ("task=classify", *ENCODER, "data.batch_tokens=300", *labelled_files()),
         "translation": lambda: (*TRANSLATION, *SIZES, "task.scored_pairs=6"),
         "translation_lstm": lambda: (*TRANSLATION, "model=lstm_seq2seq", "model.d_model=16", "task.scored_pairs=6"),
-        "vqa": lambda: (*VISUAL, *SCENES), "image_classification": lambda: IMAGES,
-        "document_classification": lambda: (*TEXTS, f"data.folder={text_folder()}"), "causal_lm": lambda: LANGUAGE,
-        "captioning": lambda: (*CAPTIONING, *SCENES), "vqa_v2": lambda: (*VISUAL, "data=vqa_v2", *vqa_files()),
-    }  # fmt: skip
+        "vqa": lambda: (*VISUAL, *SCENES),
+        "image_classification": lambda: IMAGES,
+        "document_classification": lambda: (*TEXTS, f"data.folder={text_folder()}"),
+        "causal_lm": lambda: LANGUAGE,
+        "captioning": lambda: (*CAPTIONING, *SCENES),
+        "vqa_v2": lambda: (*VISUAL, "data=vqa_v2", *vqa_files()),
+    }
     return (*settings[task](), f"paths.cache_dir={scratch('cache')}")
 
 
@@ -455,10 +458,14 @@ def command(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> su
     """Runs `python <arguments>` in the folder `cwd`, on one thread and without anyone's keys or settings."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB", "HYDRA", "ATTNORM"))}
     return subprocess.run(
-        [sys.executable, *arguments], cwd=cwd, env={**kept, "OMP_NUM_THREADS": "1", **(env or {})}, capture_output=True,
-        text=True, timeout=600,  # on a machine that is busy with other work
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env={**kept, "OMP_NUM_THREADS": "1", **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=600,  # on a machine that is busy with other work
         check=False,
-    )  # fmt: skip
+    )
 
 
 def metric_rows(run: Path) -> list[tuple]:

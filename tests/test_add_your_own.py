@@ -67,9 +67,13 @@ def test_it_trains_from_the_command_line_and_is_evaluated_from_its_folder(folder
     assert "+attention.options.Power.p=2" in typed
     few = ("task.validations=1", "callbacks.attention_stats.every_n_steps=0")
     ended = runs.command(
-        str(runs.ROOT / "train.py"), *arguments(typed), *runs.tiny_overrides(), *few, cwd=folder,
+        str(runs.ROOT / "train.py"),
+        *arguments(typed),
+        *runs.tiny_overrides(),
+        *few,
+        cwd=folder,
         env={"PYTHONPATH": str(folder)},
-    )  # fmt: skip
+    )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     [summary] = folder.rglob("summary.json")
     run = summary.parent
@@ -103,13 +107,17 @@ def test_the_docstring_lists_every_attribute_that_a_normalizer_may_declare_and_t
         assert ast.literal_eval(default) == getattr(Normalizer, name), name
 
 
-@pytest.mark.parametrize(("typed", "words"), [
-    ((PATH, "+attention.options.Power.q=2"), "attention.options.Power.q=2: no such option; allowed: p."),
-    ((PATH, "+attention.options.Power.p=-1"), "p=-1: allowed: numbers above 0"),
-    (("attention.decoder=my_normalizer.Power",), "couples queries and would leak the future"),
-    (("attention.encoder=my_normalizer.Powr",), "my_normalizer has no Powr. Did you mean 'Power'?"),
-    (("attention.encoder=your_normalizer.Power",), "No module named 'your_normalizer'"),
-], ids=lambda value: " ".join(value) if isinstance(value, tuple) else "")  # fmt: skip
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ((PATH, "+attention.options.Power.q=2"), "attention.options.Power.q=2: no such option; allowed: p."),
+        ((PATH, "+attention.options.Power.p=-1"), "p=-1: allowed: numbers above 0"),
+        (("attention.decoder=my_normalizer.Power",), "couples queries and would leak the future"),
+        (("attention.encoder=my_normalizer.Powr",), "my_normalizer has no Powr. Did you mean 'Power'?"),
+        (("attention.encoder=your_normalizer.Power",), "No module named 'your_normalizer'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
 def test_what_the_page_says_is_refused(folder, monkeypatch, capsys, typed, words):
     assert runs.call(monkeypatch, "train", *typed) == 2
     assert words in capsys.readouterr().err

@@ -131,8 +131,11 @@ def test_rows_of_the_paper_stand_beside_ours_and_after_them():
     ours = {"dnas": [[1.0], []]}
     text = sweeps.beside_paper(["F1", "EM"], ours, {"BERT": [2.0], "dnas": [None]}, ["F1"])
     assert text.splitlines() == [
-        "|  | F1 | EM | paper: F1 |", "| --- | --- | --- | --- |", "| dnas | 1.00 | - | - |", "| BERT | - | - | 2.00 |",
-    ]  # fmt: skip
+        "|  | F1 | EM | paper: F1 |",
+        "| --- | --- | --- | --- |",
+        "| dnas | 1.00 | - | - |",
+        "| BERT | - | - | 2.00 |",
+    ]
 
 
 def test_table_2_compares_starts_of_the_same_shape(tmp_path, monkeypatch, capsys, commands):
@@ -798,8 +801,11 @@ def test_no_prediction_is_decided_by_an_arm_that_does_not_beat_the_bigram_model(
 def test_fewer_arms_are_compared_if_fewer_beat_the_bigram_model():
     script = load("causal_lm/run")
     curves = {
-        "softmax": {1e-3: 30.0}, "sink": {1e-3: 28.0, 2e-3: 31.0}, "uniform": {1e-3: 1.0}, "hnas_prefix": {1e-3: 29.0},
-    }  # fmt: skip
+        "softmax": {1e-3: 30.0},
+        "sink": {1e-3: 28.0, 2e-3: 31.0},
+        "uniform": {1e-3: 1.0},
+        "hnas_prefix": {1e-3: 29.0},
+    }
     assert script.chosen(curves, 29.0) == ["sink"] and script.chosen(curves, 29.5) == ["sink", "hnas_prefix"]
 
 

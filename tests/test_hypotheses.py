@@ -161,11 +161,15 @@ def test_a_claim_without_an_interval_has_no_p_value(script):
 
 
 CELLS = {  # enough for a verdict
-    "H1": ("match", "hub 0.9", "hub 0.45", "hub 0"), "H2": ("demand 4", "skew 0.8", "needle"),
-    "H3": ("demand 12", "demand 8", "sort"), "H4": ASKED, "H5": ("coverage",),
+    "H1": ("match", "hub 0.9", "hub 0.45", "hub 0"),
+    "H2": ("demand 4", "skew 0.8", "needle"),
+    "H3": ("demand 12", "demand 8", "sort"),
+    "H4": ASKED,
+    "H5": ("coverage",),
     "H6": ("slots exchangeable", "slots distinct"),
-    "H7": ("match", "hub 0.9", "hub 0", "demand 4", "coverage", "skew 0.8"), "H8": ("match", "max"),
-}  # fmt: skip
+    "H7": ("match", "hub 0.9", "hub 0", "demand 4", "coverage", "skew 0.8"),
+    "H8": ("match", "max"),
+}
 
 
 @pytest.mark.parametrize("name", CELLS)
@@ -200,25 +204,28 @@ def test_sinkhorn_is_checked_at_all_sizes(script, untrained):
     assert last.claim.startswith("error of a prediction of dnas")
 
 
-@pytest.mark.parametrize(("name", "cell", "arm", "size", "effect", "wrong"), [
-    ("H1", "hub 0", "dnas", 8, 0.15, ["hub: dnas - softmax grows with the shift"]),
-    ("H1", "hub 0.45", "dnas", 8, 0.0, ["hub 0.45: dnas > softmax"]),
-    ("H1", "match", "dnas", 16, -0.1, ["match: dnas > softmax"]),
-    ("H2", "demand 4", "dnas", 16, 0.0, ["demand 4: dnas < softmax"]),
-    ("H2", "skew 0.8", "dnas", 16, 0.1, ["skew 0.8: dnas < softmax"]),
-    ("H2", "needle", "dnas", 1024, 0.0, ["needle with 1,024 keys: dnas < softmax"]),
-    ("H3", "sort", "hnas", 16, -0.03, ["sort: hnas > softmax - 0.02", "sort: hnas > dnas - 0.02"]),
-    ("H3", "hub 0.9", "hnas", 8, 0.1, ["hub 0.9: hnas > dnas - 0.02"]),
-    ("H3", "demand 12", "hnas", 16, 0.0, ["demand 12: hnas > softmax"]),
-    ("H3", "demand 8", "dnas", 16, 0.1, ["demand 8: hnas > dnas"]),
-    ("H5", "coverage", "dnas", 24, 0.0, ["coverage: dnas < softmax"]),
-    ("H5", "coverage", "hnas", 24, 0.0, ["coverage: hnas > softmax"]),
-    ("H6", "slots exchangeable", "dnas", 64, 0.0, ["exchangeable slots: dnas finds more of the smallest"]),
-    ("H6", "slots distinct", "dnas", 64, 0.03, ["distinct slots: dnas < softmax + 0.02"]),
-    ("H6", "slots distinct", "dnas", 64, -0.03, ["distinct slots: dnas > softmax - 0.02"]),
-    ("H8", "match", "hnas", 16, 0.15, ["match: dnas_slack_u > hnas - 0.02"]),
-    ("H8", "match", "softmax", 16, 0.15, ["match: dnas_slack_u > softmax - 0.02"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "cell", "arm", "size", "effect", "wrong"),
+    [
+        ("H1", "hub 0", "dnas", 8, 0.15, ["hub: dnas - softmax grows with the shift"]),
+        ("H1", "hub 0.45", "dnas", 8, 0.0, ["hub 0.45: dnas > softmax"]),
+        ("H1", "match", "dnas", 16, -0.1, ["match: dnas > softmax"]),
+        ("H2", "demand 4", "dnas", 16, 0.0, ["demand 4: dnas < softmax"]),
+        ("H2", "skew 0.8", "dnas", 16, 0.1, ["skew 0.8: dnas < softmax"]),
+        ("H2", "needle", "dnas", 1024, 0.0, ["needle with 1,024 keys: dnas < softmax"]),
+        ("H3", "sort", "hnas", 16, -0.03, ["sort: hnas > softmax - 0.02", "sort: hnas > dnas - 0.02"]),
+        ("H3", "hub 0.9", "hnas", 8, 0.1, ["hub 0.9: hnas > dnas - 0.02"]),
+        ("H3", "demand 12", "hnas", 16, 0.0, ["demand 12: hnas > softmax"]),
+        ("H3", "demand 8", "dnas", 16, 0.1, ["demand 8: hnas > dnas"]),
+        ("H5", "coverage", "dnas", 24, 0.0, ["coverage: dnas < softmax"]),
+        ("H5", "coverage", "hnas", 24, 0.0, ["coverage: hnas > softmax"]),
+        ("H6", "slots exchangeable", "dnas", 64, 0.0, ["exchangeable slots: dnas finds more of the smallest"]),
+        ("H6", "slots distinct", "dnas", 64, 0.03, ["distinct slots: dnas < softmax + 0.02"]),
+        ("H6", "slots distinct", "dnas", 64, -0.03, ["distinct slots: dnas > softmax - 0.02"]),
+        ("H8", "match", "hnas", 16, 0.15, ["match: dnas_slack_u > hnas - 0.02"]),
+        ("H8", "match", "softmax", 16, 0.15, ["match: dnas_slack_u > softmax - 0.02"]),
+    ],
+)
 def test_a_hypothesis_is_not_shown_if_one_of_its_claims_is_wrong(
     script, untrained, name, cell, arm, size, effect, wrong
 ):
@@ -316,11 +323,14 @@ def test_arms_are_timed(script):
     assert [*seconds] == ["softmax", "hnas", "dnas_slack_u"] and min(seconds.values()) > 0
 
 
-@pytest.mark.parametrize(("name", "cell", "arm"), [
-    *(("H1", "match", "softmax"), ("H2", "needle", "dnas"), ("H3", "sort", "hnas"), ("H4", "skew 0.8", "sinkhorn")),
-    *(("H4", "max", "dnas"), ("H5", "coverage", "hnas"), ("H6", "slots distinct", "dnas"), ("H7", "hub 0", "hnas")),
-    *(("H7", "match", "softmax"), ("H8", "max", "dnas_slack_u")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "cell", "arm"),
+    [
+        *(("H1", "match", "softmax"), ("H2", "needle", "dnas"), ("H3", "sort", "hnas"), ("H4", "skew 0.8", "sinkhorn")),
+        *(("H4", "max", "dnas"), ("H5", "coverage", "hnas"), ("H6", "slots distinct", "dnas"), ("H7", "hub 0", "hnas")),
+        *(("H7", "match", "softmax"), ("H8", "max", "dnas_slack_u")),
+    ],
+)
 def test_a_hypothesis_waits_for_all_of_its_results(script, untrained, name, cell, arm):
     parts = script.FAMILY[name](made_up(script, titles=CELLS[name], without=[(cell, arm)]))
     assert any(isnan(part.p_value) for part in parts)

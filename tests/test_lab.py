@@ -134,14 +134,17 @@ def test_a_new_folder_trains_at_once(monkeypatch, tmp_path):
     assert checked.returncode == 0, checked.stdout
 
 
-@pytest.mark.parametrize(("name", "message"), [
-    ("full", "full: must be new or empty"),
-    ("my-lab", "my-lab: 'my-lab' cannot be the name of a package: use letters, digits and _"),
-    ("torch", "torch: there is a module called torch already; choose another name"),
-    ("__main__", "__main__: there is a module called __main__ already; choose another name"),
-    ("dangling", "dangling: must be new or empty"),
-    ("a" * 300, f"{'a' * 300}: cannot be made: File name too long"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("full", "full: must be new or empty"),
+        ("my-lab", "my-lab: 'my-lab' cannot be the name of a package: use letters, digits and _"),
+        ("torch", "torch: there is a module called torch already; choose another name"),
+        ("__main__", "__main__: there is a module called __main__ already; choose another name"),
+        ("dangling", "dangling: must be new or empty"),
+        ("a" * 300, f"{'a' * 300}: cannot be made: File name too long"),
+    ],
+)
 def test_a_folder_that_cannot_be_written_is_refused(monkeypatch, tmp_path, capsys, name, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "full").mkdir()
@@ -193,19 +196,23 @@ def test_a_run_of_own_parts_that_was_killed_resumes_bit_for_bit(trained, folder)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("messages", [
-    {
-        "model.sise=3": "Mixer has no such option; it has depth, heads, longest, size. Did you mean 'size'?",
-        "optimizer.momentun=1": "Did you mean 'momentum'?",
-        "callbacks.steps.nam=x": "Steps has no such option; it has name. Did you mean 'name'?",
-    },
-    {"data.largest=10000000": "data.largest=10000000: allowed: up to 9,999,999, so that a sum fits model.longest"},
-    {"task._target_=lab.source.Sums": "must be a subclass of attnorm.tasks.task.Task"},
-    {
-        "data=newswire": "Newswire yields pairs, but this task needs sums",
-        "model=tiny": "has the interface 'seq2seq', but this task trains models with 'digits'",
-    },
-], ids=["options", "positions", "class", "interfaces"])  # fmt: skip
+@pytest.mark.parametrize(
+    "messages",
+    [
+        {
+            "model.sise=3": "Mixer has no such option; it has depth, heads, longest, size. Did you mean 'size'?",
+            "optimizer.momentun=1": "Did you mean 'momentum'?",
+            "callbacks.steps.nam=x": "Steps has no such option; it has name. Did you mean 'name'?",
+        },
+        {"data.largest=10000000": "data.largest=10000000: allowed: up to 9,999,999, so that a sum fits model.longest"},
+        {"task._target_=lab.source.Sums": "must be a subclass of attnorm.tasks.task.Task"},
+        {
+            "data=newswire": "Newswire yields pairs, but this task needs sums",
+            "model=tiny": "has the interface 'seq2seq', but this task trains models with 'digits'",
+        },
+    ],
+    ids=["options", "positions", "class", "interfaces"],
+)
 def test_mistakes_in_own_parts_are_named(monkeypatch, capsys, folder, messages):
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)

@@ -66,15 +66,18 @@ def test_only_a_concrete_subclass_of_the_base_is_a_part(name):
     )
 
 
-@pytest.mark.parametrize(("path", "message"), [
-    ("no.such.Thing", "cannot import no.such: No module named 'no'"),
-    (f"{__name__}.Concret", f"{__name__} has no Concret. Did you mean 'Concrete'?"),
-    ("Concrete", "a dotted path has the form package.module.Class"),
-    ("../x.Concrete", "a dotted path has the form package.module.Class"),
-    ("a.b:c.D", "a dotted path has the form package.module.Class"),
-    ("", "a dotted path has the form package.module.Class"),
-    (3, "must be a class or a function"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("no.such.Thing", "cannot import no.such: No module named 'no'"),
+        (f"{__name__}.Concret", f"{__name__} has no Concret. Did you mean 'Concrete'?"),
+        ("Concrete", "a dotted path has the form package.module.Class"),
+        ("../x.Concrete", "a dotted path has the form package.module.Class"),
+        ("a.b:c.D", "a dotted path has the form package.module.Class"),
+        ("", "a dotted path has the form package.module.Class"),
+        (3, "must be a class or a function"),
+    ],
+)
 def test_a_path_that_leads_nowhere_is_named_with_the_reason(path, message):
     assert problem_of({"_target_": path}) == f"data._target_={path}: {message}"
 

@@ -235,10 +235,13 @@ def problems_of_job(overrides: tuple[str, ...]) -> list[str]:
 
 
 READERS = {
-    "probe": read_probe, "doctor": read_doctor, "report": read_report, "figures": read_figures,
+    "probe": read_probe,
+    "doctor": read_doctor,
+    "report": read_report,
+    "figures": read_figures,
     "check": lambda typed: read(VERBS["check"].with_key(typed), CheckKeys, "attnorm check"),
     "compare": functools.partial(read, keys=CompareSettings, owner="attnorm compare"),
-}  # fmt: skip
+}
 
 
 def problems_of(verb: str, arguments: list[str]) -> list[str]:

@@ -204,10 +204,13 @@ REFUSED = {  # verb: (what is spoilt, what is typed, words of the message); {} i
         (remove("run/checkpoints/best.ckpt"), ("run={}/run", "input={}/file"), "no checkpoint best.ckpt there"),
     ],
     "report": [
-        (None, ("every=5",), "runs: must be given"), (None, ("{}/runs", "every=5"), "has no effect without watch=true"),
-        (None, ("{}/nowhere",), "no run folder there"), (None, ("{}/empty",), "no run folder there"),
+        (None, ("every=5",), "runs: must be given"),
+        (None, ("{}/runs", "every=5"), "has no effect without watch=true"),
+        (None, ("{}/nowhere",), "no run folder there"),
+        (None, ("{}/empty",), "no run folder there"),
         (None, ("{}/runs", "baseline=nothing"), "baseline=nothing"),
-        (None, ("{}/runs", "metric=nothing"), "metric=nothing"), (None, ("{}/runs", "level=2"), "level=2"),
+        (None, ("{}/runs", "metric=nothing"), "metric=nothing"),
+        (None, ("{}/runs", "level=2"), "level=2"),
         (None, ("{}/runs", "out={}/empty"), "out={}/empty: expected a file, found a folder"),
     ],
     "compare": [
@@ -242,7 +245,7 @@ REFUSED = {  # verb: (what is spoilt, what is typed, words of the message); {} i
         (None, (*PROBE, "out={}/probe", "options.dnas=1"), "expected options"),
         (None, (*PROBE, "out={}/file"), "expected a folder, found a file"),
     ],
-}  # fmt: skip
+}
 
 
 @pytest.fixture

@@ -45,12 +45,15 @@ def test_every_place_with_another_version_is_named(release, tree):
     assert all("9.9.9" in problem for problem in found)
 
 
-@pytest.mark.parametrize(("text", "problem"), [
-    (READY.replace("## [0", "- More.\n\n## [0"), "[Unreleased] has entries"),
-    (READY.replace("2027-01-31", "soon"), "no section"),
-    (READY.replace("- A normalizer.", ""), "no section"),
-    (READY.replace(VERSION, VERSION.replace(".", "x")), "no section"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (READY.replace("## [0", "- More.\n\n## [0"), "[Unreleased] has entries"),
+        (READY.replace("2027-01-31", "soon"), "no section"),
+        (READY.replace("- A normalizer.", ""), "no section"),
+        (READY.replace(VERSION, VERSION.replace(".", "x")), "no section"),
+    ],
+)
 def test_the_changelog_has_to_be_that_of_the_version(release, tree, text, problem):
     (tree / "CHANGELOG.md").write_text(text)
     [found] = release.problems_of_files(tree, VERSION)

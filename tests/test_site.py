@@ -14,9 +14,13 @@ import runs
 DIRECTIVE = re.compile(r"^::: (\S+)$(?:\n    options: \{heading: (\S+)\}$)?", re.M)  # an object and its title
 REFERENCE = {title or name: name for name, title in DIRECTIVE.findall((runs.ROOT / "docs/api.md").read_text())}
 PUBLIC = (
-    "attnorm", "attnorm.attention", "attnorm.nn", "attnorm.attention.testing", "attnorm.analysis",
+    "attnorm",
+    "attnorm.attention",
+    "attnorm.nn",
+    "attnorm.attention.testing",
+    "attnorm.analysis",
     "attnorm.integrations.transformers",
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -41,16 +45,19 @@ def test_the_reference_has_every_public_name_and_no_other():
     assert public - {*REFERENCE} == set() and len(REFERENCE) == len({*REFERENCE.values()})
 
 
-@pytest.mark.parametrize(("text", "markdown"), [
-    (
-        "Adds.\n\nx:    (B, N), the first.\nlong: the\n      second.",
-        "Adds.\n\n- `x`: (B, N), the first.\n- `long`: the second.",
-    ),
-    ("x: one. long, y: two; see z: not a field.", "- `x`: one.\n- `long, y`: two; see z: not a field."),
-    ("Args:\n    x: one\n        more.\n\nReturns:\n    two.", "- `x`: one more.\n\n**Returns:** two."),
-    ("Raises ValueError for x < 0, see `_y_`.", "Raises ValueError for x &lt; 0, see `_y_`."),
-    ("a * b, _default_ and w_ij [0]", r"a \* b, \_default\_ and w_ij \[0\]"),
-    ("As in:\n\n    {x: [1]}", "As in:\n\n    {x: [1]}"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "markdown"),
+    [
+        (
+            "Adds.\n\nx:    (B, N), the first.\nlong: the\n      second.",
+            "Adds.\n\n- `x`: (B, N), the first.\n- `long`: the second.",
+        ),
+        ("x: one. long, y: two; see z: not a field.", "- `x`: one.\n- `long, y`: two; see z: not a field."),
+        ("Args:\n    x: one\n        more.\n\nReturns:\n    two.", "- `x`: one more.\n\n**Returns:** two."),
+        ("Raises ValueError for x < 0, see `_y_`.", "Raises ValueError for x &lt; 0, see `_y_`."),
+        ("a * b, _default_ and w_ij [0]", r"a \* b, \_default\_ and w_ij \[0\]"),
+        ("As in:\n\n    {x: [1]}", "As in:\n\n    {x: [1]}"),
+    ],
+)
 def test_fields_of_a_docstring_become_a_list(docstrings, text, markdown):
     assert docstrings.to_markdown(text, {"x", "y", "long"}) == markdown

@@ -75,12 +75,15 @@ def test_no_attention_is_no_link():
     assert link_counts([np.zeros((2, 2))], [{(0, 0)}], 0.0).tolist() == [[0, 1, 0, 0]]
 
 
-@pytest.mark.parametrize(("weights", "sure", "message"), [
-    ([WEIGHTS], [{(3, 0)}], r"pair 0 has no words \(3, 0\)"),
-    ([WEIGHTS], [{(0, -1)}], r"no words \(0, -1\)"),
-    ([WEIGHTS], [SURE, SURE], "one entry for each of the 1 pairs, not 2"),
-    ([WEIGHTS * np.nan], [SURE], "those of pair 0 are not"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("weights", "sure", "message"),
+    [
+        ([WEIGHTS], [{(3, 0)}], r"pair 0 has no words \(3, 0\)"),
+        ([WEIGHTS], [{(0, -1)}], r"no words \(0, -1\)"),
+        ([WEIGHTS], [SURE, SURE], "one entry for each of the 1 pairs, not 2"),
+        ([WEIGHTS * np.nan], [SURE], "those of pair 0 are not"),
+    ],
+)
 def test_tables_that_do_not_fit_are_refused(weights, sure, message):
     with pytest.raises(ValueError, match=message):
         link_counts(weights, sure, 0.1)

@@ -245,12 +245,15 @@ def test_two_runs_are_drawn_next_to_each_other(monkeypatch, tmp_path, way):
 
 @pytest.mark.slow
 @pytest.mark.training
-@pytest.mark.parametrize(("task", "several", "typed", "files"), [
-    ("vqa", 1, ("example=validation-2", "formats=[png,svg]"), {"fusion.png", "fusion.svg", "boxes_2.png"}),
-    ("captioning", 1, ("example=validation-2",), {"decoder_cross.png", "words_validation-2.png"}),
-    ("captioning", 2, ("example=validation-2", "formats=svg"), {"run_2/words_validation-2.svg"}),
-    ("translation", 1, ("text=mira prizom",), {"decoder_0_cross.png", "alignment_0.png"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("task", "several", "typed", "files"),
+    [
+        ("vqa", 1, ("example=validation-2", "formats=[png,svg]"), {"fusion.png", "fusion.svg", "boxes_2.png"}),
+        ("captioning", 1, ("example=validation-2",), {"decoder_cross.png", "words_validation-2.png"}),
+        ("captioning", 2, ("example=validation-2", "formats=svg"), {"run_2/words_validation-2.svg"}),
+        ("translation", 1, ("text=mira prizom",), {"decoder_0_cross.png", "alignment_0.png"}),
+    ],
+)
 def test_the_pictures_of_a_task_are_drawn(monkeypatch, tmp_path, task, several, typed, files):
     named = f"run={','.join([str(runs.finished_run(task))] * several)}"
     assert runs.call(monkeypatch, "attention", named, f"folder={tmp_path}", *typed) == 0
@@ -258,21 +261,24 @@ def test_the_pictures_of_a_task_are_drawn(monkeypatch, tmp_path, task, several, 
 
 
 @pytest.mark.training
-@pytest.mark.parametrize(("typed", "message"), [
-    (("run={run}",), "text: either text or example must be given, as in text="),
-    (("run={run}", "text=a", "example=0"), "text: either text or example must be given, not both"),
-    (("run={run}", "text="), "text=: must not be empty"),
-    (("text=a",), "run: must be given, as in run=<value>"),
-    (("run=nowhere", "text=a"), "run=nowhere: no such folder"),
-    (("run={run},{run},{run}", "text=a"), "at most two runs can be compared"),
-    (("run={run}", "text=a", "lyers=0"), "lyers: cannot be set here"),
-    (("run={run}", "text=a", "layers=encoder/1"), "layers=encoder/1: no such layer; allowed: encoder/0, decoder/0"),
-    (("run={run}", "text=a", "heads=[0,2]"), "heads=2: no such head; allowed: 0 to 1"),
-    (("run={run}", "text=a", "heads=first"), "heads=first: allowed: whole numbers from 0"),
-    (("run={run}", "text=a", "formats=png,gif"), "formats=gif: allowed: png, svg, pdf"),
-    (("run={run}", "text=a", "ckpt=worst"), "ckpt=worst: allowed: best, last"),
-    (("run={run}", "example=0"), "example: task=gigaword: its models read a text"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        (("run={run}",), "text: either text or example must be given, as in text="),
+        (("run={run}", "text=a", "example=0"), "text: either text or example must be given, not both"),
+        (("run={run}", "text="), "text=: must not be empty"),
+        (("text=a",), "run: must be given, as in run=<value>"),
+        (("run=nowhere", "text=a"), "run=nowhere: no such folder"),
+        (("run={run},{run},{run}", "text=a"), "at most two runs can be compared"),
+        (("run={run}", "text=a", "lyers=0"), "lyers: cannot be set here"),
+        (("run={run}", "text=a", "layers=encoder/1"), "layers=encoder/1: no such layer; allowed: encoder/0, decoder/0"),
+        (("run={run}", "text=a", "heads=[0,2]"), "heads=2: no such head; allowed: 0 to 1"),
+        (("run={run}", "text=a", "heads=first"), "heads=first: allowed: whole numbers from 0"),
+        (("run={run}", "text=a", "formats=png,gif"), "formats=gif: allowed: png, svg, pdf"),
+        (("run={run}", "text=a", "ckpt=worst"), "ckpt=worst: allowed: best, last"),
+        (("run={run}", "example=0"), "example: task=gigaword: its models read a text"),
+    ],
+)
 def test_a_wrong_command_is_one_message(monkeypatch, capsys, tmp_path, typed, message):
     monkeypatch.chdir(tmp_path)
     assert runs.call(monkeypatch, "attention", *(it.format(run=runs.finished_run()) for it in typed)) == 2

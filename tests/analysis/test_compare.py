@@ -92,15 +92,18 @@ OWN = {"attention.encoder": "lab.norms.Mine"}
 ONE, TWO = "0" * 16, "1" * 16
 
 
-@pytest.mark.parametrize(("modules", "refused"), [
-    (({"lab.base": [ONE]}, {"lab.base": [ONE]}, {}), False),
-    (({"lab.base": [ONE]}, {"lab.other": [TWO]}, {}), False),
-    (({"lab.base": [ONE]}, {"lab.base": [TWO]}, {}), True),
-    (({"lab.base": [ONE, TWO]}, {}, {}), True),  # a run that was resumed after an edit
-    (({"lab.base": [ONE]}, {}, {"lab.base": [TWO]}), True),  # of another arm
-    (({"lab.base": [ONE]}, None, {}), False),
-    ((["lab"], {"lab.base": TWO}, {"lab.base": [3]}), False),  # anyone may have written it
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("modules", "refused"),
+    [
+        (({"lab.base": [ONE]}, {"lab.base": [ONE]}, {}), False),
+        (({"lab.base": [ONE]}, {"lab.other": [TWO]}, {}), False),
+        (({"lab.base": [ONE]}, {"lab.base": [TWO]}, {}), True),
+        (({"lab.base": [ONE, TWO]}, {}, {}), True),  # a run that was resumed after an edit
+        (({"lab.base": [ONE]}, {}, {"lab.base": [TWO]}), True),  # of another arm
+        (({"lab.base": [ONE]}, None, {}), False),
+        ((["lab"], {"lab.base": TWO}, {"lab.base": [3]}), False),  # anyone may have written it
+    ],
+)
 def test_runs_with_different_versions_of_an_own_module_are_not_mixed(tmp_path, modules, refused):
     folders = [make_run(tmp_path / f"own{seed}", "Mine", seed, settings=OWN, gain=1.0) for seed in (1, 2)]
     folders += [make_run(tmp_path / f"{seed}", seed=seed) for seed in (1, 2)]
@@ -226,26 +229,29 @@ def test_examples_without_a_score_are_left_out(tmp_path):
     assert found.examples == 90 and "10 examples" in found.notes[0]
 
 
-@pytest.mark.parametrize(("plant", "message"), [
-    (
-        lambda folders: change_table(folders[1], lambda rows: rows.loc.__setitem__((1, "reference"), "other")),
-        "softmax, seed 1 and softmax, seed 2 were scored on different data: the same ids have different references",
-    ),
-    (
-        lambda folders: with_column(folders[1], "input_hash", lambda old: [*old[:-4], "a", "b", "c", "d"]),
-        r"softmax, seed 2 .*different data: \d of 100 examples .*different inputs",
-    ),
-    (lambda folders: with_images(folders, "aaa"), None),  # runs that saw no images, and runs that did
-    (lambda folders: with_images(folders, "aaab"), "100 of 100 examples .* reference have different images"),
-    (
-        lambda folders: [change_table(it, lambda rows: rows.__setitem__("selecting", True)) for it in folders[:3]],
-        r"softmax, seed 1 was selected on all .*task.selection=all.* that of dnas, seed 1 on half",
-    ),
-    (
-        lambda folders: make_run(folders[0].parent / "vqa", task="vqa"),
-        "different tasks cannot be compared: gigaword, vqa",
-    ),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("plant", "message"),
+    [
+        (
+            lambda folders: change_table(folders[1], lambda rows: rows.loc.__setitem__((1, "reference"), "other")),
+            "softmax, seed 1 and softmax, seed 2 were scored on different data: the same ids have different references",
+        ),
+        (
+            lambda folders: with_column(folders[1], "input_hash", lambda old: [*old[:-4], "a", "b", "c", "d"]),
+            r"softmax, seed 2 .*different data: \d of 100 examples .*different inputs",
+        ),
+        (lambda folders: with_images(folders, "aaa"), None),  # runs that saw no images, and runs that did
+        (lambda folders: with_images(folders, "aaab"), "100 of 100 examples .* reference have different images"),
+        (
+            lambda folders: [change_table(it, lambda rows: rows.__setitem__("selecting", True)) for it in folders[:3]],
+            r"softmax, seed 1 was selected on all .*task.selection=all.* that of dnas, seed 1 on half",
+        ),
+        (
+            lambda folders: make_run(folders[0].parent / "vqa", task="vqa"),
+            "different tasks cannot be compared: gigaword, vqa",
+        ),
+    ],
+)
 def test_runs_that_cannot_be_compared_are_named(tmp_path, plant, message):
     plant(make_runs(tmp_path, THREE))
     if message is None:
@@ -304,14 +310,17 @@ def test_test_scores_of_an_earlier_checkpoint_are_refused(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("environment", "words"), [
-    (
-        {"packages": {"torch": "2.1"}, "git": {"commit": "f" * 40, "changed": False}},
-        "differ in the version of torch",
-    ),
-    ({"git": {"commit": "f" * 40, "changed": True}}, "ffffffffff with uncommitted changes"),
-    ({"git": None, "code": "0123456789abcdef"}, "an installed package, version 0123456789abcdef"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        (
+            {"packages": {"torch": "2.1"}, "git": {"commit": "f" * 40, "changed": False}},
+            "differ in the version of torch",
+        ),
+        ({"git": {"commit": "f" * 40, "changed": True}}, "ffffffffff with uncommitted changes"),
+        ({"git": None, "code": "0123456789abcdef"}, "an installed package, version 0123456789abcdef"),
+    ],
+)
 def test_other_code_and_versions_are_doubts(tmp_path, environment, words):
     folders = make_runs(tmp_path, THREE)
     assert compare("softmax", tmp_path).doubts == []
@@ -684,37 +693,40 @@ EIGHT = [f"model.a{number}" for number in range(8)]
 DOCUMENTS = "attnorm.models.documents."
 
 
-@pytest.mark.parametrize(("settings", "labels"), [
-    ([{}, {"callbacks.early.patience": 3}], ["callbacks={}", "callbacks.early.patience=3"]),
-    (  # a class, without the settings that only one of them has
-        [
-            {"model._target_": f"{DOCUMENTS}Flat"},
-            {"model._target_": f"{DOCUMENTS}Two", "attention.sentence": "dnas"},
-        ],
-        ["model._target_=Flat", "model._target_=Two"],
-    ),
-    (  # beside another difference, a setting that only one arm has
-        [{"optimizer.lr": 0.01}, {"optimizer.lr": 0.1, "callbacks.early.patience": 3}],
-        ["callbacks={}, optimizer.lr=0.01", "callbacks.early.patience=3, optimizer.lr=0.1"],
-    ),
-    ([{"attention.options.softmax.cost": it} for it in ("learned", "fixed")], ["cost=learned", "cost=fixed"]),
-    (  # what is enough to tell arms apart that differ in much
-        [{**dict.fromkeys(EIGHT, 1), "model.a7": last} for last in (1, 2, 3)] + [dict.fromkeys(EIGHT, 0)],
-        [f"model.a7={last}" for last in (1, 2, 3, 0)],
-    ),
-    (  # a class says more than its options
-        [{"model._target_": f"attnorm.{it}", **dict.fromkeys(EIGHT, it)} for it in ("One", "Zero")],
-        ["model._target_=One", "model._target_=Zero"],
-    ),
-    (  # all keys of a large grid
-        [{key: number >> bit & 1 for bit, key in enumerate(EIGHT[:4])} for number in range(16)],
-        [", ".join(f"{key}={n >> bit & 1}" for bit, key in enumerate(EIGHT[:4])) for n in range(16)],
-    ),
-    (
-        [{"model._target_": "one.Mine"}, {"model._target_": "two.Mine"}],
-        ["model._target_=Mine", "model._target_=Mine"],
-    ),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("settings", "labels"),
+    [
+        ([{}, {"callbacks.early.patience": 3}], ["callbacks={}", "callbacks.early.patience=3"]),
+        (  # a class, without the settings that only one of them has
+            [
+                {"model._target_": f"{DOCUMENTS}Flat"},
+                {"model._target_": f"{DOCUMENTS}Two", "attention.sentence": "dnas"},
+            ],
+            ["model._target_=Flat", "model._target_=Two"],
+        ),
+        (  # beside another difference, a setting that only one arm has
+            [{"optimizer.lr": 0.01}, {"optimizer.lr": 0.1, "callbacks.early.patience": 3}],
+            ["callbacks={}, optimizer.lr=0.01", "callbacks.early.patience=3, optimizer.lr=0.1"],
+        ),
+        ([{"attention.options.softmax.cost": it} for it in ("learned", "fixed")], ["cost=learned", "cost=fixed"]),
+        (  # what is enough to tell arms apart that differ in much
+            [{**dict.fromkeys(EIGHT, 1), "model.a7": last} for last in (1, 2, 3)] + [dict.fromkeys(EIGHT, 0)],
+            [f"model.a7={last}" for last in (1, 2, 3, 0)],
+        ),
+        (  # a class says more than its options
+            [{"model._target_": f"attnorm.{it}", **dict.fromkeys(EIGHT, it)} for it in ("One", "Zero")],
+            ["model._target_=One", "model._target_=Zero"],
+        ),
+        (  # all keys of a large grid
+            [{key: number >> bit & 1 for bit, key in enumerate(EIGHT[:4])} for number in range(16)],
+            [", ".join(f"{key}={n >> bit & 1}" for bit, key in enumerate(EIGHT[:4])) for n in range(16)],
+        ),
+        (
+            [{"model._target_": "one.Mine"}, {"model._target_": "two.Mine"}],
+            ["model._target_=Mine", "model._target_=Mine"],
+        ),
+    ],
+)
 def test_labels_name_what_tells_arms_apart(tmp_path, settings, labels):
     for number, changes in enumerate(settings):
         make_run(tmp_path / f"{number:02}", settings=changes)
@@ -753,11 +765,14 @@ def test_the_baseline_is_a_place_or_a_label_or_softmax(tmp_path):
     assert len({tuple(it.difference.estimate for it in found.verdicts) for found in typed}) == 1
 
 
-@pytest.mark.parametrize(("baseline", "more", "message"), [
-    ("softmx", {}, "baseline=softmx: there is neither such a folder nor such an arm.*Did you mean 'softmax'"),
-    ("softmax", {"metric": "rougel"}, "metric=rougel: .*allowed: rouge1, rougeL, loss, perplexity.*'rougeL'"),
-    ("here", {}, "baseline: must be one arm, but these runs form 3: dnas; hnas; softmax"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("baseline", "more", "message"),
+    [
+        ("softmx", {}, "baseline=softmx: there is neither such a folder nor such an arm.*Did you mean 'softmax'"),
+        ("softmax", {"metric": "rougel"}, "metric=rougel: .*allowed: rouge1, rougeL, loss, perplexity.*'rougeL'"),
+        ("here", {}, "baseline: must be one arm, but these runs form 3: dnas; hnas; softmax"),
+    ],
+)
 def test_wrong_arguments_are_named(tmp_path, baseline, more, message):
     make_runs(tmp_path, THREE)
     with pytest.raises(ConfigError, match=message):
@@ -806,22 +821,25 @@ FOUR = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("left_out", "said", "sizes"), [
-    (lambda arm, seed, n: False, "", (4, 12)),
-    (lambda arm, seed, n: arm == "hnas" and seed == 2, "Left out: seed 2, for want of scores of hnas.", (3, 12)),
-    (lambda arm, seed, n: arm == "hnas" and seed > 1, "at least 3 seeds are needed (found 2)", (4, 12)),
-    (
-        lambda arm, seed, n: {"hnas": seed < 3, "softmax": seed == 3}.get(arm),
-        "hnas is not compared: hnas and softmax have no seed in common",
-        (3, 12),
-    ),
-    (
-        lambda arm, seed, n: (arm, seed, n) == ("dnas", 1, 7),
-        "1 example, such as 7 (not scored: dnas, seed 1)",
-        (4, 11),
-    ),
-    (lambda arm, seed, n: seed > 0, "at least 3 seeds are needed (found 1)", (1, 12)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("left_out", "said", "sizes"),
+    [
+        (lambda arm, seed, n: False, "", (4, 12)),
+        (lambda arm, seed, n: arm == "hnas" and seed == 2, "Left out: seed 2, for want of scores of hnas.", (3, 12)),
+        (lambda arm, seed, n: arm == "hnas" and seed > 1, "at least 3 seeds are needed (found 2)", (4, 12)),
+        (
+            lambda arm, seed, n: {"hnas": seed < 3, "softmax": seed == 3}.get(arm),
+            "hnas is not compared: hnas and softmax have no seed in common",
+            (3, 12),
+        ),
+        (
+            lambda arm, seed, n: (arm, seed, n) == ("dnas", 1, 7),
+            "1 example, such as 7 (not scored: dnas, seed 1)",
+            (4, 11),
+        ),
+        (lambda arm, seed, n: seed > 0, "at least 3 seeds are needed (found 1)", (1, 12)),
+    ],
+)
 def test_what_arms_have_no_scores_of_is_left_out_with_a_sentence(monkeypatch, tmp_path, capsys, left_out, said, sizes):
     rows = [f"{arm},{seed},{n},{value}" for (arm, seed, n), value in FOUR.items() if not left_out(arm, seed, n)]
     (tmp_path / "a.csv").write_text("\n".join(["arm,seed,example,score", *rows]))
@@ -839,34 +857,37 @@ HASHED = '{{"doc_id": 1, "acc": 1, "doc_hash": "{}"}}'
 OF_A = ["scores.a=[{0}/a.jsonl]"]
 
 
-@pytest.mark.parametrize(("rows", "typed", "message"), [
-    (["arm,seed,score"], [], "a.csv, line 1: no column example; the file has arm, seed, score"),
-    ([""], [], "a.csv, line 1: no column arm; the file is empty"),
-    ([COLUMNS, "a,1,x,1", "", "a,1,y,high"], [], "a.csv, line 4: score='high': expected a number"),
-    ([COLUMNS, "a,1,x,nan"], [], "line 2: score=nan: expected a finite number"),
-    ([COLUMNS, "a,one,x,1"], [], "line 2: seed='one': expected a whole number"),
-    ([COLUMNS, "a,1"], [], "line 2: example is empty"),
-    ([COLUMNS, "a,1,x,1", "a,1,x,0"], [], "line 3: a second score of example x of a, seed 1; the first"),
-    ([f"{COLUMNS},group", "a,1,x,1,g", "b,1,x,1,h"], [], "line 3: example x has another group than in "),
-    ([COLUMNS, "a,1,x,1"], [], "scores: there is nothing to compare with the only arm, a"),
-    ([COLUMNS, "a,1,x,1", "b,2,x,1"], [], "b and a have no seed in common"),
-    ([COLUMNS, "a,1,x,1", "b,1,y,1"], [], "no example has a score of every arm and seed: x (not scored"),
-    ([COLUMNS, "a,1,x,1", "b,1,x,1"], ["baseline=c"], "baseline=c: the arms are a, b"),
-    ([COLUMNS], [], "a.csv: no scores"),
-    ([COLUMNS, "\udcff"], [], "a.csv: 'utf-8' codec can't decode byte 0xff"),
-    ([SAMPLE.replace("1}", "Infinity}")], OF_A, "a.jsonl, line 1: acc=inf: expected a finite number"),
-    ([COLUMNS], ["against=b"], "against=b: has no effect with scores"),
-    ([COLUMNS], ["scores={0}/*.csv", "out={0}/a.csv"], "out={0}/a.csv: is one of the files with scores"),
-    ([COLUMNS], ["scores=no.csv"], "no.csv: no such file"),
-    ([COLUMNS], ["scores=b/{{arm}}.csv"], "scores=b/{arm}.csv: no such file"),
-    ([COLUMNS], ["scores={0}"], "found a folder; name its files by a pattern"),
-    ([SAMPLE, "x"], OF_A, "line 2: expected a sample of lm-evaluation-harness"),
-    ([SAMPLE, SAMPLE], OF_A, "line 2: a second acc of example 1; the first is in"),
-    ([SAMPLE.replace("}", ', "em": 1}')], OF_A, "metric: {0}/a.jsonl, line 1 has acc, em; choose one"),
-    ([SAMPLE], [*OF_A, "metric=ac"], "metric=ac: {0}/a.jsonl, line 1 has acc; choose one before"),
-    ([SAMPLE], ["scores=[{0}/a.jsonl]"], "which arm the scores are of must be given"),
-    ([HASHED.format("a")], ["scores={0}/{{arm}}.jsonl"], "b.jsonl, line 1: example 1 has another input than"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rows", "typed", "message"),
+    [
+        (["arm,seed,score"], [], "a.csv, line 1: no column example; the file has arm, seed, score"),
+        ([""], [], "a.csv, line 1: no column arm; the file is empty"),
+        ([COLUMNS, "a,1,x,1", "", "a,1,y,high"], [], "a.csv, line 4: score='high': expected a number"),
+        ([COLUMNS, "a,1,x,nan"], [], "line 2: score=nan: expected a finite number"),
+        ([COLUMNS, "a,one,x,1"], [], "line 2: seed='one': expected a whole number"),
+        ([COLUMNS, "a,1"], [], "line 2: example is empty"),
+        ([COLUMNS, "a,1,x,1", "a,1,x,0"], [], "line 3: a second score of example x of a, seed 1; the first"),
+        ([f"{COLUMNS},group", "a,1,x,1,g", "b,1,x,1,h"], [], "line 3: example x has another group than in "),
+        ([COLUMNS, "a,1,x,1"], [], "scores: there is nothing to compare with the only arm, a"),
+        ([COLUMNS, "a,1,x,1", "b,2,x,1"], [], "b and a have no seed in common"),
+        ([COLUMNS, "a,1,x,1", "b,1,y,1"], [], "no example has a score of every arm and seed: x (not scored"),
+        ([COLUMNS, "a,1,x,1", "b,1,x,1"], ["baseline=c"], "baseline=c: the arms are a, b"),
+        ([COLUMNS], [], "a.csv: no scores"),
+        ([COLUMNS, "\udcff"], [], "a.csv: 'utf-8' codec can't decode byte 0xff"),
+        ([SAMPLE.replace("1}", "Infinity}")], OF_A, "a.jsonl, line 1: acc=inf: expected a finite number"),
+        ([COLUMNS], ["against=b"], "against=b: has no effect with scores"),
+        ([COLUMNS], ["scores={0}/*.csv", "out={0}/a.csv"], "out={0}/a.csv: is one of the files with scores"),
+        ([COLUMNS], ["scores=no.csv"], "no.csv: no such file"),
+        ([COLUMNS], ["scores=b/{{arm}}.csv"], "scores=b/{arm}.csv: no such file"),
+        ([COLUMNS], ["scores={0}"], "found a folder; name its files by a pattern"),
+        ([SAMPLE, "x"], OF_A, "line 2: expected a sample of lm-evaluation-harness"),
+        ([SAMPLE, SAMPLE], OF_A, "line 2: a second acc of example 1; the first is in"),
+        ([SAMPLE.replace("}", ', "em": 1}')], OF_A, "metric: {0}/a.jsonl, line 1 has acc, em; choose one"),
+        ([SAMPLE], [*OF_A, "metric=ac"], "metric=ac: {0}/a.jsonl, line 1 has acc; choose one before"),
+        ([SAMPLE], ["scores=[{0}/a.jsonl]"], "which arm the scores are of must be given"),
+        ([HASHED.format("a")], ["scores={0}/{{arm}}.jsonl"], "b.jsonl, line 1: example 1 has another input than"),
+    ],
+)
 def test_scores_that_cannot_be_read_are_named_with_their_line(monkeypatch, tmp_path, capsys, rows, typed, message):
     for file in ("a.csv", "a.jsonl"):
         (tmp_path / file).write_text("\n".join(rows), errors="surrogateescape")
@@ -1012,11 +1033,14 @@ def test_a_verdict_that_is_withheld_is_written_without_numbers(monkeypatch, tmp_
     assert set(content["arms"][1]["verdict"]) == {"word", "sentence"} and content["withheld"]
 
 
-@pytest.mark.parametrize(("label", "latex", "markdown", "in_csv"), [
-    ("a_b & 50% | =1", r"a\_b \& 50\% \textbar{} =1", r"a\_b & 50% \| =1", "a_b & 50% | =1"),
-    ("[1], *2", "{[}1], {*}2", r"\[1\], \*2", '"[1], *2"'),  # after a line break, LaTeX takes both as options
-    ("=X--1<2", r"=X-{}-1$<$2", r"=X--1\<2", "'=X--1<2"),  # a formula of a spreadsheet
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("label", "latex", "markdown", "in_csv"),
+    [
+        ("a_b & 50% | =1", r"a\_b \& 50\% \textbar{} =1", r"a\_b & 50% \| =1", "a_b & 50% | =1"),
+        ("[1], *2", "{[}1], {*}2", r"\[1\], \*2", '"[1], *2"'),  # after a line break, LaTeX takes both as options
+        ("=X--1<2", r"=X-{}-1$<$2", r"=X--1\<2", "'=X--1<2"),  # a formula of a spreadsheet
+    ],
+)
 def test_labels_of_tables_are_escaped(label, latex, markdown, in_csv):
     rows = [[Cell(label), Cell(""), interval(-0.1234, 1 / 3, 2)]]
     table = Table("Cap", [Column("arm"), Column("no"), Column("ends \u2191", True)], rows, about="More.")
@@ -1028,20 +1052,23 @@ def test_labels_of_tables_are_escaped(label, latex, markdown, in_csv):
     assert table.csv == f"arm,no,ends from,ends to\n{in_csv},,-0.1234,{1 / 3:.15g}\n"
 
 
-@pytest.mark.parametrize(("typed", "message"), [
-    (["baseline=softmax"], "against: must be given"),
-    (["against=no", "out=a.xls"], "out=a.xls: must end with .csv, .json, .tex, .md\n"),
-    (["against=no", "out=[{}/a.csv,{}]"], "must end with .csv"),
-    (["against=no", "out={}/softmax_1/config.yaml/a.csv"], "expected a folder, found a file"),
-    (["against={}", "level=95"], "level=95: allowed: numbers above 0 and below 1"),
-    (["against={}", "better=lower"], "better=lower: has no effect on runs, whose task says it"),
-    (["against={}", "split=dev"], "split=dev: allowed: auto, test, validation"),
-    (["against=null"], "against: must be given, as in against=<folder>, or scores=<file>"),
-    (["against={}", "plan=0"], "plan=0: allowed: numbers above 0"),
-    (["against={}", "data.max_valid=3"], "data.max_valid=3: attnorm compare has no such option; it has against"),
-    (["against={}/nothing"], "nothing: no run folder there"),
-    (["nowhere"], "nowhere: expected key=value; the keys are baseline, against, scores, metric, better, split,"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        (["baseline=softmax"], "against: must be given"),
+        (["against=no", "out=a.xls"], "out=a.xls: must end with .csv, .json, .tex, .md\n"),
+        (["against=no", "out=[{}/a.csv,{}]"], "must end with .csv"),
+        (["against=no", "out={}/softmax_1/config.yaml/a.csv"], "expected a folder, found a file"),
+        (["against={}", "level=95"], "level=95: allowed: numbers above 0 and below 1"),
+        (["against={}", "better=lower"], "better=lower: has no effect on runs, whose task says it"),
+        (["against={}", "split=dev"], "split=dev: allowed: auto, test, validation"),
+        (["against=null"], "against: must be given, as in against=<folder>, or scores=<file>"),
+        (["against={}", "plan=0"], "plan=0: allowed: numbers above 0"),
+        (["against={}", "data.max_valid=3"], "data.max_valid=3: attnorm compare has no such option; it has against"),
+        (["against={}/nothing"], "nothing: no run folder there"),
+        (["nowhere"], "nowhere: expected key=value; the keys are baseline, against, scores, metric, better, split,"),
+    ],
+)
 def test_wrong_keys_of_the_command_are_named(monkeypatch, tmp_path, capsys, typed, message):
     make_runs(tmp_path, THREE, seeds=(1,))
     assert runs.call(monkeypatch, "compare", *(it.replace("{}", str(tmp_path)) for it in typed)) in (1, 2)

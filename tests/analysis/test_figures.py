@@ -23,10 +23,13 @@ from attnorm.analysis.pictures import POINTS, SCREEN
 from attnorm.run.tables import NO_EVIDENCE, CsvTable
 
 CONFIG = {
-    "task": {"name": "gigaword"}, "seed": 3, "model": {}, "data": {},
+    "task": {"name": "gigaword"},
+    "seed": 3,
+    "model": {},
+    "data": {},
     "optimizer": {"lr": 0.1, "hybrid_lr_factor": 10.0},
     "attention": {"encoder": "hnas", "decoder": "my_module:Power", "cross": "softmax", "prior": {}, "options": {}},
-}  # fmt: skip
+}
 LAYERS = ("encoder/0", "encoder/1", "decoder/0", "decoder/0/cross")
 STEPS = (0, 10, 13)
 

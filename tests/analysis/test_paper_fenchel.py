@@ -215,12 +215,15 @@ def test_figure_4_shows_every_layer_of_the_four_kinds_of_attention(small, transf
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "stack", "heads"), [
-    ("fenchel_fig5", "encoder", 3),
-    ("fenchel_fig6", "encoder", 2),
-    ("fenchel_fig7", "decoder", 2),
-    ("fenchel_fig8", "decoder cross", 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "stack", "heads"),
+    [
+        ("fenchel_fig5", "encoder", 3),
+        ("fenchel_fig6", "encoder", 2),
+        ("fenchel_fig7", "decoder", 2),
+        ("fenchel_fig8", "decoder cross", 2),
+    ],
+)
 def test_figures_5_to_8_show_every_head(small, transformers, name, stack, heads):
     drawing = FIGURES[name].draw(small)
     kind = "bert" if name == "fenchel_fig5" else "t5"

@@ -141,13 +141,16 @@ def test_all_problems_are_reported_together():
     assert problems_of() == [f"which figure? allowed: {', '.join([*FIGURES, 'all'])}"]
 
 
-@pytest.mark.parametrize(("arguments", "expected"), [
-    (("dnas_fig2", "seed=1"), "seed: has no effect on dnas_fig2"),
-    (("dnas_fig5", "fenchel_fig3", "lines=3"), "lines: has no effect on dnas_fig5, fenchel_fig3"),
-    (("all", "runs=x"), "runs: draw one figure at a time from runs, because they are those of one task"),
-    (("dnas_fig2", "data.max_boxes=3"), "data.max_boxes=3: attnorm figures has no such option"),
-    (("dnas_fig2", "seeds=3"), "seeds=3: attnorm figures has no such option; it has draws, lines"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("dnas_fig2", "seed=1"), "seed: has no effect on dnas_fig2"),
+        (("dnas_fig5", "fenchel_fig3", "lines=3"), "lines: has no effect on dnas_fig5, fenchel_fig3"),
+        (("all", "runs=x"), "runs: draw one figure at a time from runs, because they are those of one task"),
+        (("dnas_fig2", "data.max_boxes=3"), "data.max_boxes=3: attnorm figures has no such option"),
+        (("dnas_fig2", "seeds=3"), "seeds=3: attnorm figures has no such option; it has draws, lines"),
+    ],
+)
 def test_a_key_without_effect_is_refused(arguments, expected):
     [problem] = problems_of(*arguments)
     assert problem.startswith(expected)

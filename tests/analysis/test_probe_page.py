@@ -19,9 +19,13 @@ from attnorm.probes.jobs import Cell, ProbeResult
 LABELS = ["softmax", "dnas", "probe_parts.Scaled", "sink", "uniform"]
 ARMS = [Arm(label, {"factor": 2.0} if "Scaled" in label else {}) for label in LABELS]
 CELLS = [
-    Cell("hub", "0.9"), Cell("hub", "0"), Cell("recall"), Cell("probe_parts.Tiny"), Cell("rank", "depth 1"),
+    Cell("hub", "0.9"),
+    Cell("hub", "0"),
+    Cell("recall"),
+    Cell("probe_parts.Tiny"),
+    Cell("rank", "depth 1"),
     Cell("max"),
-]  # fmt: skip
+]
 MEANS = {"softmax": 0.5, "dnas": 0.7, "probe_parts.Scaled": 0.4, "sink": 0.5, "uniform": 0.1}
 HOSTILE = "<script>alert('x')</script> & \"more\""
 

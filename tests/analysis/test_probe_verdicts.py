@@ -44,9 +44,12 @@ def made_up(tests, tuning=None, rate=None, cell=HUB):
 
 
 TESTS = {
-    "softmax": result((0.6, 0.5), seed=1), "dnas": result((0.8, 0.3), seed=2), "hnas": result((0.601, 0.5), seed=3),
-    "uniform": result((0.2, 0.15), seed=4, seeds=3), "none": result((0.1, 0.05), seed=5, seeds=3),
-}  # fmt: skip
+    "softmax": result((0.6, 0.5), seed=1),
+    "dnas": result((0.8, 0.3), seed=2),
+    "hnas": result((0.601, 0.5), seed=3),
+    "uniform": result((0.2, 0.15), seed=4, seeds=3),
+    "none": result((0.1, 0.05), seed=5, seeds=3),
+}
 ARMS = [Arm(label) for label in TESTS]
 
 
@@ -189,12 +192,15 @@ def tuned(softmax, dnas):
     }
 
 
-@pytest.mark.parametrize(("softmax", "dnas", "flips"), [
-    ((0.5, 0.6), (0.7, 0.8), ""),  # above at both rates
-    ((0.7, 0.6), (0.5, 0.8), "0.001"),  # below at the other one
-    ((0.7, 0.9), (0.5, 0.8), "0.001 0.01"),
-    ((0.71, 0.6), (0.705, 0.8), ""),  # below by less than the seeds spread
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("softmax", "dnas", "flips"),
+    [
+        ((0.5, 0.6), (0.7, 0.8), ""),  # above at both rates
+        ((0.7, 0.6), (0.5, 0.8), "0.001"),  # below at the other one
+        ((0.7, 0.9), (0.5, 0.8), "0.001 0.01"),
+        ((0.71, 0.6), (0.705, 0.8), ""),  # below by less than the seeds spread
+    ],
+)
 def test_a_difference_that_flips_at_another_rate_depends_on_it(softmax, dnas, flips):
     cell = results_of_cell(made_up(TESTS, tuned(softmax, dnas)), ARMS)
     row = row_of(cell, "dnas")
@@ -326,8 +332,11 @@ def test_the_csv_file_has_every_number_to_six_digits(cell, tmp_path):
     assert len(lines) == 2 * len(cell.rows) and [*lines[0]] == [it.name for it in fields(Row)]
     types = {it.name: it.type for it in fields(Row)}
     read = {
-        "float": lambda text: float(text) if text else nan, "int": int, "str": str, "bool": lambda text: text == "True",
-    }  # fmt: skip
+        "float": lambda text: float(text) if text else nan,
+        "int": int,
+        "str": str,
+        "bool": lambda text: text == "True",
+    }
     for line, row in zip(lines, [*cell.rows, *cell.rows], strict=True):
         for name, value in asdict(row).items():
             kind = types[name] if isinstance(types[name], str) else types[name].__name__

@@ -315,11 +315,14 @@ def test_another_metric_is_exploratory(nine, uncharted):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("options", "message"), [
-    ({"baseline": "sotfmax"}, "Did you mean 'softmax'"),
-    ({"metric": "rougel"}, "allowed: rougeL"),
-    ({}, "no run folder there"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"baseline": "sotfmax"}, "Did you mean 'softmax'"),
+        ({"metric": "rougel"}, "allowed: rougeL"),
+        ({}, "no run folder there"),
+    ],
+)
 def test_names_that_are_unknown(tmp_path, nine, options, message, uncharted):
     with pytest.raises((ConfigError, RunError), match=message):
         collect([nine if options else tmp_path], **options)

@@ -67,8 +67,12 @@ def tuned_sweep(folder, gains, scores, cost=True, metric="rougeL", further=None)
                 make_run(folder / "tune" / name, arm, seed, examples=60, settings={"optimizer.lr": float(rate)}, **its)
         arms.append(entry)
     tuning = {
-        "key": "optimizer.lr", "values": RATES, "added": ["0.004"], "seeds": ["100", "101"], "notes": ["At the edge."],
-    }  # fmt: skip
+        "key": "optimizer.lr",
+        "values": RATES,
+        "added": ["0.004"],
+        "seeds": ["100", "101"],
+        "notes": ["At the edge."],
+    }
     content = {"jobs": jobs, "tuning": {**tuning, "arms": arms}}
     if cost:
         per_update = {"softmax": 0.5, "hnas": 2.0}
@@ -129,16 +133,19 @@ RULED_OUT = at((2, 2.2), (21, 21.2), (20.9, 20.5))
 EVERY, NO_RUNS = "It holds at every optimizer.lr of softmax: ", "has no runs with these seeds; repeat the command"
 
 
-@pytest.mark.parametrize(("softmax", "further", "word", "said"), [
-    (CLOSE, {"0.001": -1, "0.004": -2}, "shown", f"{EVERY}also at 0.001, 0.004."),
-    (RULED_OUT, {"0.004": -2}, "shown", f"{EVERY}also at 0.004; tuning shows 0.001 to be worse."),
-    (at((None, 9), (21, 21.2), (1, 1)), {}, "shown", "need no comparison; tuning shows 0.004 to be worse and runs"),
-    (CLOSE, {"0.001": "failed", "0.004": -2}, "shown", f"{EVERY}also at 0.004; runs failed at 0.001."),
-    (CLOSE, {"0.001": -1, "0.004": 9}, "only", "softmax at optimizer.lr=0.004 is not shown to be worse"),
-    (CLOSE, {"0.004": -2}, "only", f"softmax at optimizer.lr=0.001 {NO_RUNS}"),
-    (CLOSE, {"0.001": "interrupted", "0.004": -2}, "only", f"softmax at optimizer.lr=0.001 {NO_RUNS}"),
-    (CLOSE, {}, "only", f"softmax at optimizer.lr=0.001, 0.004 {NO_RUNS}"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("softmax", "further", "word", "said"),
+    [
+        (CLOSE, {"0.001": -1, "0.004": -2}, "shown", f"{EVERY}also at 0.001, 0.004."),
+        (RULED_OUT, {"0.004": -2}, "shown", f"{EVERY}also at 0.004; tuning shows 0.001 to be worse."),
+        (at((None, 9), (21, 21.2), (1, 1)), {}, "shown", "need no comparison; tuning shows 0.004 to be worse and runs"),
+        (CLOSE, {"0.001": "failed", "0.004": -2}, "shown", f"{EVERY}also at 0.004; runs failed at 0.001."),
+        (CLOSE, {"0.001": -1, "0.004": 9}, "only", "softmax at optimizer.lr=0.004 is not shown to be worse"),
+        (CLOSE, {"0.004": -2}, "only", f"softmax at optimizer.lr=0.001 {NO_RUNS}"),
+        (CLOSE, {"0.001": "interrupted", "0.004": -2}, "only", f"softmax at optimizer.lr=0.001 {NO_RUNS}"),
+        (CLOSE, {}, "only", f"softmax at optimizer.lr=0.001, 0.004 {NO_RUNS}"),
+    ],
+)
 def test_a_difference_is_shown_only_if_it_holds_at_every_value_of_the_worse_arm(tmp_path, softmax, further, word, said):
     scores = {"softmax": softmax, "hnas": BETTER}
     folder = tuned_sweep(tmp_path, {"softmax": 0, "hnas": 9}, scores, cost=False, further=further)
@@ -218,13 +225,16 @@ def test_what_the_sweep_chose_is_no_confound(monkeypatch, tmp_path, better, repo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("metric", ["rougeL", "another"])  # the scores, or else the metric that chose
-@pytest.mark.parametrize(("scores", "said"), [
-    (at((19, 19.1), (25, 25.1), (24, 24.5)), "has the opposite sign at 0.001"),
-    (at((20.1, 20.1), (25, 25.1), (24, 24.5)), "is not of one sign over the tuning seeds at 0.001"),
-    (at((24, 24), (25, 25), (None, 3)), "has the opposite sign at 0.004"),
-    (at((24, 24), (25, 25), (20, 20.2)), "is not of one sign over the tuning seeds at 0.004"),
-    (BETTER, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [
+        (at((19, 19.1), (25, 25.1), (24, 24.5)), "has the opposite sign at 0.001"),
+        (at((20.1, 20.1), (25, 25.1), (24, 24.5)), "is not of one sign over the tuning seeds at 0.001"),
+        (at((24, 24), (25, 25), (None, 3)), "has the opposite sign at 0.004"),
+        (at((24, 24), (25, 25), (20, 20.2)), "is not of one sign over the tuning seeds at 0.004"),
+        (BETTER, None),
+    ],
+)
 def test_a_verdict_that_depends_on_the_rate_is_said(tmp_path, report, scores, said, metric):
     [verdict] = report.tasks[0].verdicts
     assert verdict.is_shown
@@ -283,14 +293,17 @@ def not_compared(content):
     return [{**it, "best": None, "compare": []} for it in content["tuning"]["arms"]]
 
 
-@pytest.mark.parametrize(("broken", "left"), [
-    (lambda content: {"tuning": {**content["tuning"], "values": ["0.001", "inf"]}}, (0, 1)),
-    (lambda content: {"tuning": {**content["tuning"], "arms": "x"}}, (0, 1)),
-    (lambda content: {"tuning": {**content["tuning"], "arms": not_compared(content)}}, (0, 1)),
-    (lambda content: {"tuning": [], "cost": {"arms": [{}]}}, (0, 0)),
-    (lambda content: {"jobs": 3}, (0, 0)),
-    (lambda content: {"jobs": []}, (0, 0)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("broken", "left"),
+    [
+        (lambda content: {"tuning": {**content["tuning"], "values": ["0.001", "inf"]}}, (0, 1)),
+        (lambda content: {"tuning": {**content["tuning"], "arms": "x"}}, (0, 1)),
+        (lambda content: {"tuning": {**content["tuning"], "arms": not_compared(content)}}, (0, 1)),
+        (lambda content: {"tuning": [], "cost": {"arms": [{}]}}, (0, 0)),
+        (lambda content: {"jobs": 3}, (0, 0)),
+        (lambda content: {"jobs": []}, (0, 0)),
+    ],
+)
 def test_a_sweep_file_of_another_form_is_left_out(tmp_path, better, broken, left):
     folder = sweep_copied(tmp_path / "sweep", better, **broken(read_record(better / "sweep.json")))
     arms = arms_of(find_runs([folder]))

@@ -199,19 +199,22 @@ def test_tables_without_a_bank_are_as_before():
 WITH_BANK = {"bank": {"encoder": "templates"}}
 
 
-@pytest.mark.parametrize(("tables", "problem"), [
-    ({**WITH_BANK, "encoder": "softmax"}, "attention.bank.encoder=templates: has no effect, because softmax gives"),
-    ({"bank": {"encoder": "vocabulry"}}, "attention.bank.encoder=vocabulry: .*Did you mean 'vocabulary'"),
-    ({"bank": {"encoder": ["templates"]}}, "attention.bank.encoder=.*: expected a name"),
-    ({"bank": "templates"}, r"attention.bank=templates: expected a bank by site, such as \{encoder: vocabulary\}"),
-    ({"bank": {"mixer": "templates"}}, "attention.bank.mixer: the model has no such site"),
-    ({**WITH_BANK, "options": {"templates": {"size": 0}}}, "^attention.options.templates.size=0: allowed"),
-    ({"options": {"templates": {"size": 4}}}, "attention.options.templates: has no effect"),
-    (
-        {**WITH_BANK, "options": {"templates": {"width": 4}}},
-        "^attention.options.templates.width=4: not an option here",
-    ),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("tables", "problem"),
+    [
+        ({**WITH_BANK, "encoder": "softmax"}, "attention.bank.encoder=templates: has no effect, because softmax gives"),
+        ({"bank": {"encoder": "vocabulry"}}, "attention.bank.encoder=vocabulry: .*Did you mean 'vocabulary'"),
+        ({"bank": {"encoder": ["templates"]}}, "attention.bank.encoder=.*: expected a name"),
+        ({"bank": "templates"}, r"attention.bank=templates: expected a bank by site, such as \{encoder: vocabulary\}"),
+        ({"bank": {"mixer": "templates"}}, "attention.bank.mixer: the model has no such site"),
+        ({**WITH_BANK, "options": {"templates": {"size": 0}}}, "^attention.options.templates.size=0: allowed"),
+        ({"options": {"templates": {"size": 4}}}, "attention.options.templates: has no effect"),
+        (
+            {**WITH_BANK, "options": {"templates": {"width": 4}}},
+            "^attention.options.templates.width=4: not an option here",
+        ),
+    ],
+)
 def test_a_wrong_bank_is_named_with_its_key(tables, problem):
     problems = check_attention({"_default_": "ot", **tables}, SITES)
     assert len(problems) == 1 and re.search(problem, problems[0]), problems

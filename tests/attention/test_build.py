@@ -188,11 +188,14 @@ WRONG_SCORERS = [
 ]
 
 
-@pytest.mark.parametrize(("build", "case"), [
-    *((build_normalizer, case) for case in WRONG_NORMALIZERS),
-    *((build_prior, case) for case in WRONG_PRIORS),
-    *((build_scorer, case) for case in WRONG_SCORERS),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("build", "case"),
+    [
+        *((build_normalizer, case) for case in WRONG_NORMALIZERS),
+        *((build_prior, case) for case in WRONG_PRIORS),
+        *((build_scorer, case) for case in WRONG_SCORERS),
+    ],
+)
 def test_what_is_wrong_is_named_with_what_is_allowed(build, case):
     name, options, *words = case
     with pytest.raises(ValueError) as error:
@@ -273,11 +276,15 @@ def test_tables_with_any_prior_and_scorer_are_sound(scorer):
         assert check_attention(tables(scorer, priors), SITES) == []
 
 
-@pytest.mark.parametrize(("attention", "words"), [
-    (tables(priors=["learnt"]), "Did you mean 'learned'?"),
-    (tables(scorer="gausian"), "Did you mean 'gaussian'?"),
-    (tables(scorer="math:sqrt"), "must be a subclass of attnorm.attention.scorers.Scorer"),
-], ids=lambda value: value if isinstance(value, str) else "")  # fmt: skip
+@pytest.mark.parametrize(
+    ("attention", "words"),
+    [
+        (tables(priors=["learnt"]), "Did you mean 'learned'?"),
+        (tables(scorer="gausian"), "Did you mean 'gaussian'?"),
+        (tables(scorer="math:sqrt"), "must be a subclass of attnorm.attention.scorers.Scorer"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
 def test_a_wrong_prior_or_scorer_is_one_problem_a_site_that_names_its_key(attention, words):
     table = "prior" if attention["prior"]["encoder"] else "scorer"
     problems = check_attention(attention, SITES)
@@ -286,38 +293,42 @@ def test_a_wrong_prior_or_scorer_is_one_problem_a_site_that_names_its_key(attent
         assert problem.startswith(f"attention.{table}.{site}=") and words in problem
 
 
-@pytest.mark.parametrize(("attention", "expected"), [
-    (tables(priors=["content"], content={"hidden": 0}), "content.hidden=0: allowed: whole numbers from 1"),
-    (
-        tables(priors=["content"], content={"hiden": 3}),
-        "content.hiden=3: no such option; allowed: hidden, activation. Did you mean 'hidden'?",
-    ),
-    (tables(priors=["t5"], t5={"buckets": "x"}), "t5.buckets='x': allowed: whole numbers from 4"),
-    (tables(scorer="gaussian", gaussian={"sigma": 2}), "gaussian.sigma=2: no such option; it takes none."),
-    (tables(priors=["content"], content={"width": 3}), f"content.width=3: {OF_THE_MODEL}"),
-    (tables(priors=["learned"], learned={"positions": 3}), f"learned.positions=3: {OF_THE_MODEL}"),
-    (tables(scorer="bilinear", bilinear={"heads": 2}), f"bilinear.heads=2: {OF_THE_MODEL}"),
-    (
-        {"_default_": "hnas_prefix", "options": {"hnas_prefix": {"place": 2}}},
-        f"hnas_prefix.place=2: {OF_THE_MODEL}",
-    ),
-    (
-        {"_default_": "hnas_prefix", "options": {"hnas_prefix": {"heads": 2}}},
-        f"hnas_prefix.heads=2: {OF_THE_MODEL}",
-    ),
-    (
-        {"_default_": "hnas_prefix", "options": {"hnas_prefix": {"strt": 0.5}}},
-        "hnas_prefix.strt=0.5: no such option; allowed: start, form, per, fixed. Did you mean 'start'?",
-    ),
-    (
-        {
-            "_default_": "mix",
-            "encoder": "mix",
-            "options": {"mix": {"members": ["softmax", {"name": "ot", "gama": 1}]}},
-        },
-        "mix.members=['softmax', {'name': 'ot', 'gama': 1}]: normalizer 'ot': gama=1: no such option; allowed:",
-    ),
-], ids=lambda value: value if isinstance(value, str) else "")  # fmt: skip
+@pytest.mark.parametrize(
+    ("attention", "expected"),
+    [
+        (tables(priors=["content"], content={"hidden": 0}), "content.hidden=0: allowed: whole numbers from 1"),
+        (
+            tables(priors=["content"], content={"hiden": 3}),
+            "content.hiden=3: no such option; allowed: hidden, activation. Did you mean 'hidden'?",
+        ),
+        (tables(priors=["t5"], t5={"buckets": "x"}), "t5.buckets='x': allowed: whole numbers from 4"),
+        (tables(scorer="gaussian", gaussian={"sigma": 2}), "gaussian.sigma=2: no such option; it takes none."),
+        (tables(priors=["content"], content={"width": 3}), f"content.width=3: {OF_THE_MODEL}"),
+        (tables(priors=["learned"], learned={"positions": 3}), f"learned.positions=3: {OF_THE_MODEL}"),
+        (tables(scorer="bilinear", bilinear={"heads": 2}), f"bilinear.heads=2: {OF_THE_MODEL}"),
+        (
+            {"_default_": "hnas_prefix", "options": {"hnas_prefix": {"place": 2}}},
+            f"hnas_prefix.place=2: {OF_THE_MODEL}",
+        ),
+        (
+            {"_default_": "hnas_prefix", "options": {"hnas_prefix": {"heads": 2}}},
+            f"hnas_prefix.heads=2: {OF_THE_MODEL}",
+        ),
+        (
+            {"_default_": "hnas_prefix", "options": {"hnas_prefix": {"strt": 0.5}}},
+            "hnas_prefix.strt=0.5: no such option; allowed: start, form, per, fixed. Did you mean 'start'?",
+        ),
+        (
+            {
+                "_default_": "mix",
+                "encoder": "mix",
+                "options": {"mix": {"members": ["softmax", {"name": "ot", "gama": 1}]}},
+            },
+            "mix.members=['softmax', {'name': 'ot', 'gama': 1}]: normalizer 'ot': gama=1: no such option; allowed:",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
 def test_a_wrong_option_is_one_problem_that_names_its_key_however_many_sites_use_it(attention, expected):
     [problem] = check_attention(attention, SITES)
     assert problem.startswith(f"attention.options.{expected}")

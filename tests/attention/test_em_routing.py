@@ -100,8 +100,12 @@ def problem(n_queries, n_keys, factor=1.3):
 
 
 ARMS = [
-    ("norm", "fixed"), ("uniform", "fixed"), ("estimated", "fixed"), ("norm", "estimated"), ("estimated", "estimated"),
-]  # fmt: skip
+    ("norm", "fixed"),
+    ("uniform", "fixed"),
+    ("estimated", "fixed"),
+    ("norm", "estimated"),
+    ("estimated", "estimated"),
+]
 
 
 # ---------------------------------------------------------------------------------------------------------------- value
@@ -110,9 +114,12 @@ ARMS = [
 @pytest.mark.parametrize(("beta", "sigma"), ARMS)
 def test_weights_and_gradients_are_those_of_em_written_with_loops(beta, sigma):
     cases = [
-        ("none", "none", 3), ("both_sides", "key_only", 2), ("dead_rows", "pairwise", 2), ("random", "none", 2),
+        ("none", "none", 3),
+        ("both_sides", "key_only", 2),
+        ("dead_rows", "pairwise", 2),
+        ("random", "none", 2),
         ("none", "alone", 2),
-    ]  # fmt: skip
+    ]
     for mask, prior, n_iters in cases:
         given = MASKS[mask]
         scores, keys = problem(*given.size)
@@ -226,13 +233,17 @@ def test_far_keys_and_collapsed_clusters_stay_finite():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "options"), [
-    ("em_routing", {"beta": "uniform", "sigma": "estimated"}),  # every choice once, with the defaults elsewhere
-    ("em_routing", {"beta": "estimated", "sigma": "fixed"}),
-    ("em_routing", {"n_iters": 1}),
-    ("em_routing", {"n_iters": 3, "beta": "learned", "queries": 400, "heads": 2}),
-    ("dnas", {"beta": "learned", "queries": 400, "heads": 2}),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("em_routing", {"beta": "uniform", "sigma": "estimated"}),  # every choice once, with the defaults elsewhere
+        ("em_routing", {"beta": "estimated", "sigma": "fixed"}),
+        ("em_routing", {"n_iters": 1}),
+        ("em_routing", {"n_iters": 3, "beta": "learned", "queries": 400, "heads": 2}),
+        ("dnas", {"beta": "learned", "queries": 400, "heads": 2}),
+    ],
+    ids=str,
+)
 def test_every_variant_passes_the_property_suite(name, options):
     lengths = [(33, 65)]  # the defaults are checked at all lengths
     assert check_normalizer(lambda: build_normalizer(name, **options), lengths=lengths, print_report=False).passed

@@ -48,10 +48,13 @@ def random_scores(*shape, seed=0):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "options"), [
-    *(("softmax", options) for options in ({"fertility": 2.5}, {"fertility": "predicted", "sink": True})),
-    *(("sparsemax", options) for options in ({"sink": True}, {"fertility": "predicted"})),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        *(("softmax", options) for options in ({"fertility": 2.5}, {"fertility": "predicted", "sink": True})),
+        *(("sparsemax", options) for options in ({"sink": True}, {"fertility": "predicted"})),
+    ],
+)
 def test_it_passes_the_check(kind, options):
     def factory(heads, width):
         normalizer = MAPS[kind](heads, width, **options)

@@ -31,11 +31,14 @@ TIGHT = {"rtol": 1e-9, "atol": 1e-10}
 STATES, HEADS, BATCH, LENGTH = 6, 2, 2, 5
 SIZE = STATES // HEADS
 CHOICES = {
-    "headwise": {"gate": "headwise"}, "elementwise": {"gate": "elementwise"}, "exclusive": {"exclusive": True},
-    "differential": {"differential": True}, "laser": {"laser": True},
+    "headwise": {"gate": "headwise"},
+    "elementwise": {"gate": "elementwise"},
+    "exclusive": {"exclusive": True},
+    "differential": {"differential": True},
+    "laser": {"laser": True},
     "all but laser": {"gate": "elementwise", "exclusive": True, "differential": True},
     "all but differential": {"gate": "headwise", "exclusive": True, "laser": True},
-}  # fmt: skip
+}
 SITES = {"encoder": False, "decoder": True, "cross": True}
 
 
@@ -315,9 +318,12 @@ def test_the_parameters_that_a_layer_shares_with_one_without_options_start_bit_e
 
 
 PARAMETERS = {  # of one layer, in addition
-    "headwise": STATES * HEADS, "elementwise": STATES * STATES, "exclusive": 0,
-    "differential": STATES * (STATES + 1) + STATES * HEADS, "laser": 0,
-}  # fmt: skip
+    "headwise": STATES * HEADS,
+    "elementwise": STATES * STATES,
+    "exclusive": 0,
+    "differential": STATES * (STATES + 1) + STATES * HEADS,
+    "laser": 0,
+}
 
 
 @pytest.mark.parametrize("choice", PARAMETERS)
@@ -533,8 +539,11 @@ def test_shares_per_head_are_those_of_each_map():
 def test_each_site_of_a_model_has_the_options_that_are_set_for_it():
     given = builders.attention_tables("dnas_prefix")
     model_tables = {
-        **given, "gate": {"encoder": "headwise"}, "differential": {"cross": True}, "laser": {"decoder": True},
-    }  # fmt: skip
+        **given,
+        "gate": {"encoder": "headwise"},
+        "differential": {"cross": True},
+        "laser": {"decoder": True},
+    }
     layers = {name: Site(model_tables, name).layer(STATES, HEADS).options for name in builders.SITES}
     assert [layers["encoder"].gate is not None, layers["cross"].maps, layers["decoder"].laser] == [True, 2, True]
     assert [layers["decoder"].maps, layers["encoder"].laser, layers["cross"].gate] == [1, False, None]

@@ -61,14 +61,17 @@ def test_dense_is_on_the_device_asked_for_each_time():
 BOOLS = torch.ones(2, 7, dtype=torch.bool)
 
 
-@pytest.mark.parametrize("fields, words", [
-    ({"keys": BOOLS.float()}, r"Mask\(keys=...\): expected a bool tensor, .* got dtype torch.float32"),
-    ({"queries": BOOLS.long()}, r"Mask\(queries=...\): expected a bool tensor, .* got dtype torch.int64"),
-    ({"segments": BOOLS.float()}, r"Mask\(segments=...\): expected an int tensor, got dtype torch.float32"),
-    ({"keys": [True, False]}, r"Mask\(keys=...\): expected a bool tensor, .* got list"),
-    ({"keys": BOOLS[0]}, r"Mask\(keys=...\): expected the shape \(B, M\), got \(7,\)$"),
-    ({"queries": BOOLS[None, None]}, r"Mask\(queries=...\): expected the shape \(B, N\), .* dense bool tensor"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "fields, words",
+    [
+        ({"keys": BOOLS.float()}, r"Mask\(keys=...\): expected a bool tensor, .* got dtype torch.float32"),
+        ({"queries": BOOLS.long()}, r"Mask\(queries=...\): expected a bool tensor, .* got dtype torch.int64"),
+        ({"segments": BOOLS.float()}, r"Mask\(segments=...\): expected an int tensor, got dtype torch.float32"),
+        ({"keys": [True, False]}, r"Mask\(keys=...\): expected a bool tensor, .* got list"),
+        ({"keys": BOOLS[0]}, r"Mask\(keys=...\): expected the shape \(B, M\), got \(7,\)$"),
+        ({"queries": BOOLS[None, None]}, r"Mask\(queries=...\): expected the shape \(B, N\), .* dense bool tensor"),
+    ],
+)
 def test_a_field_of_another_dtype_or_shape_gets_a_sentence(fields, words):
     with pytest.raises(ValueError, match=words):
         Mask(**fields)
@@ -171,10 +174,14 @@ def test_a_mask_with_segments_first_used_in_inference_mode_serves_training_after
 # ------------------------------------------------------------------------------------ scores that are masked already
 
 LEVELS = [  # what stands for a forbidden pair, also with a score added to it
-    (torch.float32, -torch.inf), (torch.float32, -1e9), (torch.float32, -1e9 + 100),
-    (torch.float32, torch.finfo(torch.float32).min), (torch.float64, torch.finfo(torch.float64).min),
-    (torch.bfloat16, -1e9), (torch.float16, torch.finfo(torch.float16).min + 100),
-]  # fmt: skip
+    (torch.float32, -torch.inf),
+    (torch.float32, -1e9),
+    (torch.float32, -1e9 + 100),
+    (torch.float32, torch.finfo(torch.float32).min),
+    (torch.float64, torch.finfo(torch.float64).min),
+    (torch.bfloat16, -1e9),
+    (torch.float16, torch.finfo(torch.float16).min + 100),
+]
 TRIANGLE = torch.ones(6, 6, dtype=torch.bool).tril()
 SCATTERED = torch.rand(6, 6, generator=torch.Generator().manual_seed(4)) < 0.7
 

@@ -54,12 +54,15 @@ def by_loops(w, allowed):
             if len(visible[i]) > 1]  # fmt: skip
     largest = max(mass.values()) / len(live) if keys else NONE
     return {
-        "entropy": mean(each), "sink_mass": largest, "first_mass": mass[keys[0]] / len(live) if keys else NONE,
-        "sink": float(largest > 0.3), "column_mass_min": min(mass.values(), default=NONE),
+        "entropy": mean(each),
+        "sink_mass": largest,
+        "first_mass": mass[keys[0]] / len(live) if keys else NONE,
+        "sink": float(largest > 0.3),
+        "column_mass_min": min(mass.values(), default=NONE),
         "column_mass_max": max(mass.values(), default=NONE),
         "marginal_error": max((abs(mass[j] - len(live) / len(keys)) for j in keys), default=NONE),
         "row_error": max((abs(sum(w[i]) - 1) for i in live), default=NONE),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("mask", MASKS)

@@ -197,17 +197,21 @@ def test_fixed_shares_are_those_of_the_place_and_are_not_trained():
     assert_close(built[2](scores)[:, 0], softmax[:, 0], **TIGHT)
 
 
-@pytest.mark.parametrize(("fixed", "words"), [
-    (1.5, "fixed=1.5: allowed: a number from 0 to 1"),
-    ([0.1, "x"], "allowed: a number from 0 to 1"),
-    ({"encoder": [0.1, 2]}, "fixed=2: allowed: a number from 0 to 1"),
-    ({"encoder": 0.1}, "expected a list with a value per layer"),
-    ({"encoder": [0.1]}, "has no value for layer 1 of encoder"),
-    ({"encoder": [0.1, None]}, "has no value for layer 1 of encoder"),
-    ({"decoder": [0.1, 0.2]}, "has no value for layer 0 of encoder"),
-    ({"encoder": [None]}, "has no value for any layer"),
-    ({"encoder": [0.1, 0.2, 0.3]}, "3 values for the 2 layers of encoder"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("fixed", "words"),
+    [
+        (1.5, "fixed=1.5: allowed: a number from 0 to 1"),
+        ([0.1, "x"], "allowed: a number from 0 to 1"),
+        ({"encoder": [0.1, 2]}, "fixed=2: allowed: a number from 0 to 1"),
+        ({"encoder": 0.1}, "expected a list with a value per layer"),
+        ({"encoder": [0.1]}, "has no value for layer 1 of encoder"),
+        ({"encoder": [0.1, None]}, "has no value for layer 1 of encoder"),
+        ({"decoder": [0.1, 0.2]}, "has no value for layer 0 of encoder"),
+        ({"encoder": [None]}, "has no value for any layer"),
+        ({"encoder": [0.1, 0.2, 0.3]}, "3 values for the 2 layers of encoder"),
+    ],
+    ids=str,
+)
 def test_fixed_values_that_do_not_fit_the_layers_are_refused(fixed, words):
     tables = {"_default_": "hnas", "options": {"hnas": {"fixed": fixed}}}
     problems = check_attention(tables, {"encoder": False}, {"encoder": 2})

@@ -21,19 +21,27 @@ pytestmark = pytest.mark.numerical
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 WIDTH = 6
 SCORERS = {  # with what their parts take
-    "scaled_dot": {}, "dot": {}, "bilinear": {"heads": HEADS, "width": WIDTH // HEADS},
-    "additive": {"heads": HEADS, "width": WIDTH // HEADS}, "gaussian": {},
-    "qk_norm": {"heads": HEADS, "width": WIDTH // HEADS}, "softcap": {},
-}  # fmt: skip
+    "scaled_dot": {},
+    "dot": {},
+    "bilinear": {"heads": HEADS, "width": WIDTH // HEADS},
+    "additive": {"heads": HEADS, "width": WIDTH // HEADS},
+    "gaussian": {},
+    "qk_norm": {"heads": HEADS, "width": WIDTH // HEADS},
+    "softcap": {},
+}
 # The layer knows of a scorer whether it is a dot type and of a normalizer whether it steps: all four, each part once.
 PAIRS = [
     ("softmax", "scaled_dot"), ("dnas", "additive"), ("hnas", "bilinear"), ("dnas_prefix", "gaussian"),
     ("hnas_prefix", "dot"), ("softmax", "qk_norm"), ("dnas", "softcap"),
 ]  # fmt: skip
 AUTOREGRESSIVE = [
-    ("softmax", "scaled_dot"), ("softmax", "additive"), ("dnas_prefix", "bilinear"), ("dnas_prefix", "gaussian"),
-    ("hnas_prefix", "dot"), ("dnas_slack_prefix", "dot"),
-]  # fmt: skip
+    ("softmax", "scaled_dot"),
+    ("softmax", "additive"),
+    ("dnas_prefix", "bilinear"),
+    ("dnas_prefix", "gaussian"),
+    ("hnas_prefix", "dot"),
+    ("dnas_slack_prefix", "dot"),
+]
 
 
 def make_layer(normalizer, dropout=0.0, scorer="scaled_dot"):

@@ -262,9 +262,13 @@ def test_the_remainder_with_two_maps_and_a_gate():
     """Each map has a value of its own, and they are subtracted like the outputs."""
     torch.manual_seed(0)
     tables = {
-        "decoder": "stick_breaking", "scorer": {}, "prior": {}, "differential": {"decoder": True},
-        "gate": {"decoder": "headwise"}, "options": {"stick_breaking": {"remainder": "value"}},
-    }  # fmt: skip
+        "decoder": "stick_breaking",
+        "scorer": {},
+        "prior": {},
+        "differential": {"decoder": True},
+        "gate": {"decoder": "headwise"},
+        "options": {"stick_breaking": {"remainder": "value"}},
+    }
     layer, seen = Site(tables, "decoder").layer(WIDTH, HEADS).double(), []
     torch.nn.init.normal_(layer.normalizer.value)
     states = randn(2, LENGTH, WIDTH, seed=5)

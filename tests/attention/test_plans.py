@@ -23,9 +23,12 @@ pytestmark = pytest.mark.numerical
 SCALE = 0.7
 OPTIONS = {"lotformer": {"heads": HEADS, "width": WIDTH, "pivots": 3, "eps": 0.8}, "espformer": {"temperature": 2.0}}
 VARIANTS = [
-    ("lotformer", {}), slow("lotformer", {"half_steps": 1}), slow("lotformer", {"half_steps": 4}), ("espformer", {}),
+    ("lotformer", {}),
+    slow("lotformer", {"half_steps": 1}),
+    slow("lotformer", {"half_steps": 4}),
+    ("espformer", {}),
     slow("espformer", {"tau": 1.0, "temperature": 0.0}),
-]  # fmt: skip
+]
 
 
 def make(name, **options):

@@ -186,9 +186,13 @@ def by_scipy(s, function):
     """argmax <p, s> - function(p) over the simplex by sequential quadratic programming."""
     m = len(s)
     found = optimize.minimize(
-        lambda p: function(p) - p @ s, [1 / m] * m, method="SLSQP", bounds=[(0, 1)] * m,
-        constraints={"type": "eq", "fun": lambda p: p.sum() - 1}, options={"ftol": 1e-15, "maxiter": 500},
-    )  # fmt: skip
+        lambda p: function(p) - p @ s,
+        [1 / m] * m,
+        method="SLSQP",
+        bounds=[(0, 1)] * m,
+        constraints={"type": "eq", "fun": lambda p: p.sum() - 1},
+        options={"ftol": 1e-15, "maxiter": 500},
+    )
     return found.x, -found.fun
 
 

@@ -59,14 +59,17 @@ VARIANTS = {  # name, options, formula with the trained numbers of the head
     "sink_fixed": ("sink", {"fixed": 0.7}, lambda s, u: sink_row(s, u, torch.tensor(0.7, dtype=torch.float64))),
     "off_by_one": ("off_by_one", {}, lambda s, u: sink_row(s, u, torch.tensor(0.0))),
     "softmax_5": ("off_by_one", {"n": 5}, lambda s, u: sink_row(s, u, torch.tensor(5.0).double().log())),
-    "ssmax": ("ssmax", {"heads": HEADS}, ssmax_row), "ssmax_bias": ("ssmax", {"heads": HEADS, "bias": True}, ssmax_row),
+    "ssmax": ("ssmax", {"heads": HEADS}, ssmax_row),
+    "ssmax_bias": ("ssmax", {"heads": HEADS, "bias": True}, ssmax_row),
     "ssmax_plus": ("ssmax", {"fixed": 1.0, "plus_one": True}, lambda s, u: ssmax_row(s, u, 1.0, plus=1)),
     "sigmoid": ("sigmoid", {}, log_n(sigmoid_row)),
     "sigmoid_learn": ("sigmoid", {"learn": True, "heads": HEADS}, log_n(sigmoid_row)),
-    "sigmoid_0": ("sigmoid", {"bias": 0.0}, sigmoid_row), "relu": ("relu", {}, relu_row),
-    "relu_half": ("relu", {"power": 0.5}, lambda s, u: relu_row(s, u, 0.5)), "softpick": ("softpick", {}, softpick_row),
+    "sigmoid_0": ("sigmoid", {"bias": 0.0}, sigmoid_row),
+    "relu": ("relu", {}, relu_row),
+    "relu_half": ("relu", {"power": 0.5}, lambda s, u: relu_row(s, u, 0.5)),
+    "softpick": ("softpick", {}, softpick_row),
     "softpick_eps": ("softpick", {"eps": 0.3}, lambda s, u: softpick_row(s, u, 0.3)),
-}  # fmt: skip
+}
 
 
 def make(variant, dtype=torch.float64):

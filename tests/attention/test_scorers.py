@@ -153,10 +153,13 @@ def test_late_floor_is_the_temperature_of_ministral_in_transformers():
 
 
 ALPHAS = {
-    "fixed": {"alpha": 0.3}, "tau": {"tau": 64}, "head": {"learn": "head"},
-    "query": {"learn": "query", "alpha": 0.7, "hidden": 3}, "unit_keys": {"alpha": 2.0, "unit_keys": True},
+    "fixed": {"alpha": 0.3},
+    "tau": {"tau": 64},
+    "head": {"learn": "head"},
+    "query": {"learn": "query", "alpha": 0.7, "hidden": 3},
+    "unit_keys": {"alpha": 2.0, "unit_keys": True},
     "all": {"tau": 4.0, "learn": "head", "unit_keys": True},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("options", ALPHAS.values(), ids=ALPHAS)

@@ -163,12 +163,16 @@ def test_a_list_gives_each_layer_its_own_normalizer_with_the_options_of_its_name
         assert [float(hybrid.hybrid_weight()) for hybrid in built[:2]] == [0.25, 0.25]
 
 
-@pytest.mark.parametrize(("tables", "problem"), [
-    ({"encoder": ["dnas"] * 2}, "attention.encoder: 2 normalizers for 3 layers"),
-    ({"encoder": ["hnas*6", "softmax*6"]}, "attention.encoder: 12 normalizers for 3 layers"),
-    ({"cross": ["softmax"]}, "attention.cross: 1 normalizer for 2 layers"),
-    ({"_default_": ["hnas*4"]}, "attention._default_: 4 normalizers for 3 layers at encoder"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("tables", "problem"),
+    [
+        ({"encoder": ["dnas"] * 2}, "attention.encoder: 2 normalizers for 3 layers"),
+        ({"encoder": ["hnas*6", "softmax*6"]}, "attention.encoder: 12 normalizers for 3 layers"),
+        ({"cross": ["softmax"]}, "attention.cross: 1 normalizer for 2 layers"),
+        ({"_default_": ["hnas*4"]}, "attention._default_: 4 normalizers for 3 layers at encoder"),
+    ],
+    ids=str,
+)
 def test_a_list_has_as_many_normalizers_as_its_site_has_layers(tables, problem):
     tables = {"_default_": "softmax", **tables}
     assert check_attention(tables, SITES, LAYERS) == [problem]
@@ -229,14 +233,17 @@ def test_a_chosen_file_whose_priors_or_scorers_no_site_of_the_model_has_is_refus
     assert check_attention(tables, SITES, typed={"attention"}) == []
 
 
-@pytest.mark.parametrize(("tables", "problem"), [
-    ({"decoder": "stick_breaking"}, "decoder=stick_breaking: has no effect, because the model has only encoder"),
-    ({"decoder": ["sink", "softmax"]}, "decoder=[sink,softmax]: has no effect, because the model has only encoder"),
-    (
-        {"_default_": "sink", "encoder": "softmax"},
-        "_default_=sink: has no effect, because softmax is set for encoder",
-    ),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("tables", "problem"),
+    [
+        ({"decoder": "stick_breaking"}, "decoder=stick_breaking: has no effect, because the model has only encoder"),
+        ({"decoder": ["sink", "softmax"]}, "decoder=[sink,softmax]: has no effect, because the model has only encoder"),
+        (
+            {"_default_": "sink", "encoder": "softmax"},
+            "_default_=sink: has no effect, because softmax is set for encoder",
+        ),
+    ],
+)
 def test_a_chosen_file_whose_normalizers_no_site_of_the_model_has_is_refused(tables, problem):
     """Otherwise, softmax would be trained under another name."""
     tables = {"_default_": "softmax", **tables}
@@ -262,16 +269,20 @@ def test_options_of_a_part_that_a_file_names_are_no_problem_unless_they_were_typ
 # names
 
 
-@pytest.mark.parametrize(("tables", "label"), [
-    ({"_default_": "dnas"}, "dnas"),
-    ({"_default_": "dnas_prefix"}, "dnas_prefix_all"),
-    ({"_default_": "a.b:Mine"}, "Mine_all"),
-    ({"encoder": "dnas_prefix"}, "dnas_prefix"),  # another arm than at all sites
-    ({"encoder": "entmax", "cross": "entmax"}, "entmax_cross-entmax"),
-    ({"encoder": ["hnas*6", "softmax*6"]}, "hnas*6+softmax*6"),
-    ({"encoder": ["dnas", "dnas", "softmax"]}, "dnas*2+softmax"),
-    ({"cross": ["softmax", "a.b:Mine", "a.b:Mine"]}, "softmax_cross-softmax+Mine*2"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("tables", "label"),
+    [
+        ({"_default_": "dnas"}, "dnas"),
+        ({"_default_": "dnas_prefix"}, "dnas_prefix_all"),
+        ({"_default_": "a.b:Mine"}, "Mine_all"),
+        ({"encoder": "dnas_prefix"}, "dnas_prefix"),  # another arm than at all sites
+        ({"encoder": "entmax", "cross": "entmax"}, "entmax_cross-entmax"),
+        ({"encoder": ["hnas*6", "softmax*6"]}, "hnas*6+softmax*6"),
+        ({"encoder": ["dnas", "dnas", "softmax"]}, "dnas*2+softmax"),
+        ({"cross": ["softmax", "a.b:Mine", "a.b:Mine"]}, "softmax_cross-softmax+Mine*2"),
+    ],
+    ids=str,
+)
 def test_the_label_of_a_list_is_short(tables, label):
     # a label is made of names alone, so that a class which cannot be imported here does not matter
     resolved = resolve_attention({"_default_": "softmax", **tables}, SITES)

@@ -31,9 +31,13 @@ pytestmark = pytest.mark.numerical
 
 SIZES = {"heads": 2, "state_width": 8}
 OPTIONS = {
-    "forgetting": SIZES, "asentmax": SIZES, "lotformer": {"heads": 2, "width": 8, "pivots": 3},
-    "fusedmax": {"lam": 0.3}, "constrained_softmax": {"upper": 0.5}, "constrained_sparsemax": {"upper": 0.5},
-}  # fmt: skip
+    "forgetting": SIZES,
+    "asentmax": SIZES,
+    "lotformer": {"heads": 2, "width": 8, "pivots": 3},
+    "fusedmax": {"lam": 0.3},
+    "constrained_softmax": {"upper": 0.5},
+    "constrained_sparsemax": {"upper": 0.5},
+}
 MORE = [  # other options than the defaults
     ("hnas", {"start": 0.3, "per": "head", "heads": 2}), ("hnas", {"start": 1.0, "form": "clamp"}),
     ("sinkhorn", {"n_iters": 1}), ("fenchel", {"order": 1}), ("fenchel", {"order": 2}),
@@ -86,9 +90,12 @@ def test_a_normalizer_of_ours_keeps_its_promises(name):
 
 
 LINEAR = [  # those of linear/test_memory_linear.py are compared there
-    ("dnas_slack", {"start": 0.8}), ("dnas_slack", {"per_query": True, "heads": 2}),
-    ("sink", {"start": 0.7, "heads": 2}), ("ssmax", {"bias": True, "heads": 2}), ("forgetting", SIZES),
-]  # fmt: skip
+    ("dnas_slack", {"start": 0.8}),
+    ("dnas_slack", {"per_query": True, "heads": 2}),
+    ("sink", {"start": 0.7, "heads": 2}),
+    ("ssmax", {"bias": True, "heads": 2}),
+    ("forgetting", SIZES),
+]
 
 
 @pytest.mark.parametrize("case", LINEAR, ids=id_of)
@@ -699,17 +706,21 @@ def test_every_property_has_found_a_planted_fault():
     assert {name for _, name, _ in FAULTS} == set(PROPERTIES)
 
 
-@pytest.mark.parametrize(("faulty", "only"), [
-    (StricterThanNeeded, {"couples_queries_as_declared"}),
-    slow(StepForgets, {"step_equals_full_pass"}),
-    slow(DeclaresLeastMass, {"every_key_keeps_its_least_mass"}),
-    slow(DeclaresShiftInvariance, {"a_key_shift_changes_nothing"}),
-    slow(DeclaresProportionality, {"the_prior_multiplies_the_weights"}),
-    slow(DependsOnKeyOrder, {"keys_may_be_reordered"}),
-    slow(NegativeWeights, {"weights_are_not_negative"}),
-    slow(RoughSixteenBitAttend, {"sixteen_bit_attend_is_as_accurate_as_softmax"}),
-    slow(LongAttendIsWrong, {"attend_equals_forward_times_values"}),
-], ids=lambda x: getattr(x, "__name__", None))  # fmt: skip
+@pytest.mark.parametrize(
+    ("faulty", "only"),
+    [
+        (StricterThanNeeded, {"couples_queries_as_declared"}),
+        slow(StepForgets, {"step_equals_full_pass"}),
+        slow(DeclaresLeastMass, {"every_key_keeps_its_least_mass"}),
+        slow(DeclaresShiftInvariance, {"a_key_shift_changes_nothing"}),
+        slow(DeclaresProportionality, {"the_prior_multiplies_the_weights"}),
+        slow(DependsOnKeyOrder, {"keys_may_be_reordered"}),
+        slow(NegativeWeights, {"weights_are_not_negative"}),
+        slow(RoughSixteenBitAttend, {"sixteen_bit_attend_is_as_accurate_as_softmax"}),
+        slow(LongAttendIsWrong, {"attend_equals_forward_times_values"}),
+    ],
+    ids=lambda x: getattr(x, "__name__", None),
+)
 def test_no_other_property_blames_a_fault_that_is_about_one(faulty, only):
     assert {failure.name for failure in everything(faulty).failures} == only
 
@@ -788,13 +799,17 @@ class NeedsKeysUndeclared(Softmax):
         return super().forward(scores + 0 * keys.sum(), mask, log_prior=log_prior)
 
 
-@pytest.mark.parametrize(("faulty", "first", "words"), [
-    (MaskIsATensor, 0, "The mask is None here, and a dense mask works; use masked_scores(scores, mask)."),
-    (MaskIsATensorInWeights, 0, "a dense mask works; the scores of `weights` are masked already."),
-    (NeedsKeysUndeclared, 0, "declare needs_keys = True"),
-    (FiniteFill, 1, "masked weights"),
-    (NaNOnDeadRows, 2, "weights of a dead row"),
-], ids=lambda x: getattr(x, "__name__", None))  # fmt: skip
+@pytest.mark.parametrize(
+    ("faulty", "first", "words"),
+    [
+        (MaskIsATensor, 0, "The mask is None here, and a dense mask works; use masked_scores(scores, mask)."),
+        (MaskIsATensorInWeights, 0, "a dense mask works; the scores of `weights` are masked already."),
+        (NeedsKeysUndeclared, 0, "declare needs_keys = True"),
+        (FiniteFill, 1, "masked weights"),
+        (NaNOnDeadRows, 2, "weights of a dead row"),
+    ],
+    ids=lambda x: getattr(x, "__name__", None),
+)
 def test_the_first_cause_is_the_only_failure_and_what_builds_on_it_is_not_tested(faulty, first, words):
     report = checked(faulty)
     cause, rest = list(PROPERTIES)[first], len(PROPERTIES) - first - 1
@@ -807,22 +822,26 @@ def test_the_first_cause_is_the_only_failure_and_what_builds_on_it_is_not_tested
     )
 
 
-@pytest.mark.parametrize(("faulty", "name", "declare"), [
-    (Sigmoid, "rows_sum_to_total", "total = AT_MOST_ONE"),
-    (WrongTotal, "rows_sum_to_total", "total = 2"),
-    (PriorOnTheWeights, "rows_sum_to_total", 'total = (0.0, float("inf"))'),
-    (Linear, "rows_sum_to_total", "total = None"),
-    (NegativeWeights, "weights_are_not_negative", "total = None"),
-    (DeclaredNoneButAll, "couples_queries_as_declared", "couples_queries = 'all'"),
-    (DeclaredNoneButPast, "couples_queries_as_declared", "couples_queries = 'past'"),
-    (DependsOnKeyOrder, "keys_may_be_reordered", "key_equivariant = False"),
-    (DependsOnQueryOrder, "queries_may_be_reordered", "query_equivariant = False"),
-    (DeclaresShiftInvariance, "a_key_shift_changes_nothing", "key_shift_invariant = False"),
-    (DeclaresLeastMass, "every_key_keeps_its_least_mass", "least_mass = 0.0"),
-    (DeclaresProportionality, "the_prior_multiplies_the_weights", "proportional_to_prior = False"),
-    (LinearDeclaresScaleInvariance, "a_row_constant_prior_changes_nothing", "prior_scale_invariant = False"),
-    (UsesKeysUndeclared, "keys_are_used_only_if_declared", "needs_keys = True"),
-], ids=lambda x: getattr(x, "__name__", None))  # fmt: skip
+@pytest.mark.parametrize(
+    ("faulty", "name", "declare"),
+    [
+        (Sigmoid, "rows_sum_to_total", "total = AT_MOST_ONE"),
+        (WrongTotal, "rows_sum_to_total", "total = 2"),
+        (PriorOnTheWeights, "rows_sum_to_total", 'total = (0.0, float("inf"))'),
+        (Linear, "rows_sum_to_total", "total = None"),
+        (NegativeWeights, "weights_are_not_negative", "total = None"),
+        (DeclaredNoneButAll, "couples_queries_as_declared", "couples_queries = 'all'"),
+        (DeclaredNoneButPast, "couples_queries_as_declared", "couples_queries = 'past'"),
+        (DependsOnKeyOrder, "keys_may_be_reordered", "key_equivariant = False"),
+        (DependsOnQueryOrder, "queries_may_be_reordered", "query_equivariant = False"),
+        (DeclaresShiftInvariance, "a_key_shift_changes_nothing", "key_shift_invariant = False"),
+        (DeclaresLeastMass, "every_key_keeps_its_least_mass", "least_mass = 0.0"),
+        (DeclaresProportionality, "the_prior_multiplies_the_weights", "proportional_to_prior = False"),
+        (LinearDeclaresScaleInvariance, "a_row_constant_prior_changes_nothing", "prior_scale_invariant = False"),
+        (UsesKeysUndeclared, "keys_are_used_only_if_declared", "needs_keys = True"),
+    ],
+    ids=lambda x: getattr(x, "__name__", None),
+)
 def test_a_failure_says_what_to_declare_and_with_it_the_property_holds(faulty, name, declare):
     """The declaration is read from the report, made, and tried."""
     cls = type("Undeclared", (faulty,), {"total": 1.0}) if faulty in (Sigmoid, Linear) else faulty

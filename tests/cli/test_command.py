@@ -40,11 +40,14 @@ def test_the_package_ships_the_configuration():
     assert (runs.ROOT / "src/attnorm/conf").is_symlink()
 
 
-@pytest.mark.parametrize(("typed", "code", "words"), [
-    *((typed, 0, [f"  {verb} " for verb in VERBS]) for typed in ((), ("--help",), ("-h",))),
-    (("--version",), 0, [f"attnorm {version('attnorm')}\n"]),
-    (("trian", "x=1"), 2, [f"error: trian: no such verb; allowed: {', '.join(VERBS)}. Did you mean 'train'?\n"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("typed", "code", "words"),
+    [
+        *((typed, 0, [f"  {verb} " for verb in VERBS]) for typed in ((), ("--help",), ("-h",))),
+        (("--version",), 0, [f"attnorm {version('attnorm')}\n"]),
+        (("trian", "x=1"), 2, [f"error: trian: no such verb; allowed: {', '.join(VERBS)}. Did you mean 'train'?\n"]),
+    ],
+)
 def test_the_program_says_its_verbs_and_its_version(monkeypatch, capsys, typed, code, words):
     monkeypatch.setattr(sys, "argv", ["attnorm", *typed])
     assert main.main() == code
@@ -92,11 +95,14 @@ def test_a_bare_path_is_the_run_or_the_place_that_a_verb_reads(monkeypatch, tmp_
         assert VERBS["eval"].with_key(left) == left
 
 
-@pytest.mark.parametrize(("verb", "keys"), [
-    *(("eval", EvalKeys), ("generate", GenerateKeys), ("attention", AttentionKeys), ("compare", CompareSettings)),
-    *(("figures", FigureKeys), ("report", ReportSettings), ("sweep", SweepSettings), ("doctor", DoctorKeys)),
-    ("check", CheckKeys),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("verb", "keys"),
+    [
+        *(("eval", EvalKeys), ("generate", GenerateKeys), ("attention", AttentionKeys), ("compare", CompareSettings)),
+        *(("figures", FigureKeys), ("report", ReportSettings), ("sweep", SweepSettings), ("doctor", DoctorKeys)),
+        ("check", CheckKeys),
+    ],
+)
 def test_the_help_of_a_verb_shows_its_keys_and_their_defaults(verb, keys):
     shown = yaml.safe_load((runs.CONF / f"{verb}.yaml").read_text())
     defaults = {key: "???" if it.default is EMPTY else it.default for key, it in parameters(keys).items()}
@@ -234,14 +240,17 @@ def test_ranks_find_the_modules_beside_the_script_that_starts_them(tmp_path):
     assert ended.returncode == 0, ended.stderr
 
 
-@pytest.mark.parametrize(("busy", "typed", "chosen"), [
-    (False, {}, {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "1"}),
-    (True, {}, {"GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}),
-    (True, {"GOMP_SPINCOUNT": "7"}, {"GOMP_SPINCOUNT": "7"}),
-    (True, {"OMP_WAIT_POLICY": "ACTIVE"}, {"OMP_WAIT_POLICY": "ACTIVE"}),
-    (True, {"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "1"}),
-    (True, {"torch": "imported"}, {}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("busy", "typed", "chosen"),
+    [
+        (False, {}, {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "1"}),
+        (True, {}, {"GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}),
+        (True, {"GOMP_SPINCOUNT": "7"}, {"GOMP_SPINCOUNT": "7"}),
+        (True, {"OMP_WAIT_POLICY": "ACTIVE"}, {"OMP_WAIT_POLICY": "ACTIVE"}),
+        (True, {"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "1"}),
+        (True, {"torch": "imported"}, {}),
+    ],
+)
 def test_threads_sleep_while_they_wait_unless_the_user_says_how(monkeypatch, busy, typed, chosen):
     variables = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_NUM_THREADS")
     for name in variables:
@@ -277,13 +286,16 @@ def test_freed_memory_is_kept_for_the_next_tensors():
     assert kept < 20 * 32 <= chosen
 
 
-@pytest.mark.parametrize(("typed", "code", "said"), [
-    (("beside.Right", "options.power=2"), 0, "0 failed"),
-    (("normalizer=beside.Wrong",), 1, "0 ok, 1 failed"),
-    (("beside.Right", "options.q=2"), 2, "normalizer 'beside.Right': q=2: no such option; allowed: power."),
-    (("beside.Missing",), 2, "beside.Missing"),
-    (("dnsa",), 2, "Did you mean 'dnas'?"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("typed", "code", "said"),
+    [
+        (("beside.Right", "options.power=2"), 0, "0 failed"),
+        (("normalizer=beside.Wrong",), 1, "0 ok, 1 failed"),
+        (("beside.Right", "options.q=2"), 2, "normalizer 'beside.Right': q=2: no such option; allowed: power."),
+        (("beside.Missing",), 2, "beside.Missing"),
+        (("dnsa",), 2, "Did you mean 'dnas'?"),
+    ],
+)
 def test_a_normalizer_is_checked_from_the_shell(monkeypatch, tmp_path, capsys, typed, code, said):
     monkeypatch.setattr(imports, "own_folders", [])
     monkeypatch.setattr(check, "check_normalizer", partial(check.check_normalizer, properties="dead_rows_give_zero"))

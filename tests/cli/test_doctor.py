@@ -166,17 +166,20 @@ def test_what_is_slower_than_expected_is_explained(monkeypatch):
     assert why(2.6, **on_cpu, length=2**15) == "the backward pass takes 2 of 4 heads at a time, for 3 threads"
 
 
-@pytest.mark.parametrize(("typed", "wanted"), [
-    ("devise=cpu", "devise=cpu: attnorm doctor has no such option; it has device, out, seconds. Did you mean 'dev"),
-    ("device=cdua", "device=cdua: allowed: auto, cpu, cuda. Did you mean 'cuda'?"),
-    ("quick", "quick: expected key=value; the keys are device, seconds, out"),
-    ("seconds=soon", "seconds=soon: expected a number above 0"),
-    ("seconds=-1", "seconds=-1: expected a number above 0"),
-    ("out=no/such/folder.json", "out=no/such/folder.json: there is no such folder"),
-    ("out=.", "out=.: expected the name of a file"),
-    ("out=/dev/null", "out=/dev/null: expected the name of a file"),
-    ("out=/proc/doctor.json", "out=/proc/doctor.json: cannot write in /proc: "),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("typed", "wanted"),
+    [
+        ("devise=cpu", "devise=cpu: attnorm doctor has no such option; it has device, out, seconds. Did you mean 'dev"),
+        ("device=cdua", "device=cdua: allowed: auto, cpu, cuda. Did you mean 'cuda'?"),
+        ("quick", "quick: expected key=value; the keys are device, seconds, out"),
+        ("seconds=soon", "seconds=soon: expected a number above 0"),
+        ("seconds=-1", "seconds=-1: expected a number above 0"),
+        ("out=no/such/folder.json", "out=no/such/folder.json: there is no such folder"),
+        ("out=.", "out=.: expected the name of a file"),
+        ("out=/dev/null", "out=/dev/null: expected the name of a file"),
+        ("out=/proc/doctor.json", "out=/proc/doctor.json: cannot write in /proc: "),
+    ],
+)
 def test_wrong_keys_are_refused_all_together_before_anything_is_measured(typed, wanted, capsys):
     assert run_doctor([typed, "speed=3"], TINY) == 2
     first, *rest = sorted(capsys.readouterr().err.splitlines(), key=lambda line: "speed=3" in line)
@@ -187,11 +190,14 @@ NO_DRIVER = "no device visible: Found no NVIDIA driver on your system"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize("cuda, hidden, why", [
-    (None, None, "torch is a CPU build; to install one with CUDA: "),
-    ("12.6", None, NO_DRIVER),
-    ("12.6", "", f"{NO_DRIVER}; CUDA_VISIBLE_DEVICES= is set"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "cuda, hidden, why",
+    [
+        (None, None, "torch is a CPU build; to install one with CUDA: "),
+        ("12.6", None, NO_DRIVER),
+        ("12.6", "", f"{NO_DRIVER}; CUDA_VISIBLE_DEVICES= is set"),
+    ],
+)
 def test_without_a_gpu_the_reason_is_given(tmp_path, capsys, monkeypatch, cuda, hidden, why):
     def init():
         raise RuntimeError("Found no NVIDIA driver on your system. Please check.\nMore.")

@@ -224,12 +224,15 @@ def test_a_refused_sweep_leaves_no_run_folder(monkeypatch, tmp_path, capsys):
     assert [path for path in tmp_path.rglob("*") if path.is_dir() and path.name.startswith("20")] == []
 
 
-@pytest.mark.parametrize(("error", "code", "message"), [
-    (DataError("train.csv:3: 2 fields"), 1, "error: train.csv:3: 2 fields\n"),
-    (OSError(errno.ENOSPC, "disk full"), 1, "error: [Errno 28] disk full\n"),
-    (MisconfigurationException("no backbone"), 1, "error: no backbone\n"),
-    (front.ConfigError(["a", "b"]), 2, "error: a\nerror: b\n"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (DataError("train.csv:3: 2 fields"), 1, "error: train.csv:3: 2 fields\n"),
+        (OSError(errno.ENOSPC, "disk full"), 1, "error: [Errno 28] disk full\n"),
+        (MisconfigurationException("no backbone"), 1, "error: no backbone\n"),
+        (front.ConfigError(["a", "b"]), 2, "error: a\nerror: b\n"),
+    ],
+)
 def test_users_errors_are_messages(monkeypatch, capsys, error, code, message):
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
 
@@ -263,22 +266,26 @@ def test_bugs_keep_their_traceback_and_other_errors_if_it_is_asked_for(monkeypat
 
 
 @pytest.mark.parametrize("script", ["eval", "generate"])
-@pytest.mark.parametrize(("arguments", "words"), [
-    (("run=nowhere",), "run=nowhere: no such folder"),
-    (("run={empty}",), "no config.yaml there, so it is not a run folder"),
-    (("run={run}", "ckpt=bets"), "ckpt=bets: allowed: best, last"),
-    (("run={run}", "ckpt=last"), "no checkpoint last.ckpt there (there is: ['best.ckpt', 'previous.ckpt'])"),
-    (("run={run}", "rnu=x"), "Did you mean 'run'?"),
-    (("run={run}", "decoding.beam_sise=3"), "Did you mean 'decoding.beam_size'?"),
-    (("run={run}", "model.d_model=3"), "model.d_model: cannot be set here"),
-    (("run={run}", "decoding.beam_size=0"), "decoding.beam_size=0: allowed: "),
-    (("run={run}", "decoding=greedy"), "decoding"),
-    (("run={run}", "~decoding.beam_size"), "decoding.beam_size"),
-    (("run={run}", "decoding.beam_size=1,2"), "decoding.beam_size=1,2: one value at a time here"),
-    (("run={run}", "test"), "error: test: expected key=value; the keys are run, "),
-    (("run={run}", "data=newswires"), "newswire"),
-    (("split=test", "input=-"), "run: must be given, as in run=<"),
-], ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "")  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run=nowhere",), "run=nowhere: no such folder"),
+        (("run={empty}",), "no config.yaml there, so it is not a run folder"),
+        (("run={run}", "ckpt=bets"), "ckpt=bets: allowed: best, last"),
+        (("run={run}", "ckpt=last"), "no checkpoint last.ckpt there (there is: ['best.ckpt', 'previous.ckpt'])"),
+        (("run={run}", "rnu=x"), "Did you mean 'run'?"),
+        (("run={run}", "decoding.beam_sise=3"), "Did you mean 'decoding.beam_size'?"),
+        (("run={run}", "model.d_model=3"), "model.d_model: cannot be set here"),
+        (("run={run}", "decoding.beam_size=0"), "decoding.beam_size=0: allowed: "),
+        (("run={run}", "decoding=greedy"), "decoding"),
+        (("run={run}", "~decoding.beam_size"), "decoding.beam_size"),
+        (("run={run}", "decoding.beam_size=1,2"), "decoding.beam_size=1,2: one value at a time here"),
+        (("run={run}", "test"), "error: test: expected key=value; the keys are run, "),
+        (("run={run}", "data=newswires"), "newswire"),
+        (("split=test", "input=-"), "run: must be given, as in run=<"),
+    ],
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
+)
 def test_a_script_refuses_what_it_cannot_do(monkeypatch, tmp_path, capsys, script, arguments, words):
     run = runs.copied_run(tmp_path)
     (run / "checkpoints/last.ckpt").unlink()
@@ -297,17 +304,20 @@ def test_a_script_refuses_what_it_cannot_do(monkeypatch, tmp_path, capsys, scrip
 NOT_OF_RUNS = "it is for metric=squad|vqa|rouge, which score a file, not a run\n"
 
 
-@pytest.mark.parametrize(("script", "typed", "words"), [
-    *(("eval", f"run={{run}} split={split}", "allowed: validation, test") for split in ("train", "valid", "1")),
-    *(("generate", f"run={{run}} input={{text}} chunk={it}", "error: chunk=") for it in ("0", "x", "-1", "1.5")),
-    ("generate", "run={run} input=nowhere", "error: input=nowhere: no such file; - reads standard input\n"),
-    ("eval", "split=test", "error: run: must be given, as in run=<run folder>, or metric=squad|vqa|rouge with "),
-    ("eval", "run={run} null_threshold=1.0", f"error: null_threshold: {NOT_OF_RUNS}"),
-    *(
-        ("eval", f"run={{run}} {key}=x.json", f"error: {key}: {NOT_OF_RUNS}")
-        for key in ("predictions", "references", "null_odds", "questions")
-    ),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("script", "typed", "words"),
+    [
+        *(("eval", f"run={{run}} split={split}", "allowed: validation, test") for split in ("train", "valid", "1")),
+        *(("generate", f"run={{run}} input={{text}} chunk={it}", "error: chunk=") for it in ("0", "x", "-1", "1.5")),
+        ("generate", "run={run} input=nowhere", "error: input=nowhere: no such file; - reads standard input\n"),
+        ("eval", "split=test", "error: run: must be given, as in run=<run folder>, or metric=squad|vqa|rouge with "),
+        ("eval", "run={run} null_threshold=1.0", f"error: null_threshold: {NOT_OF_RUNS}"),
+        *(
+            ("eval", f"run={{run}} {key}=x.json", f"error: {key}: {NOT_OF_RUNS}")
+            for key in ("predictions", "references", "null_odds", "questions")
+        ),
+    ],
+)
 def test_a_script_names_the_key_that_it_refuses(monkeypatch, tmp_path, capsys, script, typed, words):
     (tmp_path / "text").write_text(ARTICLE)
     arguments = typed.format(run=runs.finished_run(), text=tmp_path / "text").split()
@@ -318,8 +328,11 @@ def test_a_script_names_the_key_that_it_refuses(monkeypatch, tmp_path, capsys, s
 def test_eval_refuses_a_split_that_the_data_does_not_have(monkeypatch, tmp_path, capsys):
     (tmp_path / "pairs.tsv").write_text("article\ttitle\n")
     typed = (
-        "data=pair_files", f"data.train={tmp_path}/pairs.tsv", f"data.validation={tmp_path}/pairs.tsv", "split=test",
-    )  # fmt: skip
+        "data=pair_files",
+        f"data.train={tmp_path}/pairs.tsv",
+        f"data.validation={tmp_path}/pairs.tsv",
+        "split=test",
+    )
     assert "data.test=null" in refused(monkeypatch, capsys, "eval", f"run={runs.finished_run()}", *typed)
 
 
@@ -409,27 +422,31 @@ def test_the_table_of_scores_is_shown(monkeypatch, files, capsys):
     assert sorted(files.iterdir()) == before
 
 
-@pytest.mark.parametrize(("arguments", "problems"), [
-    (["metric=squad"], ["predictions: must be given, as in predictions=<file>", "references: must be given"]),
-    (["metric=squad", "predictions={files}/answers.json"], ["references: must be given, as in references=<file>"]),
-    (["metric=bleu"], ["metric=bleu: allowed: squad, vqa, rouge"]),
-    (["references=[{files}/dev.json,{files}/dev.json]"], ["references=["]),
-    (["stemmer=true"], ["stemmer: metric=squad does not read it"]),
-    (["questions=x.json"], ["questions: metric=squad does not read it"]),
-    (["predictions={files}/nowhere.json"], ["predictions={files}/nowhere.json: no such file"]),
-    (["predictions={files}"], ["predictions={files}: no such file"]),
-    (["references=nowhere.json", "null_odds=nowhere"], ["references=nowhere.json: no", "null_odds=nowhere: no"]),
-    (["null_odds={files}/odds.json", "null_threshold=x"], ["null_threshold=x: allowed: numbers"]),
-    (
-        ["null_threshold=0.5"],
-        ["null_threshold=0.5: it says which null_odds are too high; type null_odds=<file> too"],
-    ),
-    (["task.null_threshold=1"], ["task.null_threshold: a file has no run to change"]),
-    (["data.max_valid=1", "data=squad"], ["data.max_valid: a file has no run", "data: a file has no run"]),
-    (["run={run}"], ["run: metric scores a file, not a run; type one of them"]),
-    (["split=test", "ckpt=last"], ["split: metric scores a file", "ckpt: metric scores a file"]),
-    (["prediction=x"], ["prediction: cannot be set here; allowed: "]),
-], ids=lambda value: " ".join(value))  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "problems"),
+    [
+        (["metric=squad"], ["predictions: must be given, as in predictions=<file>", "references: must be given"]),
+        (["metric=squad", "predictions={files}/answers.json"], ["references: must be given, as in references=<file>"]),
+        (["metric=bleu"], ["metric=bleu: allowed: squad, vqa, rouge"]),
+        (["references=[{files}/dev.json,{files}/dev.json]"], ["references=["]),
+        (["stemmer=true"], ["stemmer: metric=squad does not read it"]),
+        (["questions=x.json"], ["questions: metric=squad does not read it"]),
+        (["predictions={files}/nowhere.json"], ["predictions={files}/nowhere.json: no such file"]),
+        (["predictions={files}"], ["predictions={files}: no such file"]),
+        (["references=nowhere.json", "null_odds=nowhere"], ["references=nowhere.json: no", "null_odds=nowhere: no"]),
+        (["null_odds={files}/odds.json", "null_threshold=x"], ["null_threshold=x: allowed: numbers"]),
+        (
+            ["null_threshold=0.5"],
+            ["null_threshold=0.5: it says which null_odds are too high; type null_odds=<file> too"],
+        ),
+        (["task.null_threshold=1"], ["task.null_threshold: a file has no run to change"]),
+        (["data.max_valid=1", "data=squad"], ["data.max_valid: a file has no run", "data: a file has no run"]),
+        (["run={run}"], ["run: metric scores a file, not a run; type one of them"]),
+        (["split=test", "ckpt=last"], ["split: metric scores a file", "ckpt: metric scores a file"]),
+        (["prediction=x"], ["prediction: cannot be set here; allowed: "]),
+    ],
+    ids=lambda value: " ".join(value),
+)
 def test_what_cannot_be_scored_is_said_all_at_once(monkeypatch, files, capsys, arguments, problems):
     run = runs.finished_run()
     arguments = [argument.format(files=files, run=run) for argument in arguments]
@@ -441,15 +458,19 @@ def test_what_cannot_be_scored_is_said_all_at_once(monkeypatch, files, capsys, a
     assert [line[: len(text)] for line, text in zip(lines, expected, strict=True)] == expected
 
 
-@pytest.mark.parametrize(("keys", "words"), [
-    ({"predictions": "list"}, r"list.json: expected one JSON object .*, got a list"),
-    ({"predictions": "number"}, r"number.json: q1 has 1, not text"),
-    ({"predictions": "broken"}, r"broken.json"),
-    ({"predictions": "others"}, r"others.json, .*dev.json: no prediction is for a question of .* are for q9"),
-    ({"references": "answers"}, r"answers.json"),
-    ({"null_odds": "answers"}, r"answers.json: q1 has \"red\", not a number"),
-    ({"null_odds": "unknown"}, r"unknown.json: q1 has"),
-], ids=lambda value: " ".join(map(str, value.items())) if isinstance(value, dict) else "")  # fmt: skip
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"predictions": "list"}, r"list.json: expected one JSON object .*, got a list"),
+        ({"predictions": "number"}, r"number.json: q1 has 1, not text"),
+        ({"predictions": "broken"}, r"broken.json"),
+        ({"predictions": "others"}, r"others.json, .*dev.json: no prediction is for a question of .* are for q9"),
+        ({"references": "answers"}, r"answers.json"),
+        ({"null_odds": "answers"}, r"answers.json: q1 has \"red\", not a number"),
+        ({"null_odds": "unknown"}, r"unknown.json: q1 has"),
+    ],
+    ids=lambda value: " ".join(map(str, value.items())) if isinstance(value, dict) else "",
+)
 def test_files_that_hold_something_else_are_said(monkeypatch, files, capsys, keys, words):
     assert runs.call(monkeypatch, "eval", *typed_for(files, **keys)) == 1
     printed = capsys.readouterr().err
@@ -476,15 +497,19 @@ def answered(tmp_path):
     ]
     asked = [{"question_id": n, "image_id": 10 + n, "question": "what is it?"} for n in (1, 2, 3)]
     contents = {
-        "gold": {"annotations": annotated}, "asked": {"questions": asked}, "fewer": {"questions": asked[:2]},
+        "gold": {"annotations": annotated},
+        "asked": {"questions": asked},
+        "fewer": {"questions": asked[:2]},
         "others": {"questions": [{**record, "question_id": 70 + n} for n, record in enumerate(asked)]},
         "images": {"questions": [{**record, "image_id": 5} for record in asked]},
         "results": [{"question_id": n, "answer": text} for n, text in ((1, "yes"), (2, "cat"), (3, "2"))],
         "two": [{"question_id": n, "answer": text} for n, text in ((1, "yes"), (2, "a DOG"))],
         "unknown": [{"question_id": 1, "answer": "yes"}, {"question_id": 9, "answer": "x"}],
-        "other": [{"question_id": 9, "answer": "x"}], "number": [{"question_id": 1, "answer": 1}],
-        "twice": [{"question_id": 1, "answer": "yes"}, {"question_id": 1, "answer": "no"}], "object": {"1": "yes"},
-    }  # fmt: skip
+        "other": [{"question_id": 9, "answer": "x"}],
+        "number": [{"question_id": 1, "answer": 1}],
+        "twice": [{"question_id": 1, "answer": "yes"}, {"question_id": 1, "answer": "no"}],
+        "object": {"1": "yes"},
+    }
     for name, content in contents.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(content))
     return tmp_path
@@ -507,9 +532,13 @@ def test_answers_about_images_are_scored_by_the_official_rules(monkeypatch, answ
     """Two of ten annotators: 2 of the subsets without one have one match, 8 have two."""
     two, three = 100 * (2 * 1 + 8 * 2) / 30, 100 * (3 * 2 + 7 * 3) / 30
     assert accuracies(monkeypatch, answered, questions=questions) == {
-        "accuracy": pytest.approx((100 + two + three) / 3, abs=0.005), "missing": 0, "extra": 0, "yes/no": 100.0,
-        "other": pytest.approx(two), "number": pytest.approx(three),
-    }  # fmt: skip
+        "accuracy": pytest.approx((100 + two + three) / 3, abs=0.005),
+        "missing": 0,
+        "extra": 0,
+        "yes/no": 100.0,
+        "other": pytest.approx(two),
+        "number": pytest.approx(three),
+    }
 
 
 def test_questions_that_are_not_answered_are_told_and_count_as_wrong(monkeypatch, answered, caplog):
@@ -536,37 +565,45 @@ def test_the_table_of_accuracies_is_shown(monkeypatch, answered, capsys):
     assert sorted(answered.iterdir()) == before
 
 
-@pytest.mark.parametrize(("keys", "typed", "problems"), [
-    ({}, ["null_odds=x.json"], ["null_odds: metric=vqa does not read it"]),
-    ({}, ["null_threshold=0.5"], ["null_threshold: metric=vqa does not read it"]),
-    (
-        {"questions": None},
-        ["null_threshold=x", "null_odds=x"],
-        ["null_odds: metric=vqa does not read it", "null_threshold: metric=vqa does not read it"],
-    ),
-    ({"references": None}, [], ["references: must be given, as in references=<file>"]),
-    ({"questions": "nowhere"}, [], ["questions={files}/nowhere.json: no such file"]),
-    ({}, ["run=x", "task.n_best=2"], ["run: metric scores a file", "task.n_best: a file has no run to change"]),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("keys", "typed", "problems"),
+    [
+        ({}, ["null_odds=x.json"], ["null_odds: metric=vqa does not read it"]),
+        ({}, ["null_threshold=0.5"], ["null_threshold: metric=vqa does not read it"]),
+        (
+            {"questions": None},
+            ["null_threshold=x", "null_odds=x"],
+            ["null_odds: metric=vqa does not read it", "null_threshold: metric=vqa does not read it"],
+        ),
+        ({"references": None}, [], ["references: must be given, as in references=<file>"]),
+        ({"questions": "nowhere"}, [], ["questions={files}/nowhere.json: no such file"]),
+        ({}, ["run=x", "task.n_best=2"], ["run: metric scores a file", "task.n_best: a file has no run to change"]),
+    ],
+    ids=str,
+)
 def test_keys_that_do_not_go_with_vqa_are_refused(monkeypatch, answered, capsys, keys, typed, problems):
     lines = refused(monkeypatch, capsys, "eval", *asked_of(answered, **keys), *typed).splitlines()
     expected = [f"error: {problem}".format(files=answered) for problem in problems]
     assert [line[: len(text)] for line, text in zip(lines, expected, strict=True)] == expected
 
 
-@pytest.mark.parametrize(("keys", "words"), [
-    ({"references": "asked"}, r"asked.json: expected a file of annotations, but this one contains questions"),
-    ({"questions": "gold"}, r"gold.json: expected a file of questions, but this one contains annotations"),
-    ({"references": "results"}, r"results.json: not an official VQA file"),
-    ({"predictions": "gold"}, r"gold.json: expected a JSON list \[.*\]"),
-    ({"predictions": "object"}, r"object.json: expected a JSON list \[.*\]"),
-    ({"predictions": "other"}, r"other.json, .*gold.json: no prediction is for a question of .* are for 9"),
-    ({"predictions": "number"}, r"number.json: record 0: the answer to question 1 is 1, not text"),
-    ({"predictions": "twice"}, r"twice.json: record 1: question 1 is answered twice"),
-    ({"questions": "fewer"}, r"the annotation of 3 has no question"),
-    ({"questions": "others"}, r"gold.json: contains no annotation for any question of .*others.json"),
-    ({"questions": "images"}, r"question 1 is on image 5, but its annotation on image 11"),
-], ids=lambda value: " ".join(map(str, value.items())) if isinstance(value, dict) else "")  # fmt: skip
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"references": "asked"}, r"asked.json: expected a file of annotations, but this one contains questions"),
+        ({"questions": "gold"}, r"gold.json: expected a file of questions, but this one contains annotations"),
+        ({"references": "results"}, r"results.json: not an official VQA file"),
+        ({"predictions": "gold"}, r"gold.json: expected a JSON list \[.*\]"),
+        ({"predictions": "object"}, r"object.json: expected a JSON list \[.*\]"),
+        ({"predictions": "other"}, r"other.json, .*gold.json: no prediction is for a question of .* are for 9"),
+        ({"predictions": "number"}, r"number.json: record 0: the answer to question 1 is 1, not text"),
+        ({"predictions": "twice"}, r"twice.json: record 1: question 1 is answered twice"),
+        ({"questions": "fewer"}, r"the annotation of 3 has no question"),
+        ({"questions": "others"}, r"gold.json: contains no annotation for any question of .*others.json"),
+        ({"questions": "images"}, r"question 1 is on image 5, but its annotation on image 11"),
+    ],
+    ids=lambda value: " ".join(map(str, value.items())) if isinstance(value, dict) else "",
+)
 def test_mixed_up_files_about_images_are_said(monkeypatch, answered, capsys, keys, words):
     assert runs.call(monkeypatch, "eval", *asked_of(answered, **keys)) == 1
     printed = capsys.readouterr()
@@ -718,12 +755,16 @@ def test_articles_may_be_gzipped_and_begin_with_a_byte_order_mark(monkeypatch, c
         assert generated(monkeypatch, capsys, tmp_path, content, stdin=stdin) == expected
 
 
-@pytest.mark.parametrize(("content", "words"), [
-    (gzip.compress(b"x y z\n" * 9)[:-9], r"input=.*articles.txt:\d+: damaged gzip file"),
-    ("an article\n".encode("utf-16"), r"input=.*articles.txt: this file is UTF-16, not UTF-8; convert it to UTF-8"),
-    (b"one\rtwo\r", r"input=.*articles.txt: its lines end in a carriage return alone"),
-    (b"one\ntw\0o\n", r"input=.*articles.txt:2: a NUL byte"),
-], ids=["damaged gzip", "UTF-16", "carriage returns", "NUL"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (gzip.compress(b"x y z\n" * 9)[:-9], r"input=.*articles.txt:\d+: damaged gzip file"),
+        ("an article\n".encode("utf-16"), r"input=.*articles.txt: this file is UTF-16, not UTF-8; convert it to UTF-8"),
+        (b"one\rtwo\r", r"input=.*articles.txt: its lines end in a carriage return alone"),
+        (b"one\ntw\0o\n", r"input=.*articles.txt:2: a NUL byte"),
+    ],
+    ids=["damaged gzip", "UTF-16", "carriage returns", "NUL"],
+)
 def test_an_input_that_is_not_text_is_refused_as_what_it_is(monkeypatch, capsys, tmp_path, content, words):
     code, _, err = generated(monkeypatch, capsys, tmp_path, content)
     assert code == 1 and re.match(f"error: {words}", err) and "Traceback" not in err

@@ -44,48 +44,51 @@ def run(monkeypatch, tmp_path, capsys):
 # ------------------------------------------------------------------------------------------------------------ messages
 
 
-@pytest.mark.parametrize(("typed", "expected"), [
-    ("normalizers=softmax,hnsa", "normalizers.*'hnsa' is unknown; allowed: softmax, .*Did you mean 'hnas'"),
-    ("normalizers=softmax,dnas+learned", "normalizers.*dnas.learned.*allowed: content"),
-    ("normalizers=softmax+", r"normalizers: softmax\+: '' is no preference.*allowed: content"),
-    ("normalizers=softmax,no_such.Mine", "normalizers.*'no_such.Mine': cannot import no_such"),
-    ("normalizers=softmax,dnas,softmax", "normalizers=softmax: named twice"),
-    ("normalizers=uniform,softmax", "normalizers=uniform: .*baseline.*null arm"),
-    ("normalizers=[]", r"normalizers=\[\]: needs at least one"),
-    ("normalizers=softmax,argmax", "normalizers=argmax: .*no gradient"),
-    ("normalizers=softmax,selective", "normalizers=selective: .*causal"),
-    ("probes=hubb", "probes.*'hubb' is unknown; allowed: match, hub.*Did you mean 'hub'"),
-    ("probes=hubb:0.9", "probes.*'hubb' is unknown; allowed: match, hub.*Did you mean 'hub'"),
-    ("probes=demand:5", "probes.*demand has no dose '5'; allowed: 16, 12, 8, 4"),
-    ("probes=match:4", "probes.*match has no dose '4'; it has none"),
-    ("probes=probe_parts.Listed", r"probes: probe_parts.Listed.doses=\(1, 2\): expected the options of each dose"),
-    (
-        "probes=probe_parts.Listed:2",
-        r"probes: probe_parts.Listed.doses=\(1, 2\): expected the options of each dose",
-    ),
-    ("normalizer=softmax,dnas", "normalizer=softmax,dnas: .*no such option.*Did you mean 'normalizers'"),
-    ("rate=0.1,0.2", "rate=0.1,0.2: .*no such option.*Did you mean 'rates'"),
-    ("probes=no_such.Mine:4", "probes.*'no_such.Mine': cannot import no_such"),
-    ("probes=attnorm.probes.arm.Arm", "probes.*must be a subclass of attnorm.probes.base.Probe"),
-    ("probes=hub,probe_parts.Elsewhere", "probes.*Elsewhere.site='self': allowed: cross, bidirectional"),
-    ("probes=[]", r"probes=\[\]: needs at least one"),
-    ("sedes=3", "sedes=3: .*no such option.*Did you mean 'seeds'"),
-    ("preset=quik", "preset=quik: allowed: quick, atlas"),
-    ("out=/proc/probe", "out=/proc/probe: cannot write in /proc: "),
-    ("seeds=0", "seeds=0: allowed: whole numbers from 1"),
-    ("formats=pdf,gif", "formats=gif: allowed: png, svg, pdf"),
-    ("jobs=two", "jobs=two: allowed: whole numbers from 1"),
-    ("rates=0.1,-1", "rates=-1: allowed: numbers above 0"),
-    ("rates=[]", r"rates=\[\]: needs at least one"),
-    ("rates=0.1,0.01,0.1", "rates=0.1,0.01,0.1: has a value twice"),
-    ("options.hnas={strt:1}", ".*'hnas': strt=1: no such option; allowed: start, .*Did you mean 'start'"),
-    ("options.hnas=3", "options.hnas=3: expected options"),
-    ("options.sink={start:1}", r"options.sink=\{.*: has no effect; the normalizers are softmax, dnas, hnas"),
-    ("options.sink.start=1", r"options.sink.start=1: has no effect; the normalizers are softmax, dnas, hnas"),
-    ("options.hnas.strt=1", ".*'hnas': strt=1: no such option; allowed: start, .*Did you mean 'start'"),
-    ("out=", "out: must be given"),
-    ("hub", "hub: expected key=value; the keys are normalizers, preset, probes"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("normalizers=softmax,hnsa", "normalizers.*'hnsa' is unknown; allowed: softmax, .*Did you mean 'hnas'"),
+        ("normalizers=softmax,dnas+learned", "normalizers.*dnas.learned.*allowed: content"),
+        ("normalizers=softmax+", r"normalizers: softmax\+: '' is no preference.*allowed: content"),
+        ("normalizers=softmax,no_such.Mine", "normalizers.*'no_such.Mine': cannot import no_such"),
+        ("normalizers=softmax,dnas,softmax", "normalizers=softmax: named twice"),
+        ("normalizers=uniform,softmax", "normalizers=uniform: .*baseline.*null arm"),
+        ("normalizers=[]", r"normalizers=\[\]: needs at least one"),
+        ("normalizers=softmax,argmax", "normalizers=argmax: .*no gradient"),
+        ("normalizers=softmax,selective", "normalizers=selective: .*causal"),
+        ("probes=hubb", "probes.*'hubb' is unknown; allowed: match, hub.*Did you mean 'hub'"),
+        ("probes=hubb:0.9", "probes.*'hubb' is unknown; allowed: match, hub.*Did you mean 'hub'"),
+        ("probes=demand:5", "probes.*demand has no dose '5'; allowed: 16, 12, 8, 4"),
+        ("probes=match:4", "probes.*match has no dose '4'; it has none"),
+        ("probes=probe_parts.Listed", r"probes: probe_parts.Listed.doses=\(1, 2\): expected the options of each dose"),
+        (
+            "probes=probe_parts.Listed:2",
+            r"probes: probe_parts.Listed.doses=\(1, 2\): expected the options of each dose",
+        ),
+        ("normalizer=softmax,dnas", "normalizer=softmax,dnas: .*no such option.*Did you mean 'normalizers'"),
+        ("rate=0.1,0.2", "rate=0.1,0.2: .*no such option.*Did you mean 'rates'"),
+        ("probes=no_such.Mine:4", "probes.*'no_such.Mine': cannot import no_such"),
+        ("probes=attnorm.probes.arm.Arm", "probes.*must be a subclass of attnorm.probes.base.Probe"),
+        ("probes=hub,probe_parts.Elsewhere", "probes.*Elsewhere.site='self': allowed: cross, bidirectional"),
+        ("probes=[]", r"probes=\[\]: needs at least one"),
+        ("sedes=3", "sedes=3: .*no such option.*Did you mean 'seeds'"),
+        ("preset=quik", "preset=quik: allowed: quick, atlas"),
+        ("out=/proc/probe", "out=/proc/probe: cannot write in /proc: "),
+        ("seeds=0", "seeds=0: allowed: whole numbers from 1"),
+        ("formats=pdf,gif", "formats=gif: allowed: png, svg, pdf"),
+        ("jobs=two", "jobs=two: allowed: whole numbers from 1"),
+        ("rates=0.1,-1", "rates=-1: allowed: numbers above 0"),
+        ("rates=[]", r"rates=\[\]: needs at least one"),
+        ("rates=0.1,0.01,0.1", "rates=0.1,0.01,0.1: has a value twice"),
+        ("options.hnas={strt:1}", ".*'hnas': strt=1: no such option; allowed: start, .*Did you mean 'start'"),
+        ("options.hnas=3", "options.hnas=3: expected options"),
+        ("options.sink={start:1}", r"options.sink=\{.*: has no effect; the normalizers are softmax, dnas, hnas"),
+        ("options.sink.start=1", r"options.sink.start=1: has no effect; the normalizers are softmax, dnas, hnas"),
+        ("options.hnas.strt=1", ".*'hnas': strt=1: no such option; allowed: start, .*Did you mean 'start'"),
+        ("out=", "out: must be given"),
+        ("hub", "hub: expected key=value; the keys are normalizers, preset, probes"),
+    ],
+)
 def test_a_message_names_the_key_the_value_and_what_is_allowed(typed, expected):
     [problem] = problems(typed)
     assert re.match(expected, problem), problem
@@ -286,12 +289,15 @@ def test_an_error_of_an_own_probe_comes_before_training(run, tmp_path, name):
     assert not (tmp_path / "here").exists()
 
 
-@pytest.mark.parametrize(("name", "message"), [
-    ("NumberAsCeiling", r"NumberAsCeiling\.ceiling: .* of the shape \(2,\) for 2 examples, not 1\.0"),
-    ("ScoreOfQueries", r"ScoreOfQueries\.score: .* shape \(1, 2\) for 2 examples, not torch\.bool \(1, 2, 4\)"),
-    ("LossOfExamples", r"LossOfExamples\.loss: .* of the shape \(1,\) for 2 examples, not torch\.float32 \(1, 2\)"),
-    ("NoDoses", r"NoDoses\.doses={}: expected the options of each dose by its name"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("NumberAsCeiling", r"NumberAsCeiling\.ceiling: .* of the shape \(2,\) for 2 examples, not 1\.0"),
+        ("ScoreOfQueries", r"ScoreOfQueries\.score: .* shape \(1, 2\) for 2 examples, not torch\.bool \(1, 2, 4\)"),
+        ("LossOfExamples", r"LossOfExamples\.loss: .* of the shape \(1,\) for 2 examples, not torch\.float32 \(1, 2\)"),
+        ("NoDoses", r"NoDoses\.doses={}: expected the options of each dose by its name"),
+    ],
+)
 def test_an_own_probe_of_another_form_is_refused_before_training(run, tmp_path, name, message):
     code, _, errors = run(f"probes=probe_parts.{name}", "seeds=3", "rates=0.01", "out=here")
     assert code == 2 and re.search(message, " ".join(errors.split())), errors

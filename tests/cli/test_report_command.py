@@ -33,20 +33,23 @@ def test_the_page_is_written_into_the_only_place(tmp_path):
     assert read_report([str(tmp_path), "out=x/y.html"]).path.parts == ("x", "y.html")
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ([], "runs: must be given"),
-    (["a", "level=0"], "level=0: allowed: numbers above 0 and below 1"),
-    (["a", "formats=pdf,gif"], "formats=gif: allowed: png, svg, pdf"),
-    (
-        ["a", f"out={__file__}/a.html", "formats=pdf"],
-        f"formats: {__file__}/figures: expected a folder, found a file",
-    ),
-    (["a", "split=train"], "split=train: allowed: auto, test, validation"),
-    (["a", "every=5"], "every=5: has no effect without watch=true"),
-    (["a", "watch=true", "every=0"], "every=0: allowed: whole numbers from 1"),
-    (["a", "metrik=f1"], "metrik=f1: attnorm report has no such option"),
-    (["a", "runs=x,y"], "runs=x,y: type several values as a list, runs=[x,y]"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "runs: must be given"),
+        (["a", "level=0"], "level=0: allowed: numbers above 0 and below 1"),
+        (["a", "formats=pdf,gif"], "formats=gif: allowed: png, svg, pdf"),
+        (
+            ["a", f"out={__file__}/a.html", "formats=pdf"],
+            f"formats: {__file__}/figures: expected a folder, found a file",
+        ),
+        (["a", "split=train"], "split=train: allowed: auto, test, validation"),
+        (["a", "every=5"], "every=5: has no effect without watch=true"),
+        (["a", "watch=true", "every=0"], "every=0: allowed: whole numbers from 1"),
+        (["a", "metrik=f1"], "metrik=f1: attnorm report has no such option"),
+        (["a", "runs=x,y"], "runs=x,y: type several values as a list, runs=[x,y]"),
+    ],
+)
 def test_wrong_keys_are_named(arguments, message):
     with pytest.raises(ConfigError) as error:
         read_report(arguments)

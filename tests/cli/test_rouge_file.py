@@ -86,14 +86,18 @@ def test_the_table_of_scores_is_shown(monkeypatch, tmp_path, capsys):
     assert re.search(r"ROUGE-1 F1 +│ +57\.14 ", printed) and "ROUGE-L precision" in printed
 
 
-@pytest.mark.parametrize(("keys", "problems"), [
-    (["null_odds=x", "questions=x"], ["questions: metric=rouge does not", "null_odds: metric=rouge does not"]),
-    (["stemmer=maybe"], ["stemmer=maybe: allowed: true, false"]),
-    (["references=[{folder}/first,{folder}/none]"], ["references={folder}/none: no such file"]),
-    (["references=[]"], ["references: must be given, as in references=<file>"]),
-    (["predictions=[{folder}/texts]"], ["predictions=[{folder}/texts]: expected a single value"]),
-    (["task.stemmer=false", "ckpt=last"], ["ckpt: metric scores a file", "task.stemmer: a file has no run"]),
-], ids=lambda value: " ".join(value))  # fmt: skip
+@pytest.mark.parametrize(
+    ("keys", "problems"),
+    [
+        (["null_odds=x", "questions=x"], ["questions: metric=rouge does not", "null_odds: metric=rouge does not"]),
+        (["stemmer=maybe"], ["stemmer=maybe: allowed: true, false"]),
+        (["references=[{folder}/first,{folder}/none]"], ["references={folder}/none: no such file"]),
+        (["references=[]"], ["references: must be given, as in references=<file>"]),
+        (["predictions=[{folder}/texts]"], ["predictions=[{folder}/texts]: expected a single value"]),
+        (["task.stemmer=false", "ckpt=last"], ["ckpt: metric scores a file", "task.stemmer: a file has no run"]),
+    ],
+    ids=lambda value: " ".join(value),
+)
 def test_keys_that_do_not_go_with_rouge_are_refused(monkeypatch, tmp_path, capsys, keys, problems):
     typed = typed_for(tmp_path, *(key.format(folder=tmp_path) for key in keys), texts=TEXTS, first=FIRST)
     assert runs.call(monkeypatch, "eval", *typed) == 2
@@ -102,13 +106,17 @@ def test_keys_that_do_not_go_with_rouge_are_refused(monkeypatch, tmp_path, capsy
     assert [line[: len(text)] for line, text in zip(lines, expected, strict=True)] == expected
 
 
-@pytest.mark.parametrize(("contents", "message"), [
-    ({"texts": TEXTS, "first": FIRST[:2]}, r"error: \S*texts has 3 lines, but \S*first has 2"),
-    ({"texts": "", "first": FIRST}, r"error: \S*texts: there are no lines to score"),
-    ({"texts": b"fine\n\xff\n", "first": FIRST}, r"error: \S*texts:2: not UTF-8 text"),
-    ({"texts": TEXTS, "first": "a".encode("utf-16")}, r"error: \S*first: this file is UTF-16, not UTF-8"),
-    ({"texts": gzip.compress(b"one\n" * 999)[:-9], "first": FIRST}, r"error: \S*texts:\d+: damaged gzip"),
-], ids=["fewer", "empty", "bytes", "utf-16", "damaged"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        ({"texts": TEXTS, "first": FIRST[:2]}, r"error: \S*texts has 3 lines, but \S*first has 2"),
+        ({"texts": "", "first": FIRST}, r"error: \S*texts: there are no lines to score"),
+        ({"texts": b"fine\n\xff\n", "first": FIRST}, r"error: \S*texts:2: not UTF-8 text"),
+        ({"texts": TEXTS, "first": "a".encode("utf-16")}, r"error: \S*first: this file is UTF-16, not UTF-8"),
+        ({"texts": gzip.compress(b"one\n" * 999)[:-9], "first": FIRST}, r"error: \S*texts:\d+: damaged gzip"),
+    ],
+    ids=["fewer", "empty", "bytes", "utf-16", "damaged"],
+)
 def test_files_that_cannot_be_scored_are_named(monkeypatch, tmp_path, capsys, contents, message):
     assert runs.call(monkeypatch, "eval", *typed_for(tmp_path, **contents)) == 1
     printed = capsys.readouterr()

@@ -336,8 +336,11 @@ def test_a_path_or_a_list_is_the_default_of_every_site(mine):
 @pytest.mark.slow
 def test_a_sweep_over_files_paths_and_lists_is_recorded_as_it_was_typed(mine, monkeypatch, tmp_path, capsys):
     few = (
-        "task.max_steps=1", "task.validations=1", "callbacks.attention_stats.every_n_steps=0", "model.encoder_layers=2",
-    )  # fmt: skip
+        "task.max_steps=1",
+        "task.validations=1",
+        "callbacks.attention_stats.every_n_steps=0",
+        "model.encoder_layers=2",
+    )
     attention = f"attention=softmax,{mine},[hnas,softmax]"
     site = "attention.cross=dnas_prefix"
     assert runs.call(monkeypatch, "train", "-m", attention, site, *runs.tiny_overrides(), *few) == 0
@@ -358,17 +361,20 @@ def test_a_sweep_over_files_paths_and_lists_is_recorded_as_it_was_typed(mine, mo
     assert runs.call(monkeypatch, "eval", f"run={run}") == 0
 
 
-@pytest.mark.parametrize(("typed", "problem"), [
-    ("attention.encodr=dnas", "attention.encodr: the model has no such site; it has encoder, decoder, cross. Did"),
-    slow("attention.prior.encodr=[t5]", "attention.prior.encodr: the model has no such site"),
-    ("attention.prior={encodr: [t5]}", "attention.prior.encodr: the model has no such site"),
-    slow("attention.scorer.guided=dot", "attention.scorer.guided: the model has no such site"),
-    ("attention.encoder=[dnas,dnas,softmax]", "attention.encoder: 3 normalizers for 2 layers"),
-    slow("attention=[dnas,dnas,softmax]", "attention._default_: 3 normalizers for 2 layers at encoder"),
-    ("attention=nowhere:Mine", "attention._default_=nowhere:Mine: normalizer 'nowhere:Mine': cannot import"),
-    ("attention.options.hnas.start=0.3", "attention.options.hnas: has no effect, because no site uses 'hnas'"),
-    slow("attention._default_=hnass", "attention._default_=hnass: normalizer 'hnass' is unknown"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("typed", "problem"),
+    [
+        ("attention.encodr=dnas", "attention.encodr: the model has no such site; it has encoder, decoder, cross. Did"),
+        slow("attention.prior.encodr=[t5]", "attention.prior.encodr: the model has no such site"),
+        ("attention.prior={encodr: [t5]}", "attention.prior.encodr: the model has no such site"),
+        slow("attention.scorer.guided=dot", "attention.scorer.guided: the model has no such site"),
+        ("attention.encoder=[dnas,dnas,softmax]", "attention.encoder: 3 normalizers for 2 layers"),
+        slow("attention=[dnas,dnas,softmax]", "attention._default_: 3 normalizers for 2 layers at encoder"),
+        ("attention=nowhere:Mine", "attention._default_=nowhere:Mine: normalizer 'nowhere:Mine': cannot import"),
+        ("attention.options.hnas.start=0.3", "attention.options.hnas: has no effect, because no site uses 'hnas'"),
+        slow("attention._default_=hnass", "attention._default_=hnass: normalizer 'hnass' is unknown"),
+    ],
+)
 def test_what_is_wrong_is_one_problem_under_its_key(monkeypatch, tmp_path, capsys, typed, problem):
     monkeypatch.chdir(tmp_path)
     assert runs.call(monkeypatch, "train", typed) == 2

@@ -382,17 +382,20 @@ def test_a_wrong_option_of_a_logger_is_refused(mode):
     assert problem == f"logger.wandb.mode={mode}: allowed: online, offline or null"
 
 
-@pytest.mark.parametrize(("changes", "key", "words"), [
-    (("model.n_heads=3",), "model.d_model=16", "not a multiple of model.n_heads=3"),
-    (("decoding.max_length=32",), "decoding.max_length=32", "must be below model.max_target=32"),
-    (("decoding.min_length=7",), "decoding.min_length=7", "must be at most decoding.max_length=6"),
-    (
-        ("data.batch_tokens=95",),
-        "data.batch_tokens=95",
-        "must be at least 96, the tokens of the longest possible pair",
-    ),
-    (("ckpt_path=nowhere/last.ckpt",), "ckpt_path=nowhere/last.ckpt", "no such file"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "key", "words"),
+    [
+        (("model.n_heads=3",), "model.d_model=16", "not a multiple of model.n_heads=3"),
+        (("decoding.max_length=32",), "decoding.max_length=32", "must be below model.max_target=32"),
+        (("decoding.min_length=7",), "decoding.min_length=7", "must be at most decoding.max_length=6"),
+        (
+            ("data.batch_tokens=95",),
+            "data.batch_tokens=95",
+            "must be at least 96, the tokens of the longest possible pair",
+        ),
+        (("ckpt_path=nowhere/last.ckpt",), "ckpt_path=nowhere/last.ckpt", "no such file"),
+    ],
+)
 def test_values_that_do_not_fit_each_other_are_refused(changes, key, words):
     [problem] = refused(*changes)
     assert problem.startswith(key)
@@ -409,11 +412,14 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
     assert problem.startswith("trainer.accelerator=gpu") and "trainer=cpu" in problem
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    (("trainer.val_check_interval=5",), "trainer.val_check_interval=5: .* the nearest is 4"),
-    (("trainer.val_check_interval=1",), "trainer.val_check_interval=1: .* the nearest is 4"),
-    (("trainer.limit_train_batches=7",), "trainer.limit_train_batches=7: .* the nearest is 8"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (("trainer.val_check_interval=5",), "trainer.val_check_interval=5: .* the nearest is 4"),
+        (("trainer.val_check_interval=1",), "trainer.val_check_interval=1: .* the nearest is 4"),
+        (("trainer.limit_train_batches=7",), "trainer.limit_train_batches=7: .* the nearest is 8"),
+    ],
+)
 def test_intervals_that_end_in_the_middle_of_an_update_are_refused(changes, words):
     [problem] = refused("trainer.accumulate_grad_batches=4", *changes)
     assert re.match(words, problem)
@@ -438,20 +444,23 @@ def test_a_share_of_the_batches_is_a_share_of_the_updates():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("change", "words"), [
-    ("trainer.strategy=foo", "trainer.strategy=foo: .*foo"),
-    ("trainer.devices=[0,7]", r"trainer.devices=\[0,7\]: .*int"),
-    ("+trainer.gradient_clip_algorithm=foo", "trainer.gradient_clip_algorithm=foo: "),
-    (
-        "trainer.profiler=pytorch",
-        "trainer.profiler=pytorch: allowed: simple or null; advanced and pytorch were remo",
-    ),
-    ("trainer.precision=8", "trainer.precision=8: .*'32-true'"),
-    ("trainer.devices=0", "trainer.devices=0: .*not a valid input"),
-    ("trainer.devices=[]", r"trainer.devices=\[\]: .*not a valid input"),
-    ("+trainer.benchmark=3", "trainer.benchmark=3: .*expects a bool"),
-    ("trainer.accumulate_grad_batches=500", "trainer.accumulate_grad_batches=500: .*data.train_size=200"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("trainer.strategy=foo", "trainer.strategy=foo: .*foo"),
+        ("trainer.devices=[0,7]", r"trainer.devices=\[0,7\]: .*int"),
+        ("+trainer.gradient_clip_algorithm=foo", "trainer.gradient_clip_algorithm=foo: "),
+        (
+            "trainer.profiler=pytorch",
+            "trainer.profiler=pytorch: allowed: simple or null; advanced and pytorch were remo",
+        ),
+        ("trainer.precision=8", "trainer.precision=8: .*'32-true'"),
+        ("trainer.devices=0", "trainer.devices=0: .*not a valid input"),
+        ("trainer.devices=[]", r"trainer.devices=\[\]: .*not a valid input"),
+        ("+trainer.benchmark=3", "trainer.benchmark=3: .*expects a bool"),
+        ("trainer.accumulate_grad_batches=500", "trainer.accumulate_grad_batches=500: .*data.train_size=200"),
+    ],
+)
 def test_what_lightning_would_refuse_after_reading_the_data_is_refused_before(change, words):
     [problem] = refused(change)
     assert re.match(words, problem)
@@ -570,18 +579,21 @@ def test_a_schedule_over_all_updates_cannot_step_more_rarely(key, value):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("change", "words"), [
-    ("model._target_=torch.nn.Linear", "must be a model with an `interface`"),
-    ("model._target_=torch.optim.SGD", "must be a subclass of torch.nn.modules.module.Module"),
-    ("data._target_=attnorm.data.sources.base.Source", "must be a subclass of"),
-    ("task._target_=attnorm.tasks.headlines.Nothing", "attnorm.tasks.headlines has no Nothing"),
-    ("optimizer._target_=nowhere.Nothing", "cannot import nowhere: No module named 'nowhere'"),
-    ("scheduler._target_=3", "must be a class or a function"),
-    ("tokenizer._target_=word", "a dotted path has the form package.module.Class"),
-    ("callbacks.progress._target_=torch.nn.Linear", "must be a subclass of"),
-    ("callbacks.progress=3", "expected an entry with a _target_"),
-    ("+logger.mine._target_=torch.nn.Linear", "must be a subclass of"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("model._target_=torch.nn.Linear", "must be a model with an `interface`"),
+        ("model._target_=torch.optim.SGD", "must be a subclass of torch.nn.modules.module.Module"),
+        ("data._target_=attnorm.data.sources.base.Source", "must be a subclass of"),
+        ("task._target_=attnorm.tasks.headlines.Nothing", "attnorm.tasks.headlines has no Nothing"),
+        ("optimizer._target_=nowhere.Nothing", "cannot import nowhere: No module named 'nowhere'"),
+        ("scheduler._target_=3", "must be a class or a function"),
+        ("tokenizer._target_=word", "a dotted path has the form package.module.Class"),
+        ("callbacks.progress._target_=torch.nn.Linear", "must be a subclass of"),
+        ("callbacks.progress=3", "expected an entry with a _target_"),
+        ("+logger.mine._target_=torch.nn.Linear", "must be a subclass of"),
+    ],
+)
 def test_what_is_not_such_a_part_is_refused(change, words):
     problems = refused(change)
     key, _, value = change.lstrip("+").partition("=")
@@ -603,18 +615,22 @@ def test_any_other_trainer_key_passes_through():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("changes", "label"), [
-    (("attention=hnas",), "hnas"),
-    (("attention=softmax", "attention.encoder=dnas"), "dnas"),
-    (("attention=dnas_prefix", "attention.encoder=softmax"), "softmax_decoder-dnas_prefix_cross-dnas_prefix"),
-    (("attention=entmax",), "entmax_all"),
-    (("attention=dnas_prefix",), "dnas_decoder-dnas_prefix_cross-dnas_prefix"),
-    (("attention=dnas", "attention.decoder=dnas_prefix"), "dnas_decoder-dnas_prefix"),
-    (("attention=dnas", "attention.prior.encoder=[t5]"), "dnas_prior-encoder-t5"),
-    (("attention.prior.decoder=[t5,alibi]",), "softmax_prior-decoder-t5+alibi"),
-    (("attention.scorer.cross=dot",), "softmax_scorer-cross-dot"),
-    (("attention.encoder=attnorm.attention.normalizers.dnas:DNAS",), "DNAS"),
-], ids=lambda value: " ".join(value) if isinstance(value, tuple) else "")  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "label"),
+    [
+        (("attention=hnas",), "hnas"),
+        (("attention=softmax", "attention.encoder=dnas"), "dnas"),
+        (("attention=dnas_prefix", "attention.encoder=softmax"), "softmax_decoder-dnas_prefix_cross-dnas_prefix"),
+        (("attention=entmax",), "entmax_all"),
+        (("attention=dnas_prefix",), "dnas_decoder-dnas_prefix_cross-dnas_prefix"),
+        (("attention=dnas", "attention.decoder=dnas_prefix"), "dnas_decoder-dnas_prefix"),
+        (("attention=dnas", "attention.prior.encoder=[t5]"), "dnas_prior-encoder-t5"),
+        (("attention.prior.decoder=[t5,alibi]",), "softmax_prior-decoder-t5+alibi"),
+        (("attention.scorer.cross=dot",), "softmax_scorer-cross-dot"),
+        (("attention.encoder=attnorm.attention.normalizers.dnas:DNAS",), "DNAS"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
 def test_runs_are_filed_under_what_was_resolved(changes, label):
     assert runs.tiny(*changes).label == label
     folder = runs.folder_of(*changes)

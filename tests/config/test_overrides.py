@@ -125,9 +125,12 @@ def test_a_run_keeps_the_true_path_and_is_scored_again(tmp_path):
     kept = [it for it in runs.tiny_overrides() if not it.startswith("data.") or "batch_tokens" in it]
     path = "a=b [1].jsonl"
     typed = (
-        "tokenizer.vocab_size=100", "data=pair_files", f"data.train={path}", f"data.validation={folder}/{path}",
+        "tokenizer.vocab_size=100",
+        "data=pair_files",
+        f"data.train={path}",
+        f"data.validation={folder}/{path}",
         "hydra.run.dir=the run (1)",
-    )  # fmt: skip
+    )
     ended = runs.command(str(runs.ROOT / "train.py"), *kept, *typed, cwd=folder)
     assert (ended.returncode, ended.stderr) == (0, "")
     run = folder / "the run (1)"
@@ -152,39 +155,45 @@ class Keys:
     ray: dict[str, Any] = field(default_factory=dict)
 
 
-@pytest.mark.parametrize(("typed", "settings"), [
-    ("run=2024 ; level=0", {"run": "2024", "level": 0}),
-    ("run='a, b' ; text='${x} (y'", {"run": "a, b", "text": "${x} (y"}),
-    ("run=a ; files=b ; heads=3", {"run": "a", "files": ("b",), "heads": (3,)}),
-    ("run=a ; files=[1,b=c.txt] ; heads=[0,1]", {"run": "a", "files": ("1", "b=c.txt"), "heads": (0, 1)}),
-    ("run=a ; files=2024 ; text=null", {"run": "a", "files": ("2024",), "text": None}),
-    ("+run=a ; ray.num_cpus=2 ; ray.address=auto", {"run": "a", "ray": {"num_cpus": 2, "address": "auto"}}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("typed", "settings"),
+    [
+        ("run=2024 ; level=0", {"run": "2024", "level": 0}),
+        ("run='a, b' ; text='${x} (y'", {"run": "a, b", "text": "${x} (y"}),
+        ("run=a ; files=b ; heads=3", {"run": "a", "files": ("b",), "heads": (3,)}),
+        ("run=a ; files=[1,b=c.txt] ; heads=[0,1]", {"run": "a", "files": ("1", "b=c.txt"), "heads": (0, 1)}),
+        ("run=a ; files=2024 ; text=null", {"run": "a", "files": ("2024",), "text": None}),
+        ("+run=a ; ray.num_cpus=2 ; ray.address=auto", {"run": "a", "ray": {"num_cpus": 2, "address": "auto"}}),
+    ],
+)
 def test_the_keys_of_a_command_have_the_types_of_its_dataclass(typed, settings):
     command = read_command(typed.split(" ; "), Keys, "attnorm x")
     assert command.settings == Keys(**settings) and command.typed == set(settings)
 
 
-@pytest.mark.parametrize(("typed", "problems"), [
-    ("", ["run: must be given, as in run=<value>"]),
-    ("run=null", ["run: must be given, as in run=<value>"]),
-    ("run=??? level=2", ["level=2: allowed: numbers from 0 and below 1", "run: must be given, as in run=<value>"]),
-    ("run", ["run: expected key=value; the keys are run, text, split, files, heads, level, ray"]),
-    ("run=a heads=0,1", ["heads=0,1: type several values as a list, heads=[0,1]"]),
-    ("run=a level=0,1", ["level=0,1: expected a single value"]),
-    ("run=a ray=3 level.x=1", ["ray=3: expected ray.<name>=<value>", "level.x=1: expected a single value"]),
-    ("run=a split=tset", ["split=tset: allowed: validation, test"]),
-    ("run= text=", ["run: must be given, as in run=<value>"]),
-    ("run=[a] text=[a]", [r"run=\[a\]: expected a single value, without brackets"]),
-    (
-        "run={a:1} split=[test]",
-        ["run={a:1}: expected a single value, without brackets", r"split=\[test\]: expected a single value"],
-    ),
-    ("run=a heads=first", ["heads=first: allowed: whole numbers from 0"]),
-    ("run=a heads=[0,x,-1]", [f"heads={it}: allowed: whole numbers from 0" for it in ("x", "-1")]),
-    ("run=a data.dir=x", ["data.dir=x: attnorm x has no such option; it has .*"]),
-    ("run=a lvel=1", ["lvel=1: attnorm x has no such option; it has .* Did you mean 'level'?"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("typed", "problems"),
+    [
+        ("", ["run: must be given, as in run=<value>"]),
+        ("run=null", ["run: must be given, as in run=<value>"]),
+        ("run=??? level=2", ["level=2: allowed: numbers from 0 and below 1", "run: must be given, as in run=<value>"]),
+        ("run", ["run: expected key=value; the keys are run, text, split, files, heads, level, ray"]),
+        ("run=a heads=0,1", ["heads=0,1: type several values as a list, heads=[0,1]"]),
+        ("run=a level=0,1", ["level=0,1: expected a single value"]),
+        ("run=a ray=3 level.x=1", ["ray=3: expected ray.<name>=<value>", "level.x=1: expected a single value"]),
+        ("run=a split=tset", ["split=tset: allowed: validation, test"]),
+        ("run= text=", ["run: must be given, as in run=<value>"]),
+        ("run=[a] text=[a]", [r"run=\[a\]: expected a single value, without brackets"]),
+        (
+            "run={a:1} split=[test]",
+            ["run={a:1}: expected a single value, without brackets", r"split=\[test\]: expected a single value"],
+        ),
+        ("run=a heads=first", ["heads=first: allowed: whole numbers from 0"]),
+        ("run=a heads=[0,x,-1]", [f"heads={it}: allowed: whole numbers from 0" for it in ("x", "-1")]),
+        ("run=a data.dir=x", ["data.dir=x: attnorm x has no such option; it has .*"]),
+        ("run=a lvel=1", ["lvel=1: attnorm x has no such option; it has .* Did you mean 'level'?"]),
+    ],
+)
 def test_every_problem_of_a_command_is_reported(typed, problems):
     with pytest.raises(ConfigError) as caught:
         read_command(typed.split(), Keys, "attnorm x")

@@ -115,19 +115,22 @@ def test_a_list_is_read_from_every_form_and_written(tmp_path):
     assert AnswerList.read(tmp_path / "e.json").texts == texts
 
 
-@pytest.mark.parametrize(("name", "content", "message"), [
-    ("a.json", "[]", r"a.json: no answers"),
-    ("a.json", '["x", 3]', r"a.json: answer 1 is 3, not text"),
-    ("a.json", '["x", null]', r"answer 1 is null, not text"),
-    ("a.json", '["x", "y", "x"]', r"a.json: repeated answers: 'x'"),
-    ("a.json", '{"x": 0, "y": 2}', r"a.json: the numbers of 2 answers must be 0 to 1"),
-    ("a.json", '{"x": 0, "y": "1"}', r"the numbers of 2 answers must be 0 to 1"),
-    ("a.json", '{"x": false, "y": true}', r"the numbers of 2 answers must be 0 to 1"),
-    ("a.json", '"x"', r"a.json: expected a list of answers, or an object"),
-    ("a.json", "x\ny", r"a.json:1: not JSON"),
-    ("a.txt", "", r"the file is empty"),
-    ("a.txt", "x\ny\nx\n", r"repeated answers: 'x'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.json", "[]", r"a.json: no answers"),
+        ("a.json", '["x", 3]', r"a.json: answer 1 is 3, not text"),
+        ("a.json", '["x", null]', r"answer 1 is null, not text"),
+        ("a.json", '["x", "y", "x"]', r"a.json: repeated answers: 'x'"),
+        ("a.json", '{"x": 0, "y": 2}', r"a.json: the numbers of 2 answers must be 0 to 1"),
+        ("a.json", '{"x": 0, "y": "1"}', r"the numbers of 2 answers must be 0 to 1"),
+        ("a.json", '{"x": false, "y": true}', r"the numbers of 2 answers must be 0 to 1"),
+        ("a.json", '"x"', r"a.json: expected a list of answers, or an object"),
+        ("a.json", "x\ny", r"a.json:1: not JSON"),
+        ("a.txt", "", r"the file is empty"),
+        ("a.txt", "x\ny\nx\n", r"repeated answers: 'x'"),
+    ],
+)
 def test_what_is_no_list_is_refused(tmp_path, name, content, message):
     (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=message):
@@ -139,11 +142,15 @@ def test_what_is_no_list_is_refused(tmp_path, name, content, message):
 def test_a_list_is_built_from_the_most_frequent_answer_of_each_question():
     questions = [
         ["Two", *["two"] * 9],  # they differ: 2
-        ["2"] * 10, ["two"] * 10,  # they agree: two
-        ["b"] * 10, ["b"] * 6 + ["a cat"] * 4, ["cat"] * 6 + ["b"] * 4, [],
+        ["2"] * 10,
+        ["two"] * 10,  # they agree: two
+        ["b"] * 10,
+        ["b"] * 6 + ["a cat"] * 4,
+        ["cat"] * 6 + ["b"] * 4,
+        [],
         ["a"] * 6 + ["b"] * 4,  # nothing is left of it
         ["the"] * 6 + ["b"] * 4,
-    ]  # fmt: skip
+    ]
     assert AnswerList.build(questions, 1).texts == ["2", "b", "cat", "two"]
     assert AnswerList.build(iter(questions), 2).texts == ["2", "b"]
     with pytest.raises(ValueError, match=r"task\.min_count=3: no answer of that many questions"):

@@ -201,20 +201,23 @@ def sized(*totals):
     return np.array([[total - 1, 1] for total in totals])
 
 
-@pytest.mark.parametrize("lengths, budget, at_least, expected", [
-    pytest.param(sized(5, 5, 5, 5), 10, 1, [0, 2, 4], id="exactly_full"),
-    pytest.param(sized(5, 5, 5, 5), 9, 1, [0, 1, 2, 3, 4], id="one_token_short"),
-    pytest.param(sized(5, 5, 5), 100, 1, [0, 3], id="all_in_one"),
-    pytest.param(sized(3, 3, 30, 3), 10, 1, [0, 2, 3, 4], id="a_row_over_the_budget_is_alone"),
-    pytest.param(sized(30), 10, 1, [0, 1], id="only_a_row_over_the_budget"),
-    pytest.param(sized(5, 5, 5), 0, 1, [0, 1, 2, 3], id="no_budget"),
-    pytest.param(sized(2, 2, 9, 2), 12, 1, [0, 2, 3, 4], id="a_long_row_makes_all_long"),
-    pytest.param(sized(9, 9, 9, 9, 9, 9), 10, 3, [0, 3, 6], id="at_least_above_the_budget"),
-    pytest.param(sized(9, 9, 9, 9, 9), 10, 3, [0, 5], id="the_last_joins"),
-    pytest.param(sized(2, 2, 2, 2, 9, 9, 9, 9), 8, 3, [0, 4, 8], id="the_last_joins_the_batch_before"),
-    pytest.param(sized(2, 2, 2, 2, 2, 9), 10, 2, [0, 4, 6], id="the_last_gets_a_row_of_the_batch_before"),
-    pytest.param(sized(5, 5), 100, 2, [0, 2], id="as_many_rows_as_at_least"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "lengths, budget, at_least, expected",
+    [
+        pytest.param(sized(5, 5, 5, 5), 10, 1, [0, 2, 4], id="exactly_full"),
+        pytest.param(sized(5, 5, 5, 5), 9, 1, [0, 1, 2, 3, 4], id="one_token_short"),
+        pytest.param(sized(5, 5, 5), 100, 1, [0, 3], id="all_in_one"),
+        pytest.param(sized(3, 3, 30, 3), 10, 1, [0, 2, 3, 4], id="a_row_over_the_budget_is_alone"),
+        pytest.param(sized(30), 10, 1, [0, 1], id="only_a_row_over_the_budget"),
+        pytest.param(sized(5, 5, 5), 0, 1, [0, 1, 2, 3], id="no_budget"),
+        pytest.param(sized(2, 2, 9, 2), 12, 1, [0, 2, 3, 4], id="a_long_row_makes_all_long"),
+        pytest.param(sized(9, 9, 9, 9, 9, 9), 10, 3, [0, 3, 6], id="at_least_above_the_budget"),
+        pytest.param(sized(9, 9, 9, 9, 9), 10, 3, [0, 5], id="the_last_joins"),
+        pytest.param(sized(2, 2, 2, 2, 9, 9, 9, 9), 8, 3, [0, 4, 8], id="the_last_joins_the_batch_before"),
+        pytest.param(sized(2, 2, 2, 2, 2, 9), 10, 2, [0, 4, 6], id="the_last_gets_a_row_of_the_batch_before"),
+        pytest.param(sized(5, 5), 100, 2, [0, 2], id="as_many_rows_as_at_least"),
+    ],
+)
 def test_cuts(lengths, budget, at_least, expected):
     assert cut_by_tokens(lengths, budget, at_least) == expected
 

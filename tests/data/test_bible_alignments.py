@@ -99,13 +99,16 @@ def test_links_between_verses_and_verses_without_links_are_left_out(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(("name", "content", "message"), [
-    (SOURCE, "id\tword\n", "SBLGNT.tsv: has no column text"),
-    (TARGET, "id\tsource_verse\ttext\texclude\n43\t43\ta\n", "nt_BSB.tsv, line 2: must have 4 cells"),
-    (RECORDS, "{", "manual.json: cannot be read"),
-    (RECORDS, '{"records": [{"source": ["n1"], "target": ["2"]}]}', "a record lacks 'n1', or names a word"),
-    (RECORDS, "[]", "manual.json: a record lacks"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (SOURCE, "id\tword\n", "SBLGNT.tsv: has no column text"),
+        (TARGET, "id\tsource_verse\ttext\texclude\n43\t43\ta\n", "nt_BSB.tsv, line 2: must have 4 cells"),
+        (RECORDS, "{", "manual.json: cannot be read"),
+        (RECORDS, '{"records": [{"source": ["n1"], "target": ["2"]}]}', "a record lacks 'n1', or names a word"),
+        (RECORDS, "[]", "manual.json: a record lacks"),
+    ],
+)
 def test_files_of_another_format_are_refused(package, name, content, message):
     (package / name).write_text(content)
     with pytest.raises(DataError, match=re.escape(message)):

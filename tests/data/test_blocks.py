@@ -88,9 +88,12 @@ def test_every_token_of_every_document_comes_once_between_its_special_tokens(tok
         assert pieces == expected and all(len(documents) == 1 for documents in columns["documents"])
     assert max(map(len, columns["ids"])) <= max_length
     assert counts == {
-        "documents": 303, "wordless": 2, "cut": sum(len(ids) > inner for ids in encoded), "blocks": len(columns["ids"]),
+        "documents": 303,
+        "wordless": 2,
+        "cut": sum(len(ids) > inner for ids in encoded),
+        "blocks": len(columns["ids"]),
         "tokens": sum(map(len, pieces)),
-    }  # fmt: skip
+    }
 
 
 def test_packed_blocks_are_nearly_full(tokenizer):

@@ -146,18 +146,21 @@ def test_the_second_time_nothing_is_read(make, monkeypatch):
         assert second[name].rows[:] == first[name].rows[:] and second[name].counts == first[name].counts
 
 
-@pytest.mark.parametrize(("changed", "read", "tokens"), [
-    ({"lowercase": False}, {"train", "validation"}, {"train", "validation"}),
-    ({"digits": False}, {"train", "validation"}, {"train", "validation"}),
-    ({"source": Rows(validation=TRAIN[:11])}, {"validation"}, {"validation"}),
-    ({"source": Rows(train=TRAIN[:5])}, {"train"}, {"train", "validation"}),  # another tokenizer, too
-    ({"max_rows": {"validation": 3}}, {"validation"}, {"validation"}),
-    ({"max_source": 29}, set(), {"train", "validation"}),
-    ({"max_target": 8}, set(), {"train", "validation"}),
-    ({"tokenizer": SETTINGS | {"vocab_size": 50}}, set(), {"train", "validation"}),
-    ({"tokenizer": SETTINGS | {"sample": 20}}, set(), {"train", "validation"}),
-    ({"splits": ["train", "validation", "test"]}, {"test"}, {"test"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changed", "read", "tokens"),
+    [
+        ({"lowercase": False}, {"train", "validation"}, {"train", "validation"}),
+        ({"digits": False}, {"train", "validation"}, {"train", "validation"}),
+        ({"source": Rows(validation=TRAIN[:11])}, {"validation"}, {"validation"}),
+        ({"source": Rows(train=TRAIN[:5])}, {"train"}, {"train", "validation"}),  # another tokenizer, too
+        ({"max_rows": {"validation": 3}}, {"validation"}, {"validation"}),
+        ({"max_source": 29}, set(), {"train", "validation"}),
+        ({"max_target": 8}, set(), {"train", "validation"}),
+        ({"tokenizer": SETTINGS | {"vocab_size": 50}}, set(), {"train", "validation"}),
+        ({"tokenizer": SETTINGS | {"sample": 20}}, set(), {"train", "validation"}),
+        ({"splits": ["train", "validation", "test"]}, {"test"}, {"test"}),
+    ],
+)
 def test_a_change_rebuilds_what_depends_on_it_and_no_more(make, monkeypatch, changed, read, tokens):
     make()
     source = changed.get("source") or Rows()
@@ -224,8 +227,11 @@ def test_a_killed_build_is_made_again(tmp_path):
     assert not (tmp_path / "it").exists() and (tmp_path / "it.part/half").exists()
     cached(tmp_path / "it", lambda folder: (folder / "whole").touch())
     assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")) == [
-        "it", "it.lock", "it/manifest.json", "it/whole",
-    ]  # fmt: skip
+        "it",
+        "it.lock",
+        "it/manifest.json",
+        "it/whole",
+    ]
 
 
 def _build_slowly(folder, builds):

@@ -83,13 +83,16 @@ def test_a_label_outside_the_set_is_located(tmp_path, label, said):
     assert "not in data.labels, or their numbers 0 to 4; allowed: None, True, no, perhaps, yes" in str(error.value)
 
 
-@pytest.mark.parametrize(("record", "options", "message"), [
-    ({"text": 3, "label": "no"}, {}, r"x.jsonl:1: text is 3, not text"),
-    ({"text": "x", "label": "no", "b": 1}, {"second": "b"}, r"x.jsonl:1: b is 1, not text"),
-    ({"text": "x", "label": "no"}, {"second": "text2"}, r"data.second=text2: no such .*Did you mean 'text'"),
-    ({"text": "x", "gold": "no"}, {}, r"data.label=label: no such column; allowed: gold, text"),
-    ({"txt": "x", "label": "no"}, {}, r"data.text=text: no such column"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("record", "options", "message"),
+    [
+        ({"text": 3, "label": "no"}, {}, r"x.jsonl:1: text is 3, not text"),
+        ({"text": "x", "label": "no", "b": 1}, {"second": "b"}, r"x.jsonl:1: b is 1, not text"),
+        ({"text": "x", "label": "no"}, {"second": "text2"}, r"data.second=text2: no such .*Did you mean 'text'"),
+        ({"text": "x", "gold": "no"}, {}, r"data.label=label: no such column; allowed: gold, text"),
+        ({"txt": "x", "label": "no"}, {}, r"data.text=text: no such column"),
+    ],
+)
 def test_a_wrong_cell_or_column_is_named(tmp_path, record, options, message):
     with pytest.raises(ValueError, match=message):
         list(source(file(tmp_path, [record]), **options).rows("train"))
@@ -160,8 +163,11 @@ def test_ids_of_texts_and_pairs():
         Words(),
     )
     assert table["ids"] == [
-        [CLS, 11, 12, SEP, 13, SEP], [CLS, 11, 12, SEP], [CLS, *[11] * 6, SEP], [CLS, 11, 11, 11, SEP, 12, 12, SEP],
-    ]  # fmt: skip
+        [CLS, 11, 12, SEP, 13, SEP],
+        [CLS, 11, 12, SEP],
+        [CLS, *[11] * 6, SEP],
+        [CLS, 11, 11, 11, SEP, 12, 12, SEP],
+    ]
     assert table["first"] == [4, 4, 8, 5] and table["label"] == [2, 0, 2, 0]
     assert counts == {"truncated": 2, "label no": 2, "label perhaps": 0, "label yes": 2}
     said = ClassificationFeaturizer(8, LABELS).describe({**counts, "kept": 4, "empty": 1})

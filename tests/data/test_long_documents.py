@@ -159,15 +159,18 @@ def test_a_fingerprint_depends_on_the_content_and_the_settings(library):
     assert fingerprint() != before[0] and fingerprint(validation=["third*"]) == before[3]
 
 
-@pytest.mark.parametrize(("options", "problem"), [
-    ({"folder": "nowhere"}, "data.folder=nowhere: no such folder"),
-    ({"chapter": "("}, "data.chapter=(: not a regular expression"),
-    ({"test": ["fourth*"]}, "data.test=fourth*: no file has such a name; there are first.txt"),
-    ({"validation": ["f*"], "test": ["first.txt"]}, "also in data.validation: first.txt"),
-    ({"validation": ["*"]}, "no book is left for the train split"),
-    ({"holdout": 0.0}, "the validation split is asked for; name its books, or set data.holdout above 0"),
-    ({"encoding": "none"}, "data.encoding=none: not a text encoding of Python"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"folder": "nowhere"}, "data.folder=nowhere: no such folder"),
+        ({"chapter": "("}, "data.chapter=(: not a regular expression"),
+        ({"test": ["fourth*"]}, "data.test=fourth*: no file has such a name; there are first.txt"),
+        ({"validation": ["f*"], "test": ["first.txt"]}, "also in data.validation: first.txt"),
+        ({"validation": ["*"]}, "no book is left for the train split"),
+        ({"holdout": 0.0}, "the validation split is asked for; name its books, or set data.holdout above 0"),
+        ({"encoding": "none"}, "data.encoding=none: not a text encoding of Python"),
+    ],
+)
 def test_what_cannot_be_read_is_refused_before(library, options, problem):
     actual = Books(**{"folder": str(library), **options}).check()
     assert any(problem in item for item in actual), actual

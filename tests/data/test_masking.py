@@ -114,9 +114,13 @@ def test_labels_are_the_tokens_at_the_hidden_places_row_after_row():
     longest = max(len(rows.ids[row]) for row in chosen)
     table = (3, longest)
     assert shapes == {
-        "ids": table, "masked_positions": table, "segments": table, "labels": (len(expected),), "rows": (3,),
+        "ids": table,
+        "masked_positions": table,
+        "segments": table,
+        "labels": (len(expected),),
+        "rows": (3,),
         "divisor": (),
-    }  # fmt: skip
+    }
     types = {name: tensor.dtype for name, tensor in batch.items() if name != "masked_positions"}
     assert set(types.values()) == {torch.int64} and batch["masked_positions"].dtype == torch.bool
 
@@ -350,17 +354,20 @@ def test_a_batch_does_not_change_the_rows():
 # ------------------------------------------------------------------------------------------------------------ refusals
 
 
-@pytest.mark.parametrize(("options", "keys"), [
-    ({"mask_prob": 0}, ["mask_prob"]),
-    ({"mask_prob": 1.1, "keep_prob": -0.1, "random_prob": "x"}, ["mask_prob", "keep_prob", "random_prob"]),
-    ({"keep_prob": 0.6, "random_prob": 0.6}, ["keep_prob"]),
-    ({"span_weights": ()}, ["span_weights"]),
-    ({"span_weights": (0, 0)}, ["span_weights"]),
-    ({"span_weights": (1, -1, 3)}, ["span_weights"]),
-    ({"span_weights": (1, float("nan"))}, ["span_weights"]),
-    ({"span_weights": (1, float("inf"))}, ["span_weights"]),
-    ({"span_weights": 1.0, "whole_words": "yes", "mask_prob": True}, ["mask_prob", "span_weights", "whole_words"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "keys"),
+    [
+        ({"mask_prob": 0}, ["mask_prob"]),
+        ({"mask_prob": 1.1, "keep_prob": -0.1, "random_prob": "x"}, ["mask_prob", "keep_prob", "random_prob"]),
+        ({"keep_prob": 0.6, "random_prob": 0.6}, ["keep_prob"]),
+        ({"span_weights": ()}, ["span_weights"]),
+        ({"span_weights": (0, 0)}, ["span_weights"]),
+        ({"span_weights": (1, -1, 3)}, ["span_weights"]),
+        ({"span_weights": (1, float("nan"))}, ["span_weights"]),
+        ({"span_weights": (1, float("inf"))}, ["span_weights"]),
+        ({"span_weights": 1.0, "whole_words": "yes", "mask_prob": True}, ["mask_prob", "span_weights", "whole_words"]),
+    ],
+)
 def test_impossible_values_are_named(options, keys):
     problems = Problems()
     problems.typed("task", MaskedLMTaskConfig, {"name": "mlm", **options})

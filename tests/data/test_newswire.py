@@ -263,16 +263,19 @@ def test_lines_before_the_first_event_are_refused():
         read_events("> {person} left")
 
 
-@pytest.mark.parametrize(("line", "message"), [
-    ("> {persn} left", r"unknown slot \{persn\}.*known are.*person"),
-    ("> {country.town.x} left", "slots in braces"),
-    ("> {person.adj} left", r"unknown form \{person.adj\}.*known are article, headline"),
-    ("> {person} left\n< {person} leaves {country}", r"\['country'\] are not in the article clause"),
-    ("> Paris", "lower case"),
-    ("> in 1999", "lower case"),
-    ("< {person}", "not a line of an event"),
-    ("? {person}", "not a line of an event"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("> {persn} left", r"unknown slot \{persn\}.*known are.*person"),
+        ("> {country.town.x} left", "slots in braces"),
+        ("> {person.adj} left", r"unknown form \{person.adj\}.*known are article, headline"),
+        ("> {person} left\n< {person} leaves {country}", r"\['country'\] are not in the article clause"),
+        ("> Paris", "lower case"),
+        ("> in 1999", "lower case"),
+        ("< {person}", "not a line of an event"),
+        ("? {person}", "not a line of an event"),
+    ],
+)
 def test_a_wrong_line_of_an_event_is_named(line, message):
     with pytest.raises(ValueError, match=message):
         read_events(f"== regatta / sport\n{line}")

@@ -96,12 +96,15 @@ def test_files_of_different_lengths_are_refused(corpus):
         next(moses(corpus).rows("train"))
 
 
-@pytest.mark.parametrize("options, problem", [
-    ({"dir": "nowhere"}, "data.dir=nowhere: no such folder"),
-    ({"target_language": "de"}, "data.target_language=de: must differ"),
-    ({"source_language": "fr"}, "train.fr"),
-    ({"source_language": "fr", "target_language": "es"}, "no validation files; expected valid, val, dev, "),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "options, problem",
+    [
+        ({"dir": "nowhere"}, "data.dir=nowhere: no such folder"),
+        ({"target_language": "de"}, "data.target_language=de: must differ"),
+        ({"source_language": "fr"}, "train.fr"),
+        ({"source_language": "fr", "target_language": "es"}, "no validation files; expected valid, val, dev, "),
+    ],
+)
 def test_problems_are_found_before_anything_is_read(corpus, options, problem):
     actual = moses(corpus, **options).check()
     assert any(problem in str(entry) for entry in actual), actual

@@ -14,26 +14,32 @@ NOVELS = Path(__file__).parents[3] / "shared/data/text/novels"
 SPLITS = ("train", "validation", "test")
 
 
-@pytest.mark.parametrize(("text", "sentences"), [
-    ("", []),
-    ("No end", ["No end"]),
-    ("One. Two!  Three?\nFour", ["One.", "Two!", "Three?", "Four"]),
-    ('"Is it?" he said. "Yes."', ['"Is it?" he said.', '"Yes."']),
-    ("Mr. and Mrs. Smith met St. John J. Rivers.", ["Mr. and Mrs. Smith met St. John J. Rivers."]),
-    ("He left (at last!). She stayed.", ["He left (at last!).", "She stayed."]),
-    ("all small. no capitals here", ["all small.", "no capitals here"]),
-    ("It cost 3.50 in all. 'Why?' he asked.", ["It cost 3.50 in all.", "'Why?' he asked."]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("", []),
+        ("No end", ["No end"]),
+        ("One. Two!  Three?\nFour", ["One.", "Two!", "Three?", "Four"]),
+        ('"Is it?" he said. "Yes."', ['"Is it?" he said.', '"Yes."']),
+        ("Mr. and Mrs. Smith met St. John J. Rivers.", ["Mr. and Mrs. Smith met St. John J. Rivers."]),
+        ("He left (at last!). She stayed.", ["He left (at last!).", "She stayed."]),
+        ("all small. no capitals here", ["all small.", "no capitals here"]),
+        ("It cost 3.50 in all. 'Why?' he asked.", ["It cost 3.50 in all.", "'Why?' he asked."]),
+    ],
+)
 def test_sentences(text, sentences):
     assert split_sentences(text) == sentences
 
 
-@pytest.mark.parametrize(("sentence", "expected"), [
-    ("When Tom met Anna, they sang.", "When <unk> met <unk> , they sang."),
-    ('"Yes," said Mr. Rochester\'s son; "I am Jane."', '"Yes," said Mr. <unk> son; "I am <unk> ."'),
-    ("Then I'm off. Tomorrow never comes to London!", "Then I'm off. Tomorrow never comes to <unk> !"),
-    ("", ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("sentence", "expected"),
+    [
+        ("When Tom met Anna, they sang.", "When <unk> met <unk> , they sang."),
+        ('"Yes," said Mr. Rochester\'s son; "I am Jane."', '"Yes," said Mr. <unk> son; "I am <unk> ."'),
+        ("Then I'm off. Tomorrow never comes to London!", "Then I'm off. Tomorrow never comes to <unk> !"),
+        ("", ""),
+    ],
+)
 def test_names_are_masked_within_sentences(sentence, expected):
     assert masked(sentence) == expected
 

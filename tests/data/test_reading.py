@@ -80,14 +80,18 @@ def test_an_encoding_for_parquet_alone_is_refused(tmp_path):
     assert build_source("pair_files", train=path, validation=lines, encoding="cp1252").check() == []
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    ("an article\nanother\n".encode("utf-16"), "this file is UTF-16, not utf-8; set data.encoding=utf-16"),
-    ("an article\n".encode("utf-32"), "this file is UTF-32, not utf-8; set data.encoding=utf-32"),
-    ("an article\n".encode("utf-16-le"), "this file is UTF-16-LE, not utf-8; set data.encoding=utf-16-le"),
-    ("an article\n".encode("utf-16-be"), "this file is UTF-16-BE, not utf-8; set data.encoding=utf-16-be"),
-    (b"article\rtitle\ra\rb\r", "its lines end in a carriage return alone (\\r); convert the line ends to \\n"),
-    (gzip.compress(b"an article\n")[:12], "damaged gzip file: Compressed file ended"),
-], ids=["UTF-16", "UTF-32", "UTF-16-LE", "UTF-16-BE", "CR", "gzip"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("an article\nanother\n".encode("utf-16"), "this file is UTF-16, not utf-8; set data.encoding=utf-16"),
+        ("an article\n".encode("utf-32"), "this file is UTF-32, not utf-8; set data.encoding=utf-32"),
+        ("an article\n".encode("utf-16-le"), "this file is UTF-16-LE, not utf-8; set data.encoding=utf-16-le"),
+        ("an article\n".encode("utf-16-be"), "this file is UTF-16-BE, not utf-8; set data.encoding=utf-16-be"),
+        (b"article\rtitle\ra\rb\r", "its lines end in a carriage return alone (\\r); convert the line ends to \\n"),
+        (gzip.compress(b"an article\n")[:12], "damaged gzip file: Compressed file ended"),
+    ],
+    ids=["UTF-16", "UTF-32", "UTF-16-LE", "UTF-16-BE", "CR", "gzip"],
+)
 def test_a_file_that_is_no_text_in_lines_is_reported_as_what_it_is(tmp_path, content, message):
     for source, _ in sources(tmp_path, skip_bad=True):  # what is wrong with a whole file cannot be left out
         for path in tmp_path.iterdir():
@@ -157,24 +161,28 @@ def test_a_line_with_a_nul_byte_is_bad(tmp_path, caplog):
         assert list(build_source("pair_files", train=path, skip_bad=True).rows("train")) == ROWS[:2]
 
 
-@pytest.mark.parametrize(("name", "content", "bad"), [
-    ("x.jsonl", '{"article": "a", "title": "b"}\n{"article": 1, "title": "b"}\n', r"x.jsonl:2: article is 1, not"),
-    ("x.jsonl", '{"article": "a", "title": "b"}\n[]\n', r"x.jsonl:2: expected a JSON object"),
-    (
-        "x.jsonl",
-        '{"article": "a", "title": "b"}\n{"article": "a"}\n',
-        r"x.jsonl:2: data.title=title: no such column",
-    ),
-    ("x.jsonl", '{"article": "a", "title": "b"}\n{"a":' + "[" * 100_000, r"x.jsonl:2: JSON nested too deeply"),
-    ("x.jsonl", '{"article": "a", "title": "b"}\n{"a": ' + "1" * 5000 + "}", r"x.jsonl:2: cannot be read as JSON"),
-    ("x.csv", "article,title\na,b\na\n", r"x.csv:3: 1 fields, but the header has 2"),
-    ("x.csv", 'article,title\n"a"b,c\na,b\n', r"x.csv:2: ',' expected after '\"'"),
-    (
-        "x.csv",
-        'article,title\na,b\n"c,d\ne,f\n',
-        r"x.csv:4: unexpected end of data, in the row that begins in line 3",
-    ),
-], ids=["number", "list", "column", "deep", "digits", "fields", "quote", "open quote"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "content", "bad"),
+    [
+        ("x.jsonl", '{"article": "a", "title": "b"}\n{"article": 1, "title": "b"}\n', r"x.jsonl:2: article is 1, not"),
+        ("x.jsonl", '{"article": "a", "title": "b"}\n[]\n', r"x.jsonl:2: expected a JSON object"),
+        (
+            "x.jsonl",
+            '{"article": "a", "title": "b"}\n{"article": "a"}\n',
+            r"x.jsonl:2: data.title=title: no such column",
+        ),
+        ("x.jsonl", '{"article": "a", "title": "b"}\n{"a":' + "[" * 100_000, r"x.jsonl:2: JSON nested too deeply"),
+        ("x.jsonl", '{"article": "a", "title": "b"}\n{"a": ' + "1" * 5000 + "}", r"x.jsonl:2: cannot be read as JSON"),
+        ("x.csv", "article,title\na,b\na\n", r"x.csv:3: 1 fields, but the header has 2"),
+        ("x.csv", 'article,title\n"a"b,c\na,b\n', r"x.csv:2: ',' expected after '\"'"),
+        (
+            "x.csv",
+            'article,title\na,b\n"c,d\ne,f\n',
+            r"x.csv:4: unexpected end of data, in the row that begins in line 3",
+        ),
+    ],
+    ids=["number", "list", "column", "deep", "digits", "fields", "quote", "open quote"],
+)
 def test_a_bad_row_is_located_or_left_out(tmp_path, caplog, name, content, bad):
     path = write(tmp_path / name, content)
     with pytest.raises(ValueError, match=bad):

@@ -22,9 +22,12 @@ from attnorm.spec.settings import CleaningConfig, DataConfig
 ROOT = Path(__file__).parents[2]
 REUTERS = ROOT.parent / "shared/data/headlines/reuters"
 ROWS = [
-    ("a b .", "A"), ('he said "no", twice', "No's"), ("caf\u00e9\x85 x\u2028y", "\u00fc"), ("", "empty"),
+    ("a b .", "A"),
+    ('he said "no", twice', "No's"),
+    ("caf\u00e9\x85 x\u2028y", "\u00fc"),
+    ("", "empty"),
     ('"no" , he said', "x"),
-]  # fmt: skip
+]
 
 
 def write(path: Path, content: str | bytes) -> str:
@@ -279,21 +282,24 @@ def test_pairs_names_the_columns_that_there_are(tmp_path, ending):
         list(source.rows("train"))
 
 
-@pytest.mark.parametrize(("name", "content", "message"), [
-    ("x.jsonl", '{"text": "a", "head": "b"}\n\n{"text": \n', r"x.jsonl:3: not JSON"),
-    ("x.json", '[\n{"text": "a"}]\n', r"x.json: this file is a JSON list; expected a JSON object on each line$"),
-    ("x.json", '"a"\n', r"x.json:1: expected a JSON object on each line, got str$"),
-    ("x.json", '{"article": "a", "title": "b"}\n', r"x.json:1: data.article=text: no such column; .* title\.$"),
-    ("x.csv", "text;head\na;b\n", r"x.csv:1: the only column is 'text;head'; the columns of a .csv .* commas"),
-    ("x.jsonl", '{"text": "a", "head": 12}\n', r"x.jsonl:1: head is 12, not text"),
-    ("x.jsonl", '{"text": "\\ud83d", "head": "b"}\n', r"x.jsonl:1: text holds half of a surrogate"),
-    ("x.jsonl", '{"text": "a", "head": "b"}\n{"text": "a"}\n', r"x.jsonl:2: data.title=head: no such column"),
-    ("x.csv", "text,head\na,b\na\n", r"x.csv:3: 1 fields, but the header has 2"),
-    ("x.csv", "text,head\na,b, c\n", r"x.csv:2: 3 fields, but the header has 2"),
-    ("x.csv", 'text,head\n"a\nb",c\nd,"e\n', r"x.csv:4: unexpected end of data"),
-    ("x.tsv", "text\thead\na\n", r"x.tsv:2: 1 fields"),
-    ("x.parquet", "no", r"x.parquet: cannot be read as parquet"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.jsonl", '{"text": "a", "head": "b"}\n\n{"text": \n', r"x.jsonl:3: not JSON"),
+        ("x.json", '[\n{"text": "a"}]\n', r"x.json: this file is a JSON list; expected a JSON object on each line$"),
+        ("x.json", '"a"\n', r"x.json:1: expected a JSON object on each line, got str$"),
+        ("x.json", '{"article": "a", "title": "b"}\n', r"x.json:1: data.article=text: no such column; .* title\.$"),
+        ("x.csv", "text;head\na;b\n", r"x.csv:1: the only column is 'text;head'; the columns of a .csv .* commas"),
+        ("x.jsonl", '{"text": "a", "head": 12}\n', r"x.jsonl:1: head is 12, not text"),
+        ("x.jsonl", '{"text": "\\ud83d", "head": "b"}\n', r"x.jsonl:1: text holds half of a surrogate"),
+        ("x.jsonl", '{"text": "a", "head": "b"}\n{"text": "a"}\n', r"x.jsonl:2: data.title=head: no such column"),
+        ("x.csv", "text,head\na,b\na\n", r"x.csv:3: 1 fields, but the header has 2"),
+        ("x.csv", "text,head\na,b, c\n", r"x.csv:2: 3 fields, but the header has 2"),
+        ("x.csv", 'text,head\n"a\nb",c\nd,"e\n', r"x.csv:4: unexpected end of data"),
+        ("x.tsv", "text\thead\na\n", r"x.tsv:2: 1 fields"),
+        ("x.parquet", "no", r"x.parquet: cannot be read as parquet"),
+    ],
+)
 def test_pairs_locates_what_is_wrong(tmp_path, name, content, message):
     source = pairs(write(tmp_path / name, content))
     with pytest.raises(ValueError, match=message):

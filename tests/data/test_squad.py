@@ -113,15 +113,18 @@ def test_bad_records_are_reported_together_ten_by_name(tmp_path):
     ] * 3
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    (lambda d: d["data"].append(3), "data[1] is 3, not an object"),
-    (
-        lambda d: d["data"].append({"paragraphs": {}}),
-        "data[1].paragraphs is an object with nothing in it, not a list",
-    ),
-    (lambda d: d["data"][0]["paragraphs"].append({"context": "x"}), "data[0].paragraphs[1].qas is missing"),
-    (lambda d: d["data"][0]["paragraphs"].append({"qas": []}), "data[0].paragraphs[1].context is missing"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d["data"].append(3), "data[1] is 3, not an object"),
+        (
+            lambda d: d["data"].append({"paragraphs": {}}),
+            "data[1].paragraphs is an object with nothing in it, not a list",
+        ),
+        (lambda d: d["data"][0]["paragraphs"].append({"context": "x"}), "data[0].paragraphs[1].qas is missing"),
+        (lambda d: d["data"][0]["paragraphs"].append({"qas": []}), "data[0].paragraphs[1].context is missing"),
+    ],
+)
 def test_a_wrong_shape_is_named_by_its_place_and_counts_as_one_record(tmp_path, change, message):
     content = document(GOOD)
     change(content)
@@ -130,13 +133,16 @@ def test_a_wrong_shape_is_named_by_its_place_and_counts_as_one_record(tmp_path, 
     assert len(list(source(tmp_path, content, skip_bad=True).rows("train"))) == 1
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    ('{"data": [', r"x.json:1: not JSON \(.* at column 11\); a SQuAD file is one JSON object"),
-    ('{"id": 1}\n{"id": 2}\n', r"x.json:2: not JSON"),
-    ("[]", r"not a SQuAD file, it contains a list of 0; a SQuAD file is one JSON object"),
-    ({"answers": 1}, r"it contains an object with 'answers'; a SQuAD file"),
-    ({"data": {}}, r"it contains an object with 'data'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"data": [', r"x.json:1: not JSON \(.* at column 11\); a SQuAD file is one JSON object"),
+        ('{"id": 1}\n{"id": 2}\n', r"x.json:2: not JSON"),
+        ("[]", r"not a SQuAD file, it contains a list of 0; a SQuAD file is one JSON object"),
+        ({"answers": 1}, r"it contains an object with 'answers'; a SQuAD file"),
+        ({"data": {}}, r"it contains an object with 'data'"),
+    ],
+)
 def test_what_is_no_squad_file_says_what_was_expected_even_when_bad_records_are_skipped(tmp_path, content, message):
     for skip_bad in (False, True):
         with pytest.raises(ValueError, match=message):

@@ -167,19 +167,25 @@ def test_all_problems_show_before_reading(tmp_path):
     problems = source.check()
     opening = [p.replace(str(tmp_path), "").split(": ")[:2] for p in problems]
     assert opening == [
-        ["data.files=/*.md", "no file matches"], ["data.files=/absent.txt", "no such file"],
-        ["data.files=/empty.txt", "the file is empty"], ["data.files=/broken.jsonl", "the file is empty"],
-        ["data.files=/none", "no file in this folder"], ["data.validation=/nothing", "no such file"],
-    ]  # fmt: skip
+        ["data.files=/*.md", "no file matches"],
+        ["data.files=/absent.txt", "no such file"],
+        ["data.files=/empty.txt", "the file is empty"],
+        ["data.files=/broken.jsonl", "the file is empty"],
+        ["data.files=/none", "no file in this folder"],
+        ["data.validation=/nothing", "no such file"],
+    ]
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl"])
-@pytest.mark.parametrize(("content", "where"), [
-    (b"good\nno\0t", r":2: a NUL byte \(character 3 of the line\)"),
-    (b"\x89PNG\r\n", r":1: not UTF-8 text \(character 1 of the line is the byte 0x89\)"),
-    (b"a\nb\nc\xe4d\0", r":3: not UTF-8 text \(character 2 of the line is the byte 0xe4\)"),
-    (b"x" * 8191 + b"\0", r":1: a NUL byte \(character 8192 of the line\)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "where"),
+    [
+        (b"good\nno\0t", r":2: a NUL byte \(character 3 of the line\)"),
+        (b"\x89PNG\r\n", r":1: not UTF-8 text \(character 1 of the line is the byte 0x89\)"),
+        (b"a\nb\nc\xe4d\0", r":3: not UTF-8 text \(character 2 of the line is the byte 0xe4\)"),
+        (b"x" * 8191 + b"\0", r":1: a NUL byte \(character 8192 of the line\)"),
+    ],
+)
 def test_what_is_not_text_is_named_by_file_line_and_byte(tmp_path, name, content, where):
     path = write(tmp_path / name, content)
     [problem] = text(path).check(["train"])

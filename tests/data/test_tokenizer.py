@@ -52,13 +52,16 @@ def wordpiece(tmp_path):
     return WordPiece.from_settings(file=vocabulary(tmp_path, [*SPECIAL, *PIECES, "", ""]))
 
 
-@pytest.mark.parametrize(("text", "lowercase", "digits", "expected"), [
-    (" The\tU.S.\u00a0 \u2028grew 3.5%\r\n", True, True, "the u.s. grew #.#%"),
-    ("The 7 Ümläuts \u0665 x\u00b2", True, True, "the # ümläuts # x\u00b2"),
-    ("The  7", False, True, "The #"),
-    ("The  7", True, False, "the 7"),
-    (" \u2003\x85 ", True, True, ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "lowercase", "digits", "expected"),
+    [
+        (" The\tU.S.\u00a0 \u2028grew 3.5%\r\n", True, True, "the u.s. grew #.#%"),
+        ("The 7 Ümläuts \u0665 x\u00b2", True, True, "the # ümläuts # x\u00b2"),
+        ("The  7", False, True, "The #"),
+        ("The  7", True, False, "the 7"),
+        (" \u2003\x85 ", True, True, ""),
+    ],
+)
 def test_clean(text, lowercase, digits, expected):
     assert clean(text, lowercase=lowercase, digits=digits) == expected
 
@@ -176,11 +179,14 @@ def test_one_text_instead_of_a_list_is_refused(wordpiece):
         wordpiece.encode("the")
 
 
-@pytest.mark.parametrize("text", [
-    "the u.s. grew ##.# percent in #### , up $ #,### .",
-    "he did n't win -- the vice-president 's mid-### <unk> , <unk> .",
-    "the -lrb- cia -rrb- met at #:## a.m. , may ## , ####",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the u.s. grew ##.# percent in #### , up $ #,### .",
+        "he did n't win -- the vice-president 's mid-### <unk> , <unk> .",
+        "the -lrb- cia -rrb- met at #:## a.m. , may ## , ####",
+    ],
+)
 def test_wordpiece_restores_the_spacing_of_headlines(wordpiece, text):
     [ids] = wordpiece.encode([text])
     assert ids.count(wordpiece.unk_id) == text.count("<unk>")
@@ -195,10 +201,13 @@ def test_wordpiece_special_ids_come_from_the_vocabulary_and_never_from_text(word
     assert wordpiece.decode(wordpiece.encode(["the ☃"])[0]) == "the <unk>"
 
 
-@pytest.mark.parametrize(("pieces", "problem"), [
-    (["[PAD]", "[UNK]", "a"], r"tokenizer.file=.*vocab.txt: the vocabulary does not contain \[CLS\], \[SEP\]$"),
-    (["x", "a", "b", "a", "", ""], r"vocab.txt:2: 'a' is repeated in this vocabulary"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("pieces", "problem"),
+    [
+        (["[PAD]", "[UNK]", "a"], r"tokenizer.file=.*vocab.txt: the vocabulary does not contain \[CLS\], \[SEP\]$"),
+        (["x", "a", "b", "a", "", ""], r"vocab.txt:2: 'a' is repeated in this vocabulary"),
+    ],
+)
 def test_wordpiece_names_what_a_vocabulary_lacks_or_repeats(tmp_path, pieces, problem):
     with pytest.raises(ValueError, match=problem):
         WordPiece.from_settings(file=vocabulary(tmp_path, pieces))

@@ -174,25 +174,28 @@ def nan(image, row):
     return features
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"features": nan("7", 2)}, r"NaN or infinite features \(box 2\)"),
-    ({"features": np.full((3, WIDTH), 1e39)}, r"NaN or infinite features \(box 0\)"),
-    ({"features": np.full((3, WIDTH), -np.inf)}, r"NaN or infinite"),
-    ({"features": np.ones((3, WIDTH + 1))}, r"6 features per box, but image \d+ has 5"),
-    ({"features": np.ones((MOST + 1, WIDTH)), "boxes": np.zeros((5, 4))}, r"5 boxes, but data.max_boxes=4"),
-    ({"features": np.ones((2, WIDTH))}, r"features of 2 boxes, but places of 3"),
-    ({"features": np.ones(WIDTH)}, r"the features have the shape \(5,\), not \(boxes, width\)"),
-    ({"boxes": np.ones((3, 5))}, r"the boxes have the shape \(3, 5\), not \(boxes, 4\)"),
-    ({"boxes": None}, r"boxes without places, but image \d+ has them"),
-    ({"image_w": None}, r"boxes outside the image; they are in pixels and image_w, image_h are missing"),
-    ({"image_w": 20.0}, r"boxes outside the image"),
-    ({"boxes": np.full((3, 4), np.nan)}, r"boxes outside the image"),
-    ({"image_h": 0.0}, r"the image is said to be 200 x 0 pixels"),
-    ({"num_boxes": 9}, r"the number of boxes is 9, but there are features of 3"),
-    ({"features": None}, r"no array 'features' or 'x'"),
-    ({"features": np.array([["a"]])}, r"cannot be read"),
-    ({"features": np.array([None])}, r"cannot be read"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"features": nan("7", 2)}, r"NaN or infinite features \(box 2\)"),
+        ({"features": np.full((3, WIDTH), 1e39)}, r"NaN or infinite features \(box 0\)"),
+        ({"features": np.full((3, WIDTH), -np.inf)}, r"NaN or infinite"),
+        ({"features": np.ones((3, WIDTH + 1))}, r"6 features per box, but image \d+ has 5"),
+        ({"features": np.ones((MOST + 1, WIDTH)), "boxes": np.zeros((5, 4))}, r"5 boxes, but data.max_boxes=4"),
+        ({"features": np.ones((2, WIDTH))}, r"features of 2 boxes, but places of 3"),
+        ({"features": np.ones(WIDTH)}, r"the features have the shape \(5,\), not \(boxes, width\)"),
+        ({"boxes": np.ones((3, 5))}, r"the boxes have the shape \(3, 5\), not \(boxes, 4\)"),
+        ({"boxes": None}, r"boxes without places, but image \d+ has them"),
+        ({"image_w": None}, r"boxes outside the image; they are in pixels and image_w, image_h are missing"),
+        ({"image_w": 20.0}, r"boxes outside the image"),
+        ({"boxes": np.full((3, 4), np.nan)}, r"boxes outside the image"),
+        ({"image_h": 0.0}, r"the image is said to be 200 x 0 pixels"),
+        ({"num_boxes": 9}, r"the number of boxes is 9, but there are features of 3"),
+        ({"features": None}, r"no array 'features' or 'x'"),
+        ({"features": np.array([["a"]])}, r"cannot be read"),
+        ({"features": np.array([None])}, r"cannot be read"),
+    ],
+)
 def test_features_that_cannot_be_used_name_image_and_file(tmp_path, changes, message):
     npz(tmp_path / "v", "12")
     npz(tmp_path / "v", "7", **changes)
@@ -220,14 +223,17 @@ def test_other_files_are_checked_as_well(tmp_path):
         FeatureFiles([path], MOST)
 
 
-@pytest.mark.parametrize(("name", "content", "message"), [
-    ("v.h5", None, "v.h5: no such file"),
-    ("v.h5", b"", "v.h5: the file is empty"),
-    ("v.npy", b"x", r"v.npy: unknown format; a folder of .npz files, or a file .h5, .hdf5, .safetensors"),
-    ("v", "folder", "no .npz file in this folder"),
-    ("v.safetensors", b"nothing of the sort", "v.safetensors: cannot be read"),
-    ("a/7.npz", b"torn", "7.npz: image 7: cannot be read"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("v.h5", None, "v.h5: no such file"),
+        ("v.h5", b"", "v.h5: the file is empty"),
+        ("v.npy", b"x", r"v.npy: unknown format; a folder of .npz files, or a file .h5, .hdf5, .safetensors"),
+        ("v", "folder", "no .npz file in this folder"),
+        ("v.safetensors", b"nothing of the sort", "v.safetensors: cannot be read"),
+        ("a/7.npz", b"torn", "7.npz: image 7: cannot be read"),
+    ],
+)
 def test_a_view_that_cannot_be_opened(tmp_path, name, content, message):
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
@@ -345,10 +351,13 @@ def unused():
 
 
 @pytest.mark.parametrize("function", ["posix_fallocate", "write"])
-@pytest.mark.parametrize(("write", "file"), [
-    (lambda folder: write_pixels(folder, 64, ["a"] * 100, unused()), "pixels.npy"),
-    (lambda folder: write_features(folder, ["v"], [100], [50], ["a"] * 100, unused()), "view0.features.npy"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("write", "file"),
+    [
+        (lambda folder: write_pixels(folder, 64, ["a"] * 100, unused()), "pixels.npy"),
+        (lambda folder: write_features(folder, ["v"], [100], [50], ["a"] * 100, unused()), "view0.features.npy"),
+    ],
+)
 def test_a_full_disk_is_noticed_before_the_first_image_and_named(
     monkeypatch, capsys, tmp_path, small_files, function, write, file
 ):

@@ -149,9 +149,12 @@ def test_check_names_every_problem(tmp_path):
     )
     problems = source.check(["train", "validation", "test"])
     assert [problem.split("=")[0] for problem in problems] == [
-        *[f"data.features[{i}]" for i in range(3)], "data.train_annotations", "data.validation_questions",
-        "data.validation_annotations", "data.test_questions",
-    ]  # fmt: skip
+        *[f"data.features[{i}]" for i in range(3)],
+        "data.train_annotations",
+        "data.validation_questions",
+        "data.validation_annotations",
+        "data.test_questions",
+    ]
     said = "\n".join(problems)
     assert "this is the file of the questions" in said and "name its file of annotations" in said
     assert "no .npz file in this folder" in said and "unknown format" in said and "no such file" in said

@@ -148,12 +148,15 @@ def test_an_impossible_question_is_refused_unless_expected():
     assert table["end"] == [3] + [0] * 12 and counts["impossible"] == 12 and counts["unfit"] == 0
 
 
-@pytest.mark.parametrize(("numbers", "message"), [
-    ((4, 1, 1), r"model.max_source=4"),
-    ((True, 1, 0), r"model.max_source=true(.|\n)*task.stride=0"),
-    ((10, 7, 1), r"task.max_query=7: .* no token of model.max_source=10"),
-    ((10, 4, 4), r"task.stride=4: .*at most 3 \(model.max_source=10 - task.max_query=4 - 3\)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ((4, 1, 1), r"model.max_source=4"),
+        ((True, 1, 0), r"model.max_source=true(.|\n)*task.stride=0"),
+        ((10, 7, 1), r"task.max_query=7: .* no token of model.max_source=10"),
+        ((10, 4, 4), r"task.stride=4: .*at most 3 \(model.max_source=10 - task.max_query=4 - 3\)"),
+    ],
+)
 def test_numbers_that_leave_tokens_out_are_refused(numbers, message):
     with pytest.raises(ValueError, match=message):
         SquadFeaturizer(*numbers, no_answer=True)
@@ -231,9 +234,13 @@ def test_a_file_goes_through_the_cache(tmp_path):
     assert first["context_best"][:2] == [True, True] and first["start"] == first["end"] == 5
     with pytest.raises(ValueError, match=r"have no answer \(none\)"):
         prepare(
-            source, settings, SquadFeaturizer(9, 2, 2, False), max_rows={}, cache_dir=tmp_path / "cache",
+            source,
+            settings,
+            SquadFeaturizer(9, 2, 2, False),
+            max_rows={},
+            cache_dir=tmp_path / "cache",
             splits=["train"],
-        )  # fmt: skip
+        )
 
 
 def test_the_real_contexts_give_every_answer_back():

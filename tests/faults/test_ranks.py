@@ -32,13 +32,21 @@ class Job:
         self.folder = folder
         self.printed = open(folder / "printed.txt", "w+")  # noqa: SIM115 - closed with the process
         arguments = (
-            *runs.tiny_overrides(), "task.max_steps=1000000", "task.validations=1",
-            "callbacks.attention_stats.every_n_steps=0", f"run.hang_timeout={TIMEOUT}", f"paths.log_dir={folder}/logs",
-        )  # fmt: skip
+            *runs.tiny_overrides(),
+            "task.max_steps=1000000",
+            "task.validations=1",
+            "callbacks.attention_stats.every_n_steps=0",
+            f"run.hang_timeout={TIMEOUT}",
+            f"paths.log_dir={folder}/logs",
+        )
         self.process = subprocess.Popen(
-            [*DOORS[door], str(runs.ROOT / "train.py"), *arguments, *typed], stdout=self.printed, stderr=self.printed,
-            start_new_session=True, cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+            [*DOORS[door], str(runs.ROOT / "train.py"), *arguments, *typed],
+            stdout=self.printed,
+            stderr=self.printed,
+            start_new_session=True,
+            cwd=folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
 
     def __enter__(self) -> "Job":
         return self
@@ -95,11 +103,14 @@ class Job:
         return {path.stem: path.read_text() for path in sorted((self.run() / "stacks").iterdir())}
 
 
-@pytest.mark.parametrize(("door", "strategy", "rank", "number"), [
-    *(("launcher", "ddp", "0", signal.SIGKILL), ("launcher", "ddp", "1", signal.SIGSTOP)),
-    *(("torchrun", "ddp", "1", signal.SIGKILL), ("torchrun", "ddp", "0", signal.SIGSTOP)),
-    *(("launcher", "fsdp", "1", signal.SIGKILL), ("launcher", "fsdp", "0", signal.SIGSTOP)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("door", "strategy", "rank", "number"),
+    [
+        *(("launcher", "ddp", "0", signal.SIGKILL), ("launcher", "ddp", "1", signal.SIGSTOP)),
+        *(("torchrun", "ddp", "1", signal.SIGKILL), ("torchrun", "ddp", "0", signal.SIGSTOP)),
+        *(("launcher", "fsdp", "1", signal.SIGKILL), ("launcher", "fsdp", "0", signal.SIGSTOP)),
+    ],
+)
 def test_a_rank_that_dies_or_stops_ends_the_job(tmp_path, door, strategy, rank, number):
     typed = (f"trainer={strategy}", "trainer.devices=2", "trainer.accelerator=cpu")
     with Job(tmp_path, door, *typed).trained() as job:

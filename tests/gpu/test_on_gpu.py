@@ -94,10 +94,13 @@ def test_which_kernels_pass_their_self_check(device, capsys):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name, masked", MEMORY_LINEAR)
-@pytest.mark.parametrize(("device", "width", "length"), [
-    pytest.param("cpu", 24, 70, marks=pytest.mark.slow),
-    *(pytest.param("cuda", *sizes, marks=pytest.mark.gpu) for sizes in product((24, 64, 128), (70, 513))),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("device", "width", "length"),
+    [
+        pytest.param("cpu", 24, 70, marks=pytest.mark.slow),
+        *(pytest.param("cuda", *sizes, marks=pytest.mark.gpu) for sizes in product((24, 64, 128), (70, 513))),
+    ],
+)
 def test_memory_linear_normalizers_agree_with_the_dense_form(device, name, dtype, width, masked, length):
     """Value and gradients of q, k, v and the prior (which is the bias), against float64."""
     real = real_positions(length, device)

@@ -92,12 +92,15 @@ def test_only_the_shares_are_trained_if_the_rest_is_frozen():
     assert len(freeze_except(model, "attnorm", "pooler")) == 4
 
 
-@pytest.mark.parametrize(("attention", "settings", "refusal"), [
-    ("dnas", {"share": 0.0}, "share=0.0: no site has hnas or hnas_prefix"),
-    ({"encoder": "hnas"}, {"share": 1.5}, "=1.5: allowed: numbers from 0 to 1"),
-    ({"encoder": "hnas"}, {}, "form='clamp'"),
-    ({"encoder": "hnas", "options": {"hnas": {"fixed": 0.5, "form": "clamp"}}}, {}, "no fixed value"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("attention", "settings", "refusal"),
+    [
+        ("dnas", {"share": 0.0}, "share=0.0: no site has hnas or hnas_prefix"),
+        ({"encoder": "hnas"}, {"share": 1.5}, "=1.5: allowed: numbers from 0 to 1"),
+        ({"encoder": "hnas"}, {}, "form='clamp'"),
+        ({"encoder": "hnas", "options": {"hnas": {"fixed": 0.5, "form": "clamp"}}}, {}, "no fixed value"),
+    ],
+)
 def test_what_has_no_share_to_set_is_refused(attention, settings, refusal):
     with pytest.raises((ConfigError, ValueError), match=refusal):
         set_share(convert(built("bert"), attention, **settings), 0.5)

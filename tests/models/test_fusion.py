@@ -117,13 +117,16 @@ def test_where_a_box_is_counts_if_the_shape_says_so():
 # ------------------------------------------------------------------------------------------- fusion without other views
 
 
-@pytest.mark.parametrize(("normalizer", "priors", "scorer"), [
-    *((name, [], "scaled_dot") for name in NORMALIZERS),
-    ("dnas", ["content", "learned"], "scaled_dot"),
-    ("hnas", ["t5"], "additive"),
-    ("softmax", ["alibi", "uniform"], "gaussian"),
-    ("entmax", ["content"], "bilinear"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("normalizer", "priors", "scorer"),
+    [
+        *((name, [], "scaled_dot") for name in NORMALIZERS),
+        ("dnas", ["content", "learned"], "scaled_dot"),
+        ("hnas", ["t5"], "additive"),
+        ("softmax", ["alibi", "uniform"], "gaussian"),
+        ("entmax", ["content"], "bilinear"),
+    ],
+)
 def test_attention_is_single_bit_for_bit_where_no_other_box_is_present(normalizer, priors, scorer):
     views, tables = as_floats(masked(image_views())), visual_tables(normalizer, priors, scorer)
     shapes = [visual_shape(fusion=kind) for kind in ("single", "attention")]
@@ -283,12 +286,15 @@ def test_dropout_acts_on_boxes_and_on_what_they_took_in_training_only():
         assert not torch.isclose(fusion(views)[0][0], plain(views)[0][0]).all()
 
 
-@pytest.mark.parametrize(("kind", "views", "message"), [
-    ("attention", 1, "fusion='attention': requires at least 2 views of an image, but the data has 1"),
-    ("attention", 0, "fusion='attention': requires at least 2 views of an image, but the data has 0"),
-    ("concat", 0, "fusion='concat': requires at least 1 views of an image, but the data has 0"),
-    ("single", 0, "fusion='single': requires at least 1 views of an image, but the data has 0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "views", "message"),
+    [
+        ("attention", 1, "fusion='attention': requires at least 2 views of an image, but the data has 1"),
+        ("attention", 0, "fusion='attention': requires at least 2 views of an image, but the data has 0"),
+        ("concat", 0, "fusion='concat': requires at least 1 views of an image, but the data has 0"),
+        ("single", 0, "fusion='single': requires at least 1 views of an image, but the data has 0"),
+    ],
+)
 def test_a_fusion_wants_its_views(kind, views, message):
     with pytest.raises(ValueError, match=message):
         Fusion(visual_shape(fusion=kind), visual_tables(), WIDTHS[:views], MOST[:views])
@@ -303,12 +309,15 @@ def test_views_that_do_not_fit_are_refused():
         fusion(doubled)
 
 
-@pytest.mark.parametrize(("settings", "message"), [
-    ({"fusion": "atention"}, "fusion='atention': allowed: none, single, concat, attention"),
-    ({"question": "lstm"}, "question='lstm': allowed: gru, transformer"),
-    ({"n_heads": 3}, "n_heads=3: must divide d_model=8"),
-    ({"fusion_heads": 5}, "fusion_heads=5: must divide d_model=8"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"fusion": "atention"}, "fusion='atention': allowed: none, single, concat, attention"),
+        ({"question": "lstm"}, "question='lstm': allowed: gru, transformer"),
+        ({"n_heads": 3}, "n_heads=3: must divide d_model=8"),
+        ({"fusion_heads": 5}, "fusion_heads=5: must divide d_model=8"),
+    ],
+)
 def test_a_shape_that_cannot_be_is_refused(settings, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
         visual_shape(**settings)
@@ -385,10 +394,13 @@ def test_figures_see_the_weights_of_all_views():
     assert torch.equal(fused, torch.cat(each, -1)) and len(each) == 2
 
 
-@pytest.mark.parametrize(("overrides", "message"), [
-    (["model.fusion_views=each"], r"model\.fusion_views=each: allowed: joint, per_view"),
-    (["model.fusion=concat", "model.fusion_views=per_view"], r"model\.fusion_views.*model\.fusion=attention"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["model.fusion_views=each"], r"model\.fusion_views=each: allowed: joint, per_view"),
+        (["model.fusion=concat", "model.fusion_views=per_view"], r"model\.fusion_views.*model\.fusion=attention"),
+    ],
+)
 def test_wrong_settings_are_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
         tiny(*overrides, task="vqa")

@@ -116,12 +116,16 @@ def by_loops(model, ids):
     return torch.stack([model.output.weight @ x for x in states])
 
 
-@pytest.mark.parametrize("settings", [
-    *({"positions": it} for it in POSITIONS),
-    *({"activation": it} for it in ("gelu", "gelu_new", "relu", "swiglu")),
-    {"norm_first": False},
-    {"tie_embeddings": False, "rotary_base": 100.0},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"positions": it} for it in POSITIONS),
+        *({"activation": it} for it in ("gelu", "gelu_new", "relu", "swiglu")),
+        {"norm_first": False},
+        {"tie_embeddings": False, "rotary_base": 100.0},
+    ],
+    ids=str,
+)
 def test_the_scores_are_those_of_the_formula(settings):
     model, ids = rough_gpt(**settings), texts(1)
     assert (model.output.weight is model.embeddings.tokens.weight) == model.shape.tie_embeddings

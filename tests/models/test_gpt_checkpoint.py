@@ -137,14 +137,17 @@ def test_what_a_gpt2_has_not_is_not_exported_and_all_of_it_is_named(tmp_path, gp
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize("settings, problem", [
-    ({"model_type": "gptj"}, "model_type='gptj': only 'bert' and 'gpt2' can be read"),
-    ({"activation_function": "silu"}, "activation_function='silu': allowed: gelu, relu, gelu_new"),
-    ({"n_head": 5}, "n_embd=24: not a multiple of n_head=5"),
-    ({"scale_attn_weights": False}, "scale_attn_weights=False: allowed: True"),
-    ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True: allowed: False"),
-    ({"add_cross_attention": True}, "add_cross_attention=True: allowed: False"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "settings, problem",
+    [
+        ({"model_type": "gptj"}, "model_type='gptj': only 'bert' and 'gpt2' can be read"),
+        ({"activation_function": "silu"}, "activation_function='silu': allowed: gelu, relu, gelu_new"),
+        ({"n_head": 5}, "n_embd=24: not a multiple of n_head=5"),
+        ({"scale_attn_weights": False}, "scale_attn_weights=False: allowed: True"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True: allowed: False"),
+        ({"add_cross_attention": True}, "add_cross_attention=True: allowed: False"),
+    ],
+)
 def test_a_config_that_our_model_cannot_be_is_refused(gpt2, tmp_path, settings, problem):
     config = json.loads((gpt2[1] / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, **settings}))

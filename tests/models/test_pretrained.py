@@ -515,12 +515,16 @@ def refused(folder, tensors, *problems, kind=MaskedLM, **settings):
 def test_every_tensor_of_another_shape_is_listed_with_both_shapes(bert):
     tensors = read_weights(bert[1])
     problems = refused(
-        bert[1], tensors,
+        bert[1],
+        tensors,
         "encoder.embeddings.tokens.weight: (50, 24) in the weights, (60, 24) in the model",
         "encoder.layers.0.feed_forward.0.weight: (40, 24) in the weights, (36, 24) in the model",
         "encoder.layers.2.feed_forward.2.weight: (24, 40) in the weights, (24, 36) in the model",
-        "head.output.bias: (50,) in the weights, (60,) in the model", "the tokenizer", ffn_dim=36, vocabulary=60,
-    )  # fmt: skip
+        "head.output.bias: (50,) in the weights, (60,) in the model",
+        "the tokenizer",
+        ffn_dim=36,
+        vocabulary=60,
+    )
     assert len(problems) == 3 * 3 + 2
 
 
@@ -529,30 +533,37 @@ def test_a_table_of_positions_that_is_too_short_is_refused(bert):
     (problem,) = refused(bert[1], read_weights(bert[1]), line, max_source=21)
     assert problem.strip().startswith("encoder.embeddings.positions.weight:")
     (problem,) = refused(
-        bert[1], read_weights(bert[1]), "model.max_target must be at most 20", kind=Seq2Seq, decoder_layers=1,
+        bert[1],
+        read_weights(bert[1]),
+        "model.max_target must be at most 20",
+        kind=Seq2Seq,
+        decoder_layers=1,
         max_target=25,
-    )  # fmt: skip
+    )
     assert problem.strip().startswith("embeddings.positions.weight:")
 
 
-@pytest.mark.parametrize("settings, problem", [
-    ({"type_vocab_size": 0}, "encoder.embeddings.types.weight: (2, 24) in the weights, missing from the model"),
-    (
-        {"positions": "sinusoidal"},
-        "encoder.embeddings.positions.weight: (20, 24) in the weights, missing from the model",
-    ),
-    ({"embedding_norm": False}, "encoder.embeddings.norm.bias: (24,) in the weights, missing from the model"),
-    ({"norm_first": True}, "encoder.norm.weight: missing from the weights, (24,) in the model"),
-    (
-        {"encoder_layers": 4},
-        "encoder.layers.3.attention.query.weight: missing from the weights, (24, 24) in the model",
-    ),
-    (
-        {"encoder_layers": 2},
-        "encoder.layers.2.attention.query.weight: (24, 24) in the weights, missing from the model",
-    ),
-    ({"tie_embeddings": False}, "head.output.weight: missing from the weights, (50, 24) in the model"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "settings, problem",
+    [
+        ({"type_vocab_size": 0}, "encoder.embeddings.types.weight: (2, 24) in the weights, missing from the model"),
+        (
+            {"positions": "sinusoidal"},
+            "encoder.embeddings.positions.weight: (20, 24) in the weights, missing from the model",
+        ),
+        ({"embedding_norm": False}, "encoder.embeddings.norm.bias: (24,) in the weights, missing from the model"),
+        ({"norm_first": True}, "encoder.norm.weight: missing from the weights, (24,) in the model"),
+        (
+            {"encoder_layers": 4},
+            "encoder.layers.3.attention.query.weight: missing from the weights, (24, 24) in the model",
+        ),
+        (
+            {"encoder_layers": 2},
+            "encoder.layers.2.attention.query.weight: (24, 24) in the weights, missing from the model",
+        ),
+        ({"tie_embeddings": False}, "head.output.weight: missing from the weights, (50, 24) in the model"),
+    ],
+)
 def test_an_encoder_built_otherwise_is_refused(bert, settings, problem):
     refused(bert[1], read_weights(bert[1]), problem, **settings)
 
@@ -562,14 +573,17 @@ def test_a_decoder_with_more_layers_than_the_weights_is_refused(bert):
     refused(bert[1], read_weights(bert[1]), missing, kind=Seq2Seq, decoder_layers=4, max_target=9)
 
 
-@pytest.mark.parametrize("settings, problem", [
-    ({"model_type": "roberta"}, "model_type='roberta': only 'bert'"),
-    ({"model_type": None}, "model_type=None: only 'bert'"),
-    ({"hidden_act": "silu"}, "hidden_act='silu': allowed: gelu, relu"),
-    ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key': allowed: 'absolute'"),
-    ({"is_decoder": True}, "is_decoder=True: allowed: False"),
-    ({"num_attention_heads": 5}, "hidden_size=24: not a multiple of num_attention_heads=5"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "settings, problem",
+    [
+        ({"model_type": "roberta"}, "model_type='roberta': only 'bert'"),
+        ({"model_type": None}, "model_type=None: only 'bert'"),
+        ({"hidden_act": "silu"}, "hidden_act='silu': allowed: gelu, relu"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key': allowed: 'absolute'"),
+        ({"is_decoder": True}, "is_decoder=True: allowed: False"),
+        ({"num_attention_heads": 5}, "hidden_size=24: not a multiple of num_attention_heads=5"),
+    ],
+)
 def test_a_config_that_our_encoder_cannot_be_is_refused(bert, tmp_path, settings, problem):
     config = json.loads((bert[1] / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, **settings}))

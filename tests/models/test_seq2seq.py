@@ -23,9 +23,13 @@ FORMS = {
     "post": {"norm_first": False, "encoder_layers": 2},
     "untied": {"tie_embeddings": False},
     "as_bert": {
-        "norm_first": False, "embedding_norm": True, "activation": "relu", "type_vocab_size": 2, "norm_eps": 1e-12,
+        "norm_first": False,
+        "embedding_norm": True,
+        "activation": "relu",
+        "type_vocab_size": 2,
+        "norm_eps": 1e-12,
     },
-}  # fmt: skip
+}
 PRIORS = {"encoder": ["t5"], "decoder": ["t5", "alibi"], "cross": ["alibi"]}
 PREFERENCE = {"encoder": ["content", "t5"], "decoder": ["content", "t5"], "cross": ["content", "learned"]}
 EVERY_MODEL = [

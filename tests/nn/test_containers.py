@@ -109,11 +109,15 @@ def of_transformer(model):
 
 
 CONTAINERS = {  # how it is made, how it is called, and the number of calls of our module
-    "layer": (in_layer, of_encoder, 1), "layer, norm first": (in_layer_with_norm_first, of_encoder, 1),
-    "encoder": (in_encoder, of_encoder, 2), "finished encoder": (in_finished_encoder, of_encoder, 2),
-    "second layer": (in_second_layer, of_encoder, 1), "converted encoder": (in_converted_encoder, of_encoder, 2),
-    "decoder": (in_decoder, of_decoder, 4), "transformer": (in_transformer, of_transformer, 1),
-}  # fmt: skip
+    "layer": (in_layer, of_encoder, 1),
+    "layer, norm first": (in_layer_with_norm_first, of_encoder, 1),
+    "encoder": (in_encoder, of_encoder, 2),
+    "finished encoder": (in_finished_encoder, of_encoder, 2),
+    "second layer": (in_second_layer, of_encoder, 1),
+    "converted encoder": (in_converted_encoder, of_encoder, 2),
+    "decoder": (in_decoder, of_decoder, 4),
+    "transformer": (in_transformer, of_transformer, 1),
+}
 MODES = {
     "train": (True, torch.enable_grad),
     "eval": (False, torch.enable_grad),
@@ -331,13 +335,16 @@ class Own(nn.MultiheadAttention):
     """A subclass of somebody else."""
 
 
-@pytest.mark.parametrize(("model", "normalizer", "message"), [
-    (nn.Linear(2, 2), "dnas", "Linear contains no torch.nn.MultiheadAttention"),
-    (nn.ModuleList([Own(WIDTH, HEADS)]), "dnas", "ModuleList contains no"),
-    (nn.ModuleList([nn.MultiheadAttention(WIDTH, HEADS)]), "dnaz", "0: normalizer 'dnaz' is unknown"),
-    (nn.ModuleList([nn.MultiheadAttention(WIDTH, HEADS, add_bias_kv=True)]), "dnas", "0: add_bias_kv=True"),
-    (nn.Transformer(WIDTH, HEADS, 1, 1, 16), "dnas", "decoder.layers.0.self_attn: dnas couples queries"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("model", "normalizer", "message"),
+    [
+        (nn.Linear(2, 2), "dnas", "Linear contains no torch.nn.MultiheadAttention"),
+        (nn.ModuleList([Own(WIDTH, HEADS)]), "dnas", "ModuleList contains no"),
+        (nn.ModuleList([nn.MultiheadAttention(WIDTH, HEADS)]), "dnaz", "0: normalizer 'dnaz' is unknown"),
+        (nn.ModuleList([nn.MultiheadAttention(WIDTH, HEADS, add_bias_kv=True)]), "dnas", "0: add_bias_kv=True"),
+        (nn.Transformer(WIDTH, HEADS, 1, 1, 16), "dnas", "decoder.layers.0.self_attn: dnas couples queries"),
+    ],
+)
 def test_convert_replaces_nothing_if_something_is_refused(model, normalizer, message):
     with pytest.raises(ValueError, match=message):
         convert(model, normalizer)

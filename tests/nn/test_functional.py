@@ -174,20 +174,24 @@ def test_values_may_have_another_width_on_every_path(monkeypatch, name, width):
         monkeypatch.undo()
 
 
-@pytest.mark.parametrize(("call", "message"), [
-    ({"normalizer": "dnaz"}, "normalizer 'dnaz' is unknown; .* Did you mean 'dnas'"),
-    ({"normalizer": "hnas"}, "normalizer 'hnas' has trained parameters: build it once"),
-    ({"normalizer": "forgetting"}, "normalizer 'forgetting': needs a value for heads, state_width"),
-    ({"normalizer": {"name": "dnas"}}, r"normalizer=\{'name': 'dnas'\}: expected a name such as 'dnas', or"),
-    ({"normalizer": DNAS}, "normalizer=<class '.*DNAS'>: expected a name"),
-    ({"normalizer": "dnas", "is_causal": True}, "^is_causal=True: dnas couples queries and would leak the future"),
-    ({"normalizer": "dnas", "attn_mask": torch.ones(L, L).tril() > 0}, "^attn_mask: hides the future: dnas"),
-    ({"normalizer": "dnas", "key_padding_mask": PADDING}, "key_padding_mask without query_padding_mask: dnas"),
-    ({"attn_mask": torch.ones(L, L) > 0, "is_causal": True}, "is_causal=True: sets the mask"),
-    ({"attn_mask": torch.ones(L, L).long()}, "attn_mask: expected dtype bool or a float dtype, got torch.int64"),
-    ({"key_padding_mask": PADDING[:, :2]}, r"key_padding_mask: expected the shape \(2, 5\), got \(2, 2\)"),
-    ({"normalizer": "selective"}, "selective is defined for causal self-attention only"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ({"normalizer": "dnaz"}, "normalizer 'dnaz' is unknown; .* Did you mean 'dnas'"),
+        ({"normalizer": "hnas"}, "normalizer 'hnas' has trained parameters: build it once"),
+        ({"normalizer": "forgetting"}, "normalizer 'forgetting': needs a value for heads, state_width"),
+        ({"normalizer": {"name": "dnas"}}, r"normalizer=\{'name': 'dnas'\}: expected a name such as 'dnas', or"),
+        ({"normalizer": DNAS}, "normalizer=<class '.*DNAS'>: expected a name"),
+        ({"normalizer": "dnas", "is_causal": True}, "^is_causal=True: dnas couples queries and would leak the future"),
+        ({"normalizer": "dnas", "attn_mask": torch.ones(L, L).tril() > 0}, "^attn_mask: hides the future: dnas"),
+        ({"normalizer": "dnas", "key_padding_mask": PADDING}, "key_padding_mask without query_padding_mask: dnas"),
+        ({"attn_mask": torch.ones(L, L) > 0, "is_causal": True}, "is_causal=True: sets the mask"),
+        ({"attn_mask": torch.ones(L, L).long()}, "attn_mask: expected dtype bool or a float dtype, got torch.int64"),
+        ({"key_padding_mask": PADDING[:, :2]}, r"key_padding_mask: expected the shape \(2, 5\), got \(2, 2\)"),
+        ({"normalizer": "selective"}, "selective is defined for causal self-attention only"),
+    ],
+    ids=str,
+)
 def test_what_is_not_defined_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         attention(*qkv(2, 3, keys=L), **call)

@@ -411,22 +411,25 @@ def x3(*shape):
     return [randn(*shape)] * 3
 
 
-@pytest.mark.parametrize(("call", "message"), [
-    (lambda: layer("dnas", add_bias_kv=True), "add_bias_kv=True: .* normalizer='sink'"),
-    (lambda: layer("dnas", add_zero_attn=True), "add_zero_attn=True: .* normalizer='off_by_one'"),
-    (lambda: layer("dnaz"), "normalizer 'dnaz' is unknown; .* Did you mean 'dnas'"),
-    (lambda: layer(3), "normalizer 3 is unknown; allowed"),
-    (lambda: layer({"name": "sinkhorn", "n_iter": 2}), "n_iter=2: no such option; .*n_iters"),
-    (lambda: layer({"name": "forgetting", "heads": 9}), "heads=9: not an option here"),
-    (lambda: layer("softmax")(*x3(2, 5, 8), is_causal=True), "is_causal=True: is a hint about attn_mask"),
-    (lambda: layer("softmax")(*x3(2, 5, 8), torch.zeros(2, 4) > 0), r"key_padding_mask: .* \(2, 5\), got \(2, 4\)"),
-    (lambda: layer("softmax")(*x3(2, 5, 8), torch.zeros(2, 5).int()), "key_padding_mask: expected dtype bool or a"),
-    (lambda: layer("softmax")(*x3(2, 5, 8), attn_mask=torch.zeros(5, 4)), r"attn_mask: .*\(5, 5\) or \(4, 5, 5\)"),
-    (lambda: layer("softmax")(*x3(2, 5, 8), attn_mask=torch.ones(3, 4), is_causal=True), r"\(5, 5\) or \(4, "),
-    (lambda: layer("dnas")(*x3(2, 5, 8), query_padding_mask=torch.zeros(2, 5)), "query_padding_mask: .* bool, got"),
-    (lambda: layer("selective")(*x3(2, 5, 8)), "selective is defined for causal self-attention only"),
-    (lambda: layer("espformer")(*x3(2, 5, 8), attn_mask=torch.ones(5, 5)), "espformer is computed from the"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: layer("dnas", add_bias_kv=True), "add_bias_kv=True: .* normalizer='sink'"),
+        (lambda: layer("dnas", add_zero_attn=True), "add_zero_attn=True: .* normalizer='off_by_one'"),
+        (lambda: layer("dnaz"), "normalizer 'dnaz' is unknown; .* Did you mean 'dnas'"),
+        (lambda: layer(3), "normalizer 3 is unknown; allowed"),
+        (lambda: layer({"name": "sinkhorn", "n_iter": 2}), "n_iter=2: no such option; .*n_iters"),
+        (lambda: layer({"name": "forgetting", "heads": 9}), "heads=9: not an option here"),
+        (lambda: layer("softmax")(*x3(2, 5, 8), is_causal=True), "is_causal=True: is a hint about attn_mask"),
+        (lambda: layer("softmax")(*x3(2, 5, 8), torch.zeros(2, 4) > 0), r"key_padding_mask: .* \(2, 5\), got \(2, 4\)"),
+        (lambda: layer("softmax")(*x3(2, 5, 8), torch.zeros(2, 5).int()), "key_padding_mask: expected dtype bool or a"),
+        (lambda: layer("softmax")(*x3(2, 5, 8), attn_mask=torch.zeros(5, 4)), r"attn_mask: .*\(5, 5\) or \(4, 5, 5\)"),
+        (lambda: layer("softmax")(*x3(2, 5, 8), attn_mask=torch.ones(3, 4), is_causal=True), r"\(5, 5\) or \(4, "),
+        (lambda: layer("dnas")(*x3(2, 5, 8), query_padding_mask=torch.zeros(2, 5)), "query_padding_mask: .* bool, got"),
+        (lambda: layer("selective")(*x3(2, 5, 8)), "selective is defined for causal self-attention only"),
+        (lambda: layer("espformer")(*x3(2, 5, 8), attn_mask=torch.ones(5, 5)), "espformer is computed from the"),
+    ],
+)
 def test_what_is_not_defined_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

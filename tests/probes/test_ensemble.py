@@ -72,11 +72,14 @@ def test_every_arm_has_members_that_are_trained_alone(label, cell):
         assert_members_equal(cell, label)
 
 
-@pytest.mark.parametrize(("label", "together"), [
-    *(("softmax", True), ("hnas", True), ("sink", True), ("dnas_slack+content", True)),
-    *(("probe_parts.Gate", True), ("asentmax", False), ("probe_parts.Temperature", False), ("selective", False)),
-    *(("probe_parts.Slopes", False), ("probe_parts.Talking", False)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("label", "together"),
+    [
+        *(("softmax", True), ("hnas", True), ("sink", True), ("dnas_slack+content", True)),
+        *(("probe_parts.Gate", True), ("asentmax", False), ("probe_parts.Temperature", False), ("selective", False)),
+        *(("probe_parts.Slopes", False), ("probe_parts.Talking", False)),
+    ],
+)
 def test_members_are_heads_of_one_normalizer_where_heads_do_not_see_each_other(label, together):
     cell = CAUSAL if label == "selective" else CROSS
     assert small(cell).model(Arm(label), [1, 2]).attention.together == together
@@ -185,8 +188,12 @@ def test_batches_follow_from_the_seed_and_not_from_the_arm(monkeypatch):
 
 def test_training_selection_and_test_have_streams_of_their_own():
     names = [
-        ("Hub", "train", 3), ("Hub", "train", 4), ("Hub", "selection", 8), ("Hub", "test", 8), ("Match", "test", 8),
-    ]  # fmt: skip
+        ("Hub", "train", 3),
+        ("Hub", "train", 4),
+        ("Hub", "selection", 8),
+        ("Hub", "test", 8),
+        ("Match", "test", 8),
+    ]
     drawn = [torch.rand(4, generator=generator(*name)) for name in names]
     assert all(not torch.equal(a, b) for i, a in enumerate(drawn) for b in drawn[:i])
 

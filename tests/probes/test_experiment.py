@@ -364,11 +364,14 @@ def test_comparisons_with_other_grids_seeds_or_lengths_keep_their_results_in_one
     assert again.rate == first[0].rate and again.tests.keys() == {"softmax", "dnas"} and seen == []
 
 
-@pytest.mark.parametrize(("body", "message"), [
-    ("pass", r"Wrong\.test_sizes=\(\): must contain size=16"),
-    ("size, test_sizes = 8, (16,)", r"Wrong\.test_sizes=\(16,\): must contain size=8"),
-    ("test_sizes, site = (16,), 'self'", "Wrong.site='self': allowed: cross, bidirectional, causal"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("pass", r"Wrong\.test_sizes=\(\): must contain size=16"),
+        ("size, test_sizes = 8, (16,)", r"Wrong\.test_sizes=\(16,\): must contain size=8"),
+        ("test_sizes, site = (16,), 'self'", "Wrong.site='self': allowed: cross, bidirectional, causal"),
+    ],
+)
 def test_a_probe_that_could_not_be_compared_is_refused(monkeypatch, tmp_path, body, message):
     (tmp_path / "wrong_probe.py").write_text(f"from attnorm.probes import Probe\n\n\nclass Wrong(Probe):\n    {body}\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -171,13 +171,16 @@ def test_a_source_that_is_replaced_by_what_is_typed_is_still_not_imported(monkey
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("typed", "kind"), [
-    ("data._target_=os.system", "attnorm.data.sources.base.Source"),
-    ("tokenizer._target_=os.system", "attnorm.data.tokenizers.base.Tokenizer"),
-    ("attention.encoder=os:system", "attnorm.attention.normalizers.base.Normalizer"),
-    ("attention.prior.encoder=['os:system']", "torch.nn.modules.module.Module"),
-    ("attention.scorer.encoder=os:system", "attnorm.attention.scorers.Scorer"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("typed", "kind"),
+    [
+        ("data._target_=os.system", "attnorm.data.sources.base.Source"),
+        ("tokenizer._target_=os.system", "attnorm.data.tokenizers.base.Tokenizer"),
+        ("attention.encoder=os:system", "attnorm.attention.normalizers.base.Normalizer"),
+        ("attention.prior.encoder=['os:system']", "torch.nn.modules.module.Module"),
+        ("attention.scorer.encoder=os:system", "attnorm.attention.scorers.Scorer"),
+    ],
+)
 def test_training_calls_only_classes_of_the_right_kind(monkeypatch, tmp_path, capfd, typed, kind):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os, "system", lambda *_: pytest.fail("os.system was called"))
@@ -561,11 +564,14 @@ def test_everything_in_a_run_folder_is_what_its_name_says(tmp_path, what):
 
 
 READERS = {
-    "eval": ("eval", "run={run}"), "generate": ("generate", "run={run}", "input=-"),
-    "attention": ("attention", "run={run}", "text=news"), "compare": ("compare", "against={run}"),
-    "report": ("report", "{run}"), "resume": ("train", "resume={run}"),
+    "eval": ("eval", "run={run}"),
+    "generate": ("generate", "run={run}", "input=-"),
+    "attention": ("attention", "run={run}", "text=news"),
+    "compare": ("compare", "against={run}"),
+    "report": ("report", "{run}"),
+    "resume": ("train", "resume={run}"),
     "ckpt_path": ("train", *runs.tiny_overrides(), "ckpt_path={run}/checkpoints/last.ckpt"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.slow
@@ -627,15 +633,18 @@ def test_a_sweep_folder_is_opened_like_a_run(monkeypatch, tmp_path, capfd):
     assert not (tmp_path / "victim").exists()
 
 
-@pytest.mark.parametrize(("group", "options"), [
-    ("logger", {"_target_": "pytorch_lightning.loggers.CSVLogger", "save_dir": "elsewhere"}),
-    ("logger", {"_target_": "pytorch_lightning.loggers.CSVLogger", "name": "../../elsewhere"}),
-    ("logger", {"_target_": "attnorm.training.loggers.TensorBoard", "run_folder": "elsewhere"}),
-    ("logger", {"_target_": "attnorm.training.loggers.TensorBoard", "entry": "/elsewhere"}),
-    ("logger", {"_target_": "pytorch_lightning.loggers.MLFlowLogger", "tracking_uri": "http://a.b"}),
-    ("logger", {"_target_": "pytorch_lightning.loggers.WandbLogger", "settings": [{"root_dir": "elsewhere"}]}),
-    ("callbacks", {"_target_": "pytorch_lightning.callbacks.ModelCheckpoint", "dirpath": "elsewhere"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("group", "options"),
+    [
+        ("logger", {"_target_": "pytorch_lightning.loggers.CSVLogger", "save_dir": "elsewhere"}),
+        ("logger", {"_target_": "pytorch_lightning.loggers.CSVLogger", "name": "../../elsewhere"}),
+        ("logger", {"_target_": "attnorm.training.loggers.TensorBoard", "run_folder": "elsewhere"}),
+        ("logger", {"_target_": "attnorm.training.loggers.TensorBoard", "entry": "/elsewhere"}),
+        ("logger", {"_target_": "pytorch_lightning.loggers.MLFlowLogger", "tracking_uri": "http://a.b"}),
+        ("logger", {"_target_": "pytorch_lightning.loggers.WandbLogger", "settings": [{"root_dir": "elsewhere"}]}),
+        ("callbacks", {"_target_": "pytorch_lightning.callbacks.ModelCheckpoint", "dirpath": "elsewhere"}),
+    ],
+)
 def test_a_run_folder_does_not_say_where_a_resumed_run_writes(tmp_path, group, options):
     run = runs.copied_run(tmp_path)
     runs.edit(run, f"{group}.mine", options)

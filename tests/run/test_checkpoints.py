@@ -77,11 +77,14 @@ def test_a_save_that_fails_leaves_the_old_checkpoint_and_nothing_else(monkeypatc
     assert os.listdir(tmp_path) == ["last.ckpt"]
 
 
-@pytest.mark.parametrize(("there", "words"), [
-    ([], r"there was none before"),
-    (["best"], r"still good in that folder: best\.ckpt"),
-    (["best", "last"], r"still good in that folder: last\.ckpt, best\.ckpt"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("there", "words"),
+    [
+        ([], r"there was none before"),
+        (["best"], r"still good in that folder: best\.ckpt"),
+        (["best", "last"], r"still good in that folder: last\.ckpt, best\.ckpt"),
+    ],
+)
 def test_a_save_that_fails_names_what_survives(monkeypatch, tmp_path, there, words):
     for name in there:
         AtomicCheckpointIO().save_checkpoint(OLD, tmp_path / f"{name}.ckpt")
@@ -259,14 +262,17 @@ def test_a_run_is_not_resumed_beside_a_best_checkpoint_that_could_not_be_scored_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("change", "words"), [
-    (lambda content: content.pop("loops"), "cannot be resumed from: it has no loops"),
-    (lambda content: content.pop("pytorch-lightning_version"), "it has no pytorch-lightning_version"),
-    (lambda content: content.update(optimizer_states=3), "it has no optimizer_states"),
-    (lambda content: content.pop("run"), "it has no run"),
-    (lambda content: content["run"].pop("settings"), "its record of the run is incomplete"),
-    (lambda content: content["state_dict"].popitem(), "does not fit the model and the tokenizer: "),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda content: content.pop("loops"), "cannot be resumed from: it has no loops"),
+        (lambda content: content.pop("pytorch-lightning_version"), "it has no pytorch-lightning_version"),
+        (lambda content: content.update(optimizer_states=3), "it has no optimizer_states"),
+        (lambda content: content.pop("run"), "it has no run"),
+        (lambda content: content["run"].pop("settings"), "its record of the run is incomplete"),
+        (lambda content: content["state_dict"].popitem(), "does not fit the model and the tokenizer: "),
+    ],
+)
 def test_what_cannot_be_resumed_from_is_said(tmp_path, change, words):
     content = runs.load(runs.finished_run())
     change(content)

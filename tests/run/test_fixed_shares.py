@@ -82,13 +82,16 @@ def test_values_per_head_are_as_many_as_the_heads_of_the_site():
     assert MCAN.site_heads({}).keys() == MCAN.sites_of({}).keys()
 
 
-@pytest.mark.parametrize(("name", "options", "words"), [
-    ("hnas", {}, "has no learned shares of hnas"),
-    ("mix", {"members": ["softmax", 3]}, "3 is neither a name nor"),
-    ("mix", {}, "but this one mixes mix_softmax, mix_dnas, mix_sinkhorn"),
-    ("mix", {"members": ["dnas", "softmax"]}, "the run mixes mix_softmax, mix_dnas"),
-    ("mix", {"members": ["softmax", "dnas", "entmax"]}, "but this one mixes mix_softmax, mix_dnas, mix_entmax"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("hnas", {}, "has no learned shares of hnas"),
+        ("mix", {"members": ["softmax", 3]}, "3 is neither a name nor"),
+        ("mix", {}, "but this one mixes mix_softmax, mix_dnas, mix_sinkhorn"),
+        ("mix", {"members": ["dnas", "softmax"]}, "the run mixes mix_softmax, mix_dnas"),
+        ("mix", {"members": ["softmax", "dnas", "entmax"]}, "but this one mixes mix_softmax, mix_dnas, mix_entmax"),
+    ],
+)
 def test_a_run_without_these_shares_is_refused(mixed_run, name, options, words):
     with pytest.raises(ValueError, match=words):
         learned_shares(Run(mixed_run), name, options)

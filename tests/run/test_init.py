@@ -98,8 +98,12 @@ def test_shape_and_tokenizer_are_those_of_the_weights_and_are_recorded(tmp_path,
         "positions": "learned",
     }  # fmt: skip
     expected |= {
-        "embedding_norm": True, "norm_eps": 1e-3, "type_vocab_size": 2, "activation": "relu", "tie_embeddings": True,
-    }  # fmt: skip
+        "embedding_norm": True,
+        "norm_eps": 1e-3,
+        "type_vocab_size": 2,
+        "activation": "relu",
+        "tie_embeddings": True,
+    }
     expected |= {"init": str(bert), "max_source": 64, "dropout": 0}  # what stays as it was typed
     expected |= {"decoder_layers": 2, "max_target": 32} if task == "gigaword" else {}
     assert {name: model[name] for name in expected} == expected
@@ -380,15 +384,19 @@ def test_a_typed_lowercase_is_kept(bert):
     assert cfg["tokenizer"] == {"_target_": WORDPIECE, "file": str(bert), "lowercase": False}
 
 
-@pytest.mark.parametrize(("overrides", "problem"), [
-    (("model.max_source=many",), "model.max_source=many: allowed: whole numbers"),
-    (("model.max_source=null",), "model.max_source=null: allowed: whole numbers"),
-    (("tokenizer.lowercase=maybe",), "tokenizer.lowercase=maybe: allowed: true, false or null"),
-    (("tokenizer.file=nowhere.txt",), "tokenizer.file=nowhere.txt: "),
-    (("ckpt_path=nowhere.ckpt",), "ckpt_path=nowhere.ckpt: no such file"),
-    (("ckpt_path=[5]",), "ckpt_path=[5]: allowed: text that is not empty or null"),
-    (("model.init=[5]",), "model.init=[5]: allowed: text that is not empty or null"),
-], ids=lambda value: " ".join(value) if isinstance(value, tuple) else "")  # fmt: skip
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        (("model.max_source=many",), "model.max_source=many: allowed: whole numbers"),
+        (("model.max_source=null",), "model.max_source=null: allowed: whole numbers"),
+        (("tokenizer.lowercase=maybe",), "tokenizer.lowercase=maybe: allowed: true, false or null"),
+        (("tokenizer.file=nowhere.txt",), "tokenizer.file=nowhere.txt: "),
+        (("ckpt_path=nowhere.ckpt",), "ckpt_path=nowhere.ckpt: no such file"),
+        (("ckpt_path=[5]",), "ckpt_path=[5]: allowed: text that is not empty or null"),
+        (("model.init=[5]",), "model.init=[5]: allowed: text that is not empty or null"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
 def test_values_that_are_none_are_said_as_ever(bert, overrides, problem):
     problems = refused(f"model.init={bert}", *overrides)
     assert problems[0].startswith(problem)

@@ -47,13 +47,16 @@ def test_a_run_resumed_after_any_update_equals_one_that_never_stopped(monkeypatc
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("length", "longer", "extra"), [
-    ("trainer.max_steps=3", "trainer.max_steps=8", ("trainer.limit_train_batches=3",)),
-    ("trainer.max_steps=4", "trainer.max_steps=8", ("trainer.val_check_interval=10",)),  # before any validation
-    ("trainer.max_steps=4", "trainer.max_steps=8", ("trainer.val_check_interval=3",)),  # between validations
-    ("trainer.max_epochs=1", "trainer.max_epochs=3", ("trainer.limit_train_batches=4",)),
-    ("trainer.max_epochs=1", "trainer.max_epochs=2", ()),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("length", "longer", "extra"),
+    [
+        ("trainer.max_steps=3", "trainer.max_steps=8", ("trainer.limit_train_batches=3",)),
+        ("trainer.max_steps=4", "trainer.max_steps=8", ("trainer.val_check_interval=10",)),  # before any validation
+        ("trainer.max_steps=4", "trainer.max_steps=8", ("trainer.val_check_interval=3",)),  # between validations
+        ("trainer.max_epochs=1", "trainer.max_epochs=3", ("trainer.limit_train_batches=4",)),
+        ("trainer.max_epochs=1", "trainer.max_epochs=2", ()),
+    ],
+)
 def test_a_finished_run_that_goes_on_equals_one_that_never_stopped(tmp_path, length, longer, extra):
     overrides = (*SHORT, "scheduler=constant", "trainer.val_check_interval=2", *extra)
     runs.tiny_run(tmp_path / "first", *overrides, length)

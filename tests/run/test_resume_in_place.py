@@ -476,16 +476,19 @@ def test_a_run_can_be_made_longer_before_its_decay(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("typed", "words"), [
-    ("task.monitor=rouge1", "task.monitor=rouge1: the run being resumed does not have this key"),
-    ("++model.dropout=0.2", "model.dropout=0.2: the run being resumed has 0.1"),
-    ("++model.drop=0.2", "model.drop=0.2: .* has no such option"),
-    ("attention=softmax", "attention=softmax: cannot be set when a run continues in its folder; allowed: "),
-    ("~callbacks.nothing", "~callbacks.nothing: the run being resumed has no such entry to remove"),
-    ("~callbacks", "~callbacks: the run being resumed has no such entry to remove"),
-    ("hydra.run.dir=/tmp/x", "hydra.run.dir=/tmp/x: cannot be set when a run continues in its folder"),
-    ("ckpt_path=/tmp/x", "ckpt_path=/tmp/x: cannot be set when a run continues in its folder"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("task.monitor=rouge1", "task.monitor=rouge1: the run being resumed does not have this key"),
+        ("++model.dropout=0.2", "model.dropout=0.2: the run being resumed has 0.1"),
+        ("++model.drop=0.2", "model.drop=0.2: .* has no such option"),
+        ("attention=softmax", "attention=softmax: cannot be set when a run continues in its folder; allowed: "),
+        ("~callbacks.nothing", "~callbacks.nothing: the run being resumed has no such entry to remove"),
+        ("~callbacks", "~callbacks: the run being resumed has no such entry to remove"),
+        ("hydra.run.dir=/tmp/x", "hydra.run.dir=/tmp/x: cannot be set when a run continues in its folder"),
+        ("ckpt_path=/tmp/x", "ckpt_path=/tmp/x: cannot be set when a run continues in its folder"),
+    ],
+)
 def test_settings_that_decide_the_training_may_not_change(tmp_path, typed, words):
     run = stopped_at_5(tmp_path / "run")
     before = {name: (run / name).read_bytes() for name in runs.files_of(run)}
@@ -495,13 +498,16 @@ def test_settings_that_decide_the_training_may_not_change(tmp_path, typed, words
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("group", "name", "value"), [
-    ("attention", "encoder", "someones_module:Normalizer"),
-    ("callbacks", "mine", {"_target_": "someones_module.Callback"}),
-    ("logger", "mine", {"_target_": "someones_module.Logger"}),
-    ("optimizer", "_target_", "someones_module.Optimizer"),
-    ("scheduler", "_target_", "torch.hub.load"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("group", "name", "value"),
+    [
+        ("attention", "encoder", "someones_module:Normalizer"),
+        ("callbacks", "mine", {"_target_": "someones_module.Callback"}),
+        ("logger", "mine", {"_target_": "someones_module.Logger"}),
+        ("optimizer", "_target_", "someones_module.Optimizer"),
+        ("scheduler", "_target_", "torch.hub.load"),
+    ],
+)
 def test_code_of_other_packages_needs_trust(monkeypatch, tmp_path, group, name, value):
     run = runs.copied_run(tmp_path)
     (run / "summary.json").unlink()
@@ -515,12 +521,15 @@ def test_code_of_other_packages_needs_trust(monkeypatch, tmp_path, group, name, 
     assert "names code" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("folder", "words"), [
-    ("nowhere", "no such folder"),
-    (".", "no config.yaml there"),
-    ("empty", "ended before it had recorded its settings"),
-    ("sweep", "this is a sweep folder; to continue the sweep, repeat its command"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("folder", "words"),
+    [
+        ("nowhere", "no such folder"),
+        (".", "no config.yaml there"),
+        ("empty", "ended before it had recorded its settings"),
+        ("sweep", "this is a sweep folder; to continue the sweep, repeat its command"),
+    ],
+)
 def test_a_folder_that_is_not_a_run_is_refused(monkeypatch, tmp_path, capsys, folder, words):
     for file in ("empty/config.yaml", "sweep/jobs.jsonl"):
         (tmp_path / file).parent.mkdir()

@@ -17,13 +17,17 @@ from attnorm.sweeps.command import read_sweep
 from attnorm.sweeps.jobs import as_typed, expand, label_of, name_of, readable, sweep_name
 
 COMMANDS = (
-    ("attention=softmax,dnas,hnas", "seed=1,2,3", "task=gigaword"), ("attention=glob(dnas*)", "seed=range(1,4)"),
+    ("attention=softmax,dnas,hnas", "seed=1,2,3", "task=gigaword"),
+    ("attention=glob(dnas*)", "seed=range(1,4)"),
     ("attention=glob([*nas,softmax],exclude=h*)",),
     ("optimizer.lr=choice(1e-3,1e-2)", "model.dropout=range(0,0.3,step=0.1)"),
-    ("attention=[dnas,softmax],hnas", "tags=[a,b],[c]"), ("attention=my_module:Mine,softmax", "attention.encoder=dnas"),
-    ("seed=1,2", "seed=3,4", "model.dropout=0.1,0.2"), ("data.train='a,b.json','c d.json'", "~callbacks.progress"),
-    ("seed=sort(3,1,2,reverse=true)", "+data.extra=1,2"), ("seed=7",),
-)  # fmt: skip
+    ("attention=[dnas,softmax],hnas", "tags=[a,b],[c]"),
+    ("attention=my_module:Mine,softmax", "attention.encoder=dnas"),
+    ("seed=1,2", "seed=3,4", "model.dropout=0.1,0.2"),
+    ("data.train='a,b.json','c d.json'", "~callbacks.progress"),
+    ("seed=sort(3,1,2,reverse=true)", "+data.extra=1,2"),
+    ("seed=7",),
+)
 
 
 def jobs_of_hydra(arguments):
@@ -129,10 +133,13 @@ def test_wrong_arguments_are_refused_with_their_key(capsys, typed):
     assert any(it.startswith("error: ") and WRONG[typed] in it for it in capsys.readouterr().err.splitlines())
 
 
-@pytest.mark.parametrize(("typed", "keys"), [
-    ("jobs=0 retries=-1 ckpt_path=x -m", "jobs retries ckpt_path -m"),
-    ("tune=optimizer.lr=1e-3 tune_seeds=1.5 cost=time jobs=0", "tune tune_seeds seed cost jobs"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("typed", "keys"),
+    [
+        ("jobs=0 retries=-1 ckpt_path=x -m", "jobs retries ckpt_path -m"),
+        ("tune=optimizer.lr=1e-3 tune_seeds=1.5 cost=time jobs=0", "tune tune_seeds seed cost jobs"),
+    ],
+)
 def test_all_problems_of_the_command_are_reported_together(typed, keys):
     with pytest.raises(ConfigError) as error:
         read_sweep(typed.split())
@@ -151,13 +158,16 @@ def test_jobs_are_checked_with_the_groups_of_other_configuration_folders(tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("job", [
-    ["task=mlm", "attention=hnas", "++seed=3", "++optimizer.lr=1e-3"],
-    ["++seed=3", "seed=4", "model=base", "++model.dropout=0.5", "~callbacks.progress"],
-    ["++attention.options={hnas: {start: 0.5}}", "++tags=[a,b]", "optimizer=adamax", "+trainer.benchmark=true"],
-    ["++data.train=${paths.log_dir}/x", "++trainer.strategy={_target_: a.B}", "data=pair_files"],
-    ["seed=2", "++seed=5"],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "job",
+    [
+        ["task=mlm", "attention=hnas", "++seed=3", "++optimizer.lr=1e-3"],
+        ["++seed=3", "seed=4", "model=base", "++model.dropout=0.5", "~callbacks.progress"],
+        ["++attention.options={hnas: {start: 0.5}}", "++tags=[a,b]", "optimizer=adamax", "+trainer.benchmark=true"],
+        ["++data.train=${paths.log_dir}/x", "++trainer.strategy={_target_: a.B}", "data=pair_files"],
+        ["seed=2", "++seed=5"],
+    ],
+)
 def test_a_job_is_composed_as_hydra_composes_it(job):
     with hydra_started([CONF]):
         expected = compose("train", job)

@@ -38,15 +38,18 @@ def test_a_run_is_started_or_continued_by_what_its_folder_holds(tmp_path):
     assert command_of(one, ("train",)) == ["train", f"resume={quoted}"]
 
 
-@pytest.mark.parametrize(("recorded", "is_trusted"), [
-    ({}, True),
-    ({"attention": {"encoder": "lab.normalizer:Power"}}, True),
-    ({"attention": {"encoder": "lab.normalizer:Evil"}}, False),
-    ({"task": {"_target_": "lab.normalizer.Power", "name": "a"}}, False),  # typed, but for another key
-    ({"logger": {"csv": {"save_dir": "/elsewhere"}}}, False),
-    ({"paths": {"cache_dir": "/elsewhere"}}, False),
-    ({"seed": [["a"]]}, False),  # no settings of a run
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("recorded", "is_trusted"),
+    [
+        ({}, True),
+        ({"attention": {"encoder": "lab.normalizer:Power"}}, True),
+        ({"attention": {"encoder": "lab.normalizer:Evil"}}, False),
+        ({"task": {"_target_": "lab.normalizer.Power", "name": "a"}}, False),  # typed, but for another key
+        ({"logger": {"csv": {"save_dir": "/elsewhere"}}}, False),
+        ({"paths": {"cache_dir": "/elsewhere"}}, False),
+        ({"seed": [["a"]]}, False),  # no settings of a run
+    ],
+)
 def test_a_run_continues_with_trust_if_it_names_what_was_typed(tmp_path, recorded, is_trusted):
     settings = {"seed": 1, "task": {"name": "a"}, "model": {}, "attention": {}, "data": {}, "optimizer": {"lr": 1.0}}
     named = (("attention.encoder", "lab.normalizer:Power"), ("paths.cache_dir", "None"))

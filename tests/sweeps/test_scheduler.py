@@ -116,10 +116,14 @@ def test_a_job_that_is_killed_is_resumed(tmp_path, way):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "way"), [
-    *((number, "fresh") for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)),
-    (signal.SIGTERM, "forked"),
-], indirect=["way"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("number", "way"),
+    [
+        *((number, "fresh") for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)),
+        (signal.SIGTERM, "forked"),
+    ],
+    indirect=["way"],
+)
 def test_a_signal_lets_the_jobs_save_and_the_same_command_continues(tmp_path, number, way):
     typed = ("dir=s", "x=1,2,3", "steps=30", "pause=0.05", "jobs=2", "retries=0")
     running = begin(tmp_path, *typed)

@@ -116,8 +116,11 @@ def test_results_are_ranked_by_state_and_value(tmp_path):
         return JobResult(job(tmp_path), state, 1, 0, None, "m", value, 1, 1.0, None, None, {})
 
     values = [
-        result(JobState.FAILED, None), result(JobState.FINISHED, 1.0), result(JobState.FINISHED, None),
-        result(JobState.PRUNED, 0.1), result(JobState.FINISHED, 3.0),
-    ]  # fmt: skip
+        result(JobState.FAILED, None),
+        result(JobState.FINISHED, 1.0),
+        result(JobState.FINISHED, None),
+        result(JobState.PRUNED, 0.1),
+        result(JobState.FINISHED, 3.0),
+    ]
     assert [it.best_value for it in ranked(values, "max")] == [3.0, 1.0, None, 0.1, None]
     assert [it.best_value for it in ranked(values, "min")] == [1.0, 3.0, None, 0.1, None]

@@ -159,13 +159,16 @@ def test_a_flat_metric_extends_nothing():
     assert best_of({"1": 2.0, "2": None, "4": 3.0}, "max") == "4"
 
 
-@pytest.mark.parametrize(("values", "below", "above"), [
-    (("0.001", "0.002", "0.004"), "0.0005", "0.008"),
-    (("1e-5", "1e-4"), "1e-06", "0.001"),
-    (("2", "4"), "1", "8"),
-    (("1", "2"), None, "4"),  # a whole number stays one
-    (("1", "3", "12"), None, "48"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("values", "below", "above"),
+    [
+        (("0.001", "0.002", "0.004"), "0.0005", "0.008"),
+        (("1e-5", "1e-4"), "1e-06", "0.001"),
+        (("2", "4"), "1", "8"),
+        (("1", "2"), None, "4"),  # a whole number stays one
+        (("1", "3", "12"), None, "48"),
+    ],
+)
 def test_the_next_value_continues_the_grid(values, below, above):
     assert (beyond(values, upwards=False), beyond(values, upwards=True)) == (below, above)
 

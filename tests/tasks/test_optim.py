@@ -103,21 +103,24 @@ def test_parts_are_frozen_or_learn_at_a_factor_of_their_rate():
     assert sum(map(len, names.values())) == sum(parameter.requires_grad for parameter in model.parameters())
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    (
-        {"freeze": ("encodr",)},
-        "freeze=encodr: the model has no such part; allowed: encoder, .*Did you mean 'encoder'",
-    ),
-    (
-        {"lr_factors": {"self": 2.0}},
-        "lr_factors=self: the model has no such part; allowed: .*decoder, cross, .*tokens",
-    ),
-    (
-        {"freeze": ("decoder",), "lr_factors": {"cross": 2.0}},
-        "lr_factors=cross: has no effect, since this part is fr",
-    ),
-    ({"freeze": ("embeddings", "encoder", "decoder", "norm", "output", "tokens")}, "leaves nothing to train"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"freeze": ("encodr",)},
+            "freeze=encodr: the model has no such part; allowed: encoder, .*Did you mean 'encoder'",
+        ),
+        (
+            {"lr_factors": {"self": 2.0}},
+            "lr_factors=self: the model has no such part; allowed: .*decoder, cross, .*tokens",
+        ),
+        (
+            {"freeze": ("decoder",), "lr_factors": {"cross": 2.0}},
+            "lr_factors=cross: has no effect, since this part is fr",
+        ),
+        ({"freeze": ("embeddings", "encoder", "decoder", "norm", "output", "tokens")}, "leaves nothing to train"),
+    ],
+)
 def test_a_part_that_does_not_exist_or_cannot_learn_is_refused(changes, words):
     with pytest.raises(ConfigError, match=words):
         replace(GROUPS, **changes).freeze_parts(build_model())

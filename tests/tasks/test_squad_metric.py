@@ -111,12 +111,15 @@ def test_wrong_ids_are_named():
         score({f"q{i}": "x" for i in range(11)}, gold)
 
 
-@pytest.mark.parametrize(("prediction", "answers", "version_1", "version_2"), [
-    ("the", ["A", "cat"], (100, 0), (0, 0)),  # 1.1 keeps the gold answer "A"; no token is common
-    ("", ["a"], (100, 0), (100, 100)),  # of 2.0's gold answers only "" is left
-    ("cat", ["a", "the cat"], (100, 100), (100, 100)),
-    ("cat", ["a"], (0, 0), (0, 0)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("prediction", "answers", "version_1", "version_2"),
+    [
+        ("the", ["A", "cat"], (100, 0), (0, 0)),  # 1.1 keeps the gold answer "A"; no token is common
+        ("", ["a"], (100, 0), (100, 100)),  # of 2.0's gold answers only "" is left
+        ("cat", ["a", "the cat"], (100, 100), (100, 100)),
+        ("cat", ["a"], (0, 0), (0, 0)),
+    ],
+)
 def test_the_two_official_scripts_differ_in_answers_without_words(prediction, answers, version_1, version_2):
     found = score({"q": prediction}, [("q", answers)])
     assert (found["exact"], found["f1"]) == version_1
@@ -244,29 +247,32 @@ def test_files(tmp_path):
     assert read_references(write(tmp_path, document)) == [("a", ["x", "y"]), ("b", [])]
 
 
-@pytest.mark.parametrize(("read", "content", "message"), [
-    (read_predictions, "{'a': 1}", r"p.json:1: not JSON"),
-    (read_predictions, '["x"]', r'p.json: expected one JSON object \{"question id": "answer", ...\}, got a l'),
-    (read_predictions, '{"a": "x", "b": 3}', r"p.json: b has 3, not text"),
-    (read_predictions, '{"a": null}', r"p.json: a has null, not text"),
-    (read_null_odds, '{"a": "1"}', r'p.json: a has "1", not a number; expected \{"question id": 0.5'),
-    (read_null_odds, '{"a": true}', r"a has true, not a number"),
-    (read_null_odds, '{"a": NaN}', r"p.json: a has NaN, not a number"),
-    (read_null_odds, f'{{"a": 1{"0" * 400}}}', r"p.json: a has 10+, not a number"),
-    (read_null_odds, f'{{"a": 1{"0" * 5000}}}', r"p.json: .*Exceeds the limit .* digits"),
-    (read_predictions, '{"a": "x", "b": "y", "a": "z"}', r'p.json: .*an object has a repeated key, "a"'),
-    (read_predictions, "[" * 100_000, r"p.json: JSON nested too deeply"),
-    (read_predictions, "{}".encode("utf-16").decode("latin-1"), r"p.json:1: "),
-    (read_predictions, "7", r"p.json: expected one JSON object .*, got 7"),
-    (read_predictions, '{"a": ["x"]}', r'p.json: a has \["x"\], not text'),
-    (read_references, "[" * 100_000, r"p.json: JSON nested too deeply.*a SQuAD file is one JSON object"),
-    (read_references, '{"a": "x"}', r"not a SQuAD file"),
-    (
-        read_references,
-        '{"data": [{"paragraphs": [{"context": "c", "qas": [{"id": "a", "question": "?"}, {"id": 3}]}]}]}',
-        r"p.json: 2 bad records and 0 good ones:\n  a: .*: no answers, .*\n  data\[0\].*id is 3",
-    ),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("read", "content", "message"),
+    [
+        (read_predictions, "{'a': 1}", r"p.json:1: not JSON"),
+        (read_predictions, '["x"]', r'p.json: expected one JSON object \{"question id": "answer", ...\}, got a l'),
+        (read_predictions, '{"a": "x", "b": 3}', r"p.json: b has 3, not text"),
+        (read_predictions, '{"a": null}', r"p.json: a has null, not text"),
+        (read_null_odds, '{"a": "1"}', r'p.json: a has "1", not a number; expected \{"question id": 0.5'),
+        (read_null_odds, '{"a": true}', r"a has true, not a number"),
+        (read_null_odds, '{"a": NaN}', r"p.json: a has NaN, not a number"),
+        (read_null_odds, f'{{"a": 1{"0" * 400}}}', r"p.json: a has 10+, not a number"),
+        (read_null_odds, f'{{"a": 1{"0" * 5000}}}', r"p.json: .*Exceeds the limit .* digits"),
+        (read_predictions, '{"a": "x", "b": "y", "a": "z"}', r'p.json: .*an object has a repeated key, "a"'),
+        (read_predictions, "[" * 100_000, r"p.json: JSON nested too deeply"),
+        (read_predictions, "{}".encode("utf-16").decode("latin-1"), r"p.json:1: "),
+        (read_predictions, "7", r"p.json: expected one JSON object .*, got 7"),
+        (read_predictions, '{"a": ["x"]}', r'p.json: a has \["x"\], not text'),
+        (read_references, "[" * 100_000, r"p.json: JSON nested too deeply.*a SQuAD file is one JSON object"),
+        (read_references, '{"a": "x"}', r"not a SQuAD file"),
+        (
+            read_references,
+            '{"data": [{"paragraphs": [{"context": "c", "qas": [{"id": "a", "question": "?"}, {"id": 3}]}]}]}',
+            r"p.json: 2 bad records and 0 good ones:\n  a: .*: no answers, .*\n  data\[0\].*id is 3",
+        ),
+    ],
+)
 def test_a_file_that_is_none_says_what_is_wrong(tmp_path, read, content, message):
     with pytest.raises(ValueError, match=message):
         read(write(tmp_path, content))

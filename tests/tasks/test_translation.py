@@ -50,8 +50,11 @@ def test_bleu_has_the_words_of_the_target_language(monkeypatch):
         assert (found > 50) == (words != "13a")
     assert "tok:zh" in Scorer(None, "zh").describe(golds)
     assert [bleu_tokenizer(language) for language in ("en", "de", "zh", "zh-cn", "th")] == [
-        *["13a"] * 2, "zh", "zh", "char",
-    ]  # fmt: skip
+        *["13a"] * 2,
+        "zh",
+        "zh",
+        "char",
+    ]
     for language in ("ja", "ko"):
         monkeypatch.setattr(scores, "find_spec", lambda name: None)
         assert bleu_tokenizer(language) == "char"

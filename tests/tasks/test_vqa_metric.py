@@ -24,8 +24,11 @@ def test_the_accuracy_overall_and_by_types():
     assert found == {
         "accuracy": 65.0,  # 1, 0.6, 1, 0
         "answer_types": {"number": 60.0, "other": 100.0, "yes/no": 50.0},
-        "question_types": {"how many": 60.0, "is the": 100.0, "what is": 50.0}, "total": 4, "missing": 0, "extra": 0,
-    }  # fmt: skip
+        "question_types": {"how many": 60.0, "is the": 100.0, "what is": 50.0},
+        "total": 4,
+        "missing": 0,
+        "extra": 0,
+    }
 
 
 def test_each_is_rounded_to_two_digits():
@@ -58,15 +61,18 @@ def test_predictions_for_other_questions_are_ignored_and_told(caplog):
     assert "2 predictions not in the references, ignored: 7, 8" in caplog.text
 
 
-@pytest.mark.parametrize(("predictions", "gold", "message"), [
-    ({"7": "x"}, GOLD, "no prediction is for a question of the references, which have 1, 2, 3, 4; .* are for 7$"),
-    ({"1": 3}, GOLD, "the answer to question 1 is 3, not text"),
-    ({"1": None}, GOLD, "the answer to question 1 is null, not text"),
-    ({}, [], "no questions to score"),
-    ({}, [*GOLD, GOLD[1], GOLD[1]], "repeat questions: 2$"),
-    ({}, [*GOLD, Reference("5", [])], "1 question without an annotator's answer: 5"),
-    ({str(i): "x" for i in range(20, 40)}, GOLD, "the predictions are for 20, 21, .*, 29, ...$"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("predictions", "gold", "message"),
+    [
+        ({"7": "x"}, GOLD, "no prediction is for a question of the references, which have 1, 2, 3, 4; .* are for 7$"),
+        ({"1": 3}, GOLD, "the answer to question 1 is 3, not text"),
+        ({"1": None}, GOLD, "the answer to question 1 is null, not text"),
+        ({}, [], "no questions to score"),
+        ({}, [*GOLD, GOLD[1], GOLD[1]], "repeat questions: 2$"),
+        ({}, [*GOLD, Reference("5", [])], "1 question without an annotator's answer: 5"),
+        ({str(i): "x" for i in range(20, 40)}, GOLD, "the predictions are for 20, 21, .*, 29, ...$"),
+    ],
+)
 def test_what_cannot_be_scored_is_named(predictions, gold, message):
     with pytest.raises(ValueError, match=message):
         score(predictions, gold)
@@ -75,10 +81,13 @@ def test_what_cannot_be_scored_is_named(predictions, gold, message):
 def test_references_come_from_a_table():
     table = Dataset.from_dict(
         {
-            "id": ["1", "2"], "image": ["i", "i"], "question": ["q", "q"], "answers": ['["yes"]', '["a", "b"]'],
+            "id": ["1", "2"],
+            "image": ["i", "i"],
+            "question": ["q", "q"],
+            "answers": ['["yes"]', '["a", "b"]'],
             "kind": ["yes/no", ""],
         }
-    )  # fmt: skip
+    )
     assert references(table) == [Reference("1", ["yes"], "yes/no", ""), Reference("2", ["a", "b"], "", "")]
 
 
@@ -93,23 +102,26 @@ def test_result_files_are_written_as_they_are_read(tmp_path):
     assert read_predictions(tmp_path / "r.json") == predictions
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    ('{"1": "yes"}', r'r.json: expected a JSON list \[\{"question_id": 1, .*, got'),
-    ('[{"question_id": 1}]', r"r.json: record 0 is .*expected"),
-    ('[{"question_id": 1, "answer": "x"}, ["a"]]', r"r.json: record 1 is"),
-    ('[{"question_id": 1.5, "answer": "x"}]', r"record 0: question_id is 1.5, not a number or text"),
-    ('[{"question_id": true, "answer": "x"}]', r"question_id is true"),
-    ('[{"question_id": 1, "answer": 3}]', r"record 0: the answer to question 1 is 3, not text"),
-    (
-        '[{"question_id": 1, "answer": "x"}, {"question_id": "1", "answer": "y"}]',
-        r"record 1: question 1 is answered",
-    ),
-    ("x", r"r.json:1: not JSON"),
-    ("[" * 100_000, r"r.json: JSON nested too deeply"),
-    (f'[{{"question_id": 1{"0" * 5000}, "answer": "x"}}]', r"r.json: .*Exceeds the limit .* digits"),
-    ('[{"question_id": 1, "answer": "x", "answer": "y"}]', r'r.json: .*an object has a repeated key, "answer"'),
-    ('[[{"question_id": 1, "answer": "x"}]]', r"r.json: record 0 is"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"1": "yes"}', r'r.json: expected a JSON list \[\{"question_id": 1, .*, got'),
+        ('[{"question_id": 1}]', r"r.json: record 0 is .*expected"),
+        ('[{"question_id": 1, "answer": "x"}, ["a"]]', r"r.json: record 1 is"),
+        ('[{"question_id": 1.5, "answer": "x"}]', r"record 0: question_id is 1.5, not a number or text"),
+        ('[{"question_id": true, "answer": "x"}]', r"question_id is true"),
+        ('[{"question_id": 1, "answer": 3}]', r"record 0: the answer to question 1 is 3, not text"),
+        (
+            '[{"question_id": 1, "answer": "x"}, {"question_id": "1", "answer": "y"}]',
+            r"record 1: question 1 is answered",
+        ),
+        ("x", r"r.json:1: not JSON"),
+        ("[" * 100_000, r"r.json: JSON nested too deeply"),
+        (f'[{{"question_id": 1{"0" * 5000}, "answer": "x"}}]', r"r.json: .*Exceeds the limit .* digits"),
+        ('[{"question_id": 1, "answer": "x", "answer": "y"}]', r'r.json: .*an object has a repeated key, "answer"'),
+        ('[[{"question_id": 1, "answer": "x"}]]', r"r.json: record 0 is"),
+    ],
+)
 def test_what_is_no_result_file_is_refused(tmp_path, content, message):
     (tmp_path / "r.json").write_text(content)
     with pytest.raises(ValueError, match=message):

@@ -211,10 +211,13 @@ FAULTS = {  # property: what is replaced, and by what
 
 
 LONG = {  # properties that need several runs
-    "a_run_leaves_exactly_its_files", "the_best_checkpoint_is_that_of_the_monitored_metric",
-    "evaluating_again_gives_the_same", "a_stopped_run_goes_on_bit_for_bit", "accumulation_changes_nothing",
+    "a_run_leaves_exactly_its_files",
+    "the_best_checkpoint_is_that_of_the_monitored_metric",
+    "evaluating_again_gives_the_same",
+    "a_stopped_run_goes_on_bit_for_bit",
+    "accumulation_changes_nothing",
     "two_processes_share_an_update",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", [slow(it) if it in LONG else it for it in PROPERTIES])

@@ -19,24 +19,27 @@ def cfg(max_steps=None, max_epochs=None):
     return SimpleNamespace(trainer=TrainerConfig(max_steps=max_steps, max_epochs=max_epochs), task=task)
 
 
-@pytest.mark.parametrize(("metrics", "found", "told"), [
-    (
-        {"rouge1": 13.2, "loss": 4.0},
-        {"rouge1": 29.0, "rouge2": 9.0},
-        "below the simple baseline b: ROUGE-1 F1 13.20 a",
-    ),
-    ({"rouge1": 29.1, "rouge2": 1.0}, {"rouge1": 29.0, "rouge2": 9.0}, None),  # the first metric is the main one
-    (
-        {"loss": 1.0, "accuracy": 50.0},
-        {"accuracy": 50.0},
-        "no better than the simple baseline b: accuracy 50.00 ag",
-    ),
-    ({"loss": 1.5}, {"loss": 1.25}, "below the simple baseline b: loss 1.500 against 1.250."),
-    ({"loss": 1.0}, {"loss": 1.25}, None),
-    ({"perplexity": 3.0}, {"perplexity": 2.0}, "perplexity 3.00 against 2.00"),
-    ({"f1": float("nan")}, {"f1": 2.0}, None),
-    ({}, {"accuracy": 2.0}, None),  # nothing was scored
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("metrics", "found", "told"),
+    [
+        (
+            {"rouge1": 13.2, "loss": 4.0},
+            {"rouge1": 29.0, "rouge2": 9.0},
+            "below the simple baseline b: ROUGE-1 F1 13.20 a",
+        ),
+        ({"rouge1": 29.1, "rouge2": 1.0}, {"rouge1": 29.0, "rouge2": 9.0}, None),  # the first metric is the main one
+        (
+            {"loss": 1.0, "accuracy": 50.0},
+            {"accuracy": 50.0},
+            "no better than the simple baseline b: accuracy 50.00 ag",
+        ),
+        ({"loss": 1.5}, {"loss": 1.25}, "below the simple baseline b: loss 1.500 against 1.250."),
+        ({"loss": 1.0}, {"loss": 1.25}, None),
+        ({"perplexity": 3.0}, {"perplexity": 2.0}, "perplexity 3.00 against 2.00"),
+        ({"f1": float("nan")}, {"f1": 2.0}, None),
+        ({}, {"accuracy": 2.0}, None),  # nothing was scored
+    ],
+)
 def test_a_baseline_that_is_not_beaten_is_told_once(metrics, found, told):
     sentences = baselines.unbeaten(scores(metrics, b=found))
     assert len(sentences) == (told is not None)

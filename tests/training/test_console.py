@@ -115,11 +115,14 @@ def test_a_run_starts_with_what_was_typed_and_where_the_configuration_is(output)
 
 
 SCORES = Results(
-    split="test", unit="pairs", size=12345,
+    split="test",
+    unit="pairs",
+    size=12345,
     metrics={"rouge1": 31.239, "rouge2": 12.0, "rougeL": 29.999, "loss": 1.23456},
-    baselines={"lead-8": {"rouge1": 20.0, "rouge2": 5.0, "rougeL": 19.0}}, note="ROUGE [note]",
+    baselines={"lead-8": {"rouge1": 20.0, "rouge2": 5.0, "rougeL": 19.0}},
+    note="ROUGE [note]",
     settings={"beam_size": 4},
-)  # fmt: skip
+)
 
 
 @pytest.fixture

@@ -382,14 +382,17 @@ def test_recorded_losses_raise_no_alarm(task, attention):
     assert not any(is_spike(loss, losses[:step][-50:], 6.0) for step, loss in enumerate(losses))
 
 
-@pytest.mark.parametrize("draw", [
-    lambda random: 3.0 + random.gauss(0, 0.1),
-    lambda random: random.lognormvariate(0, 1),
-    lambda random: random.expovariate(1),
-    lambda random: (1.5 if random.random() < 0.3 else 1.0) + random.gauss(0, 0.03),  # some batches are harder
-    lambda random: 0.0,
-    lambda random: random.gauss(0, 1),  # an objective that may be negative
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda random: 3.0 + random.gauss(0, 0.1),
+        lambda random: random.lognormvariate(0, 1),
+        lambda random: random.expovariate(1),
+        lambda random: (1.5 if random.random() < 0.3 else 1.0) + random.gauss(0, 0.03),  # some batches are harder
+        lambda random: 0.0,
+        lambda random: random.gauss(0, 1),  # an objective that may be negative
+    ],
+)
 def test_ordinary_noise_raises_no_alarm_and_a_spike_does(draw):
     generator = random.Random(0)
     losses = [draw(generator) for _ in range(1000)]
@@ -544,16 +547,20 @@ def test_memory_that_runs_out_in_training_names_the_batch_and_what_to_change(mon
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "error", "kind", "said"), [
-    ("backward", CPU, NotEnoughMemory, r"^((?!normalizer|attention_dropout)[\s\S])*$"),  # softmax needs no table
-    (
-        "validation_step",
-        CPU,
-        NotEnoughMemory,
-        r"during validation at step 2\. The batch has \d+ rows: source \d+ x ",
-    ),
-    ("backward", RuntimeError("a bug"), RuntimeError, "^a bug$"),
-], ids=["another normalizer", "validation", "another error"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("method", "error", "kind", "said"),
+    [
+        ("backward", CPU, NotEnoughMemory, r"^((?!normalizer|attention_dropout)[\s\S])*$"),  # softmax needs no table
+        (
+            "validation_step",
+            CPU,
+            NotEnoughMemory,
+            r"during validation at step 2\. The batch has \d+ rows: source \d+ x ",
+        ),
+        ("backward", RuntimeError("a bug"), RuntimeError, "^a bug$"),
+    ],
+    ids=["another normalizer", "validation", "another error"],
+)
 def test_of_missing_memory_is_said_what_is_true(monkeypatch, tmp_path, method, error, kind, said):
     runs.before(monkeypatch, TrainingModule, method, raiser(error, 2))
     with pytest.raises(kind, match=said) as caught:

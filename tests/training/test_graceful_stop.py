@@ -153,11 +153,14 @@ class Scripted(pl.LightningModule):
 
 
 @pytest.mark.parametrize("cls", [EarlyStopping, pl.callbacks.EarlyStopping])
-@pytest.mark.parametrize(("losses", "least", "epochs"), [
-    ((5.0, 6.0, 4.0, 3.0, 2.0, 1.0), 4, 6),  # it improves after it has been stopped for
-    ((5.0, 6.0, 6.0, 6.0, 6.0, 6.0), 4, 4),
-    ((5.0, 6.0, 4.0, 3.0, 2.0, 1.0), None, 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("losses", "least", "epochs"),
+    [
+        ((5.0, 6.0, 4.0, 3.0, 2.0, 1.0), 4, 6),  # it improves after it has been stopped for
+        ((5.0, 6.0, 6.0, 6.0, 6.0, 6.0), 4, 4),
+        ((5.0, 6.0, 4.0, 3.0, 2.0, 1.0), None, 2),
+    ],
+)
 def test_early_stopping_before_the_smallest_number_of_epochs_is_decided_anew(tmp_path, cls, losses, least, epochs):
     stopping: Any = cls("val/loss", mode="min", patience=1)
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
@@ -247,9 +250,13 @@ def test_a_signal_to_all_ranks_stops_them_without_a_traceback(tmp_path, number):
     """As a terminal or a cluster sends it, to every process of the group."""
     typed = ("trainer=ddp", *runs.tiny_overrides(), "trainer.devices=2", "task.max_steps=5000", "task.validations=1")
     process = subprocess.Popen(
-        [sys.executable, str(runs.ROOT / "train.py"), *typed, f"paths.log_dir={tmp_path}"], stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE, text=True, start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+        [sys.executable, str(runs.ROOT / "train.py"), *typed, f"paths.log_dir={tmp_path}"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
     ends = time.monotonic() + 100
     while not any("train/loss" in file.read_text() for file in tmp_path.rglob("metrics.csv")):
         assert time.monotonic() < ends and process.poll() is None

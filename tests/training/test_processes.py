@@ -146,12 +146,15 @@ def problems_of(**trainer):
     return problems
 
 
-@pytest.mark.parametrize(("strategy", "text"), [
-    ({"_target_": "attnorm.training.sharding.FullySharded", "shards": 2}, "trainer.strategy.shards=2: "),
-    ({"_target_": "attnorm.training.sharding.Missing"}, "trainer.strategy._target_=attnorm.training.sharding."),
-    ({"_target_": "torch.nn.Linear"}, "must be a subclass of pytorch_lightning.strategies"),
-    ({"_target_": "attnorm.training.sharding.FullySharded", "sharded_checkpoints": 1}, "sharded_checkpoints=1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("strategy", "text"),
+    [
+        ({"_target_": "attnorm.training.sharding.FullySharded", "shards": 2}, "trainer.strategy.shards=2: "),
+        ({"_target_": "attnorm.training.sharding.Missing"}, "trainer.strategy._target_=attnorm.training.sharding."),
+        ({"_target_": "torch.nn.Linear"}, "must be a subclass of pytorch_lightning.strategies"),
+        ({"_target_": "attnorm.training.sharding.FullySharded", "sharded_checkpoints": 1}, "sharded_checkpoints=1"),
+    ],
+)
 def test_a_wrong_strategy_is_named(strategy, text):
     problems = problems_of(strategy=strategy)
     assert len(problems) == 1 and text in problems[0]

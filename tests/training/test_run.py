@@ -193,15 +193,19 @@ def test_a_run_without_hybrid_weights_has_no_curve(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("overrides", "steps"), [
-    (("trainer.max_steps=2",), 2),
-    (("trainer.max_steps=2", "task.max_steps=1"), 2),
-    (("trainer.max_steps=1", "trainer.max_epochs=5"), 1),
-    (("trainer.max_epochs=1", "data.train_size=30", "task.max_steps=1"), None),
-    (("trainer.max_epochs=2", "data.train_size=30", "trainer.accumulate_grad_batches=2"), None),
-    (("trainer.max_epochs=1", "trainer.limit_train_batches=3"), 3),
-    (("trainer.max_epochs=1", "trainer.limit_train_batches=0.5", "data.train_size=60"), 3),
-], ids=lambda value: " ".join(value) if isinstance(value, tuple) else "")  # fmt: skip
+@pytest.mark.parametrize(
+    ("overrides", "steps"),
+    [
+        (("trainer.max_steps=2",), 2),
+        (("trainer.max_steps=2", "task.max_steps=1"), 2),
+        (("trainer.max_steps=1", "trainer.max_epochs=5"), 1),
+        (("trainer.max_epochs=1", "data.train_size=30", "task.max_steps=1"), None),
+        (("trainer.max_epochs=2", "data.train_size=30", "trainer.accumulate_grad_batches=2"), None),
+        (("trainer.max_epochs=1", "trainer.limit_train_batches=3"), 3),
+        (("trainer.max_epochs=1", "trainer.limit_train_batches=0.5", "data.train_size=60"), 3),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
 def test_a_run_makes_the_updates_it_was_asked_for(tmp_path, overrides, steps):
     summary = runs.tiny_run(tmp_path, *overrides, "task.validations=1")
     if steps is None:
@@ -494,8 +498,11 @@ def test_the_ddp_command_gives_the_result_of_one_process(tmp_path):
 def test_run_folders_go_where_they_are_typed_to_go(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     typed = (
-        f"paths.log_dir={tmp_path}/elsewhere", "task.max_steps=1", "attention=hnas", "attention.prior.encoder=[t5]",
-    )  # fmt: skip
+        f"paths.log_dir={tmp_path}/elsewhere",
+        "task.max_steps=1",
+        "attention=hnas",
+        "attention.prior.encoder=[t5]",
+    )
     assert runs.call(monkeypatch, "train", *runs.tiny_overrides(), *typed, "task.max_steps=1") == 0
     [summary] = tmp_path.rglob("summary.json")
     assert summary.parent.parent == tmp_path / "elsewhere/gigaword/hnas_prior-encoder-t5"

@@ -138,8 +138,11 @@ def test_the_official_score_of_the_written_answers_is_that_of_the_run(monkeypatc
     scores = runs.scored_file(monkeypatch, "metric=squad", f"predictions={answers}", f"references={validation}")
     metrics = metrics_of(answering)
     assert scores.size == 12 and scores.metrics == {
-        "exact": metrics["exact"], "f1": metrics["f1"], "missing": 0, "extra": 0,
-    }  # fmt: skip
+        "exact": metrics["exact"],
+        "f1": metrics["f1"],
+        "missing": 0,
+        "extra": 0,
+    }
 
 
 @pytest.mark.slow
@@ -211,10 +214,13 @@ def test_spans_and_odds_together_give_the_best_threshold_of_the_run(monkeypatch,
     kept = {name: text for name, text in predictions_of(doubting).items() if text}
     assert all(spans.values()) and kept.items() <= spans.items() and len(kept) < len(spans)
     scores = runs.scored_file(
-        monkeypatch, "metric=squad", f"predictions={doubting}/samples/validation.spans.json",
+        monkeypatch,
+        "metric=squad",
+        f"predictions={doubting}/samples/validation.spans.json",
         f"references={runs.squad_files(IMPOSSIBLE)[1].partition('=')[2]}",
-        f"null_odds={doubting}/samples/validation.null_odds.json", "null_threshold=0",
-    )  # fmt: skip
+        f"null_odds={doubting}/samples/validation.null_odds.json",
+        "null_threshold=0",
+    )
     metrics = metrics_of(doubting)
     for name in ("exact", "f1", "best_exact", "best_f1", "best_exact_thresh", "best_f1_thresh"):
         assert scores.metrics[name] == pytest.approx(metrics[name])

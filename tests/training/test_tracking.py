@@ -43,11 +43,15 @@ def table(path, rows):
 # tables
 
 
-@pytest.mark.parametrize(("written", "lines"), [
-    ([[{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]], ["step,loss", "1,0.5", "2,0.25"]),
-    ([[{"step": 1, "a": 1}, {"step": 2, "b": 2}, {"a": 3, "step": 3}]], ["step,a,b", "1,1,", "2,,2", "3,3,"]),
-    ([[{"step": 1, "a": 1}], [{"step": 2, "a": 2}, {"step": 3, "b": 3}]], ["step,a,b", "1,1,", "2,2,", "3,,3"]),
-], ids=["in order", "with a new column", "to the file that is there"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("written", "lines"),
+    [
+        ([[{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]], ["step,loss", "1,0.5", "2,0.25"]),
+        ([[{"step": 1, "a": 1}, {"step": 2, "b": 2}, {"a": 3, "step": 3}]], ["step,a,b", "1,1,", "2,,2", "3,3,"]),
+        ([[{"step": 1, "a": 1}], [{"step": 2, "a": 2}, {"step": 3, "b": 3}]], ["step,a,b", "1,1,", "2,2,", "3,,3"]),
+    ],
+    ids=["in order", "with a new column", "to the file that is there"],
+)
 def test_rows_are_appended(tmp_path, written, lines):
     for rows in written:
         table(tmp_path / "t.csv", rows)

@@ -99,15 +99,18 @@ def by_hand(answers, annotations):
 
 MCAN = "model=mcan_small"
 ARMS = [  # what is typed, the label, the layers that attend
-    (("attention.fusion=softmax",), "softmax", {"fusion"}), (("attention.fusion=dnas",), "dnas", {"fusion"}),
-    (("attention.fusion=hnas",), "hnas", {"fusion"}), (("model.fusion=single",), "single", set()),
-    slow(("model.fusion=concat",), "concat", set()), slow(("model.fusion=none",), "none", set()),
+    (("attention.fusion=softmax",), "softmax", {"fusion"}),
+    (("attention.fusion=dnas",), "dnas", {"fusion"}),
+    (("attention.fusion=hnas",), "hnas", {"fusion"}),
+    (("model.fusion=single",), "single", set()),
+    slow(("model.fusion=concat",), "concat", set()),
+    slow(("model.fusion=none",), "none", set()),
     (("model.question=transformer", "attention=dnas"), "dnas_all", {"fusion", "encoder/0"}),
     slow(("model.question=transformer", "model.fusion=single"), "single_softmax", {"encoder/0"}),
     ((MCAN, "attention=hnas"), "hnas_encoder-hnas", {"fusion", "encoder/0", "guided/0", "guided/0/cross"}),
     slow((MCAN, "model.fusion=concat"), "concat_softmax", {"encoder/0", "guided/0", "guided/0/cross"}),
     ((MCAN, "model.fusion=none", "attention=dnas"), "none_dnas", {"encoder/0"}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.slow
@@ -131,13 +134,17 @@ def test_every_arm_trains_and_says_what_it_is(tmp_path, capsys, typed, label, la
     assert list(results_of(tmp_path)) == [f"validation-{number}" for number in range(24)]
 
 
-@pytest.mark.parametrize(("typed", "label"), [
-    (("attention=hnas",), "hnas"),
-    (("attention=dnas", "model.fusion=single"), "single"),
-    (("attention=dnas", "model.fusion=concat"), "concat"),
-    (("attention=dnas", "model.fusion=none"), "none"),
-    ((MCAN, "attention=hnas", "model.fusion=concat"), "concat_hnas"),
-], ids=lambda value: " ".join(value) if isinstance(value, tuple) else "")  # fmt: skip
+@pytest.mark.parametrize(
+    ("typed", "label"),
+    [
+        (("attention=hnas",), "hnas"),
+        (("attention=dnas", "model.fusion=single"), "single"),
+        (("attention=dnas", "model.fusion=concat"), "concat"),
+        (("attention=dnas", "model.fusion=none"), "none"),
+        ((MCAN, "attention=hnas", "model.fusion=concat"), "concat_hnas"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
 def test_each_arm_has_a_folder_of_its_own(typed, label):
     assert runs.folder_of(*runs.tiny_overrides("vqa"), *typed).startswith(f"logs/vqa/{label}/")
 

@@ -340,15 +340,19 @@ def declaring(part, **scalars):
     return part
 
 
-@pytest.mark.parametrize(("scalars", "words"), [
-    (
-        {"metrics": torch.ones(1)},
-        "'metrics' must be a Python identifier other than attention, head_measures, metrics, state_measures",
-    ),
-    ({"../../x": torch.ones(1)}, "'../../x' must be a Python identifier"),
-    ({"upper": torch.ones(3)}, r"'upper' has shape \(3,\); expected \(1,\) or \(2,\), the number of heads"),
-    ({"upper": torch.ones(2, 1)}, r"'upper' has shape \(2, 1\)"),
-], ids=lambda value: "")  # fmt: skip
+@pytest.mark.parametrize(
+    ("scalars", "words"),
+    [
+        (
+            {"metrics": torch.ones(1)},
+            "'metrics' must be a Python identifier other than attention, head_measures, metrics, state_measures",
+        ),
+        ({"../../x": torch.ones(1)}, "'../../x' must be a Python identifier"),
+        ({"upper": torch.ones(3)}, r"'upper' has shape \(3,\); expected \(1,\) or \(2,\), the number of heads"),
+        ({"upper": torch.ones(2, 1)}, r"'upper' has shape \(2, 1\)"),
+    ],
+    ids=lambda value: "",
+)
 def test_scalars_that_have_no_place_are_refused(scalars, words):
     with pytest.raises(ValueError, match=f"Softmax.learned_scalars: {words}"):
         learned_scalars(attention_with(declaring(build_normalizer("softmax"), **scalars)))

@@ -55,13 +55,16 @@ def test_the_mean_of_pseudo_values_is_the_metric_up_to_one_over_n():
     assert values - values.mean() == pytest.approx(linear, abs=20 * whole / 2000 * np.abs(linear / whole).max() ** 2)
 
 
-@pytest.mark.parametrize(("statistics", "metric", "message"), [
-    (losses(1), perplexity, "two examples or more"),
-    (losses()[:, 0], perplexity, r"shape \(examples, sums\)"),
-    (np.array([[3.0, 2], [0, 0]]), mean_loss, "for all examples but number 0"),
-    (np.zeros((3, 2)), mean_loss, "nan for all examples"),
-    (losses(), lambda totals: totals, "must map"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("statistics", "metric", "message"),
+    [
+        (losses(1), perplexity, "two examples or more"),
+        (losses()[:, 0], perplexity, r"shape \(examples, sums\)"),
+        (np.array([[3.0, 2], [0, 0]]), mean_loss, "for all examples but number 0"),
+        (np.zeros((3, 2)), mean_loss, "nan for all examples"),
+        (losses(), lambda totals: totals, "must map"),
+    ],
+)
 def test_what_has_no_pseudo_values_is_refused(statistics, metric, message):
     with pytest.raises(ValueError, match=message):
         pseudo_values(statistics, metric)

@@ -167,22 +167,25 @@ SPARSE[:, :9] = [[1.0], [1.0], [-1.0]]
 CHANCE = np.array([np.roll([1.0] * 12 + [-1.0] * 5 + [0.0] * 13, shift) for shift in (0, 10, 20)])  # equal means
 
 
-@pytest.mark.parametrize(("differences", "groups", "reason"), [
-    (table(1), None, "at least 3 seeds are needed (found 1)"),
-    (table(2), None, "at least 3 seeds are needed (found 2)"),
-    (np.zeros((3, 20)), None, "all differences are zero"),
-    (np.full((3, 20), 2.0), None, "all differences are equal"),
-    (CHANCE, None, "the means of all seeds are equal, although seeds differ on single examples"),
-    (table(3, 9), None, "at least 10 examples are needed (found 9)"),
-    (table(3, 1), None, "at least 10 examples are needed (found 1)"),
-    (table(3, 30), [n // 5 for n in range(30)], "at least 10 groups are needed (found 6)"),
-    (
-        table(3, 30),
-        [max(n, 14) for n in range(30)],
-        "at least 10 groups are needed (found 3.18, to which 16 of such unequal sizes amount)",
-    ),
-    (SPARSE, None, "only 9 of 100 examples differ at all, fewer than 10"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("differences", "groups", "reason"),
+    [
+        (table(1), None, "at least 3 seeds are needed (found 1)"),
+        (table(2), None, "at least 3 seeds are needed (found 2)"),
+        (np.zeros((3, 20)), None, "all differences are zero"),
+        (np.full((3, 20), 2.0), None, "all differences are equal"),
+        (CHANCE, None, "the means of all seeds are equal, although seeds differ on single examples"),
+        (table(3, 9), None, "at least 10 examples are needed (found 9)"),
+        (table(3, 1), None, "at least 10 examples are needed (found 1)"),
+        (table(3, 30), [n // 5 for n in range(30)], "at least 10 groups are needed (found 6)"),
+        (
+            table(3, 30),
+            [max(n, 14) for n in range(30)],
+            "at least 10 groups are needed (found 3.18, to which 16 of such unequal sizes amount)",
+        ),
+        (SPARSE, None, "only 9 of 100 examples differ at all, fewer than 10"),
+    ],
+)
 def test_why_there_is_no_verdict(differences, groups, reason):
     found = paired_difference(differences, groups)
     assert found.no_verdict == reason
@@ -206,13 +209,16 @@ def test_seeds_without_any_spread_are_certain_about_this_test_set():
     assert found.p_value > 0
 
 
-@pytest.mark.parametrize(("differences", "options", "message"), [
-    (np.zeros(5), {}, r"shape \(seeds, examples\), not \(5,\)"),
-    (np.zeros((3, 0)), {}, "shape"),
-    ([[1.0, math.nan]] * 3, {}, "finite"),
-    (table(), {"groups": ["a"]}, "one label for each of the 30 examples, not 1"),
-    (table(), {"level": 95}, "level=95: must be between 0 and 1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("differences", "options", "message"),
+    [
+        (np.zeros(5), {}, r"shape \(seeds, examples\), not \(5,\)"),
+        (np.zeros((3, 0)), {}, "shape"),
+        ([[1.0, math.nan]] * 3, {}, "finite"),
+        (table(), {"groups": ["a"]}, "one label for each of the 30 examples, not 1"),
+        (table(), {"level": 95}, "level=95: must be between 0 and 1"),
+    ],
+)
 def test_what_is_no_table_is_refused(differences, options, message):
     with pytest.raises(ValueError, match=message):
         paired_difference(differences, **options)

@@ -112,12 +112,15 @@ def test_a_plan_keeps_the_sizes_of_groups():
     assert [row.examples for row in grouped] == [5 * row.examples for row in means]
 
 
-@pytest.mark.parametrize(("found", "options", "message"), [
-    (variances_of(np.ones((1, 20))), {}, "1 seeds and 20 independent examples"),
-    (pilot(), {"power": 80}, "power=80: must be between 0 and 1"),
-    (pilot(), {"level": 0.0}, "level=0.0: must be between 0 and 1"),
-    (pilot(), {"difference": 0.0}, "must not be zero"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("found", "options", "message"),
+    [
+        (variances_of(np.ones((1, 20))), {}, "1 seeds and 20 independent examples"),
+        (pilot(), {"power": 80}, "power=80: must be between 0 and 1"),
+        (pilot(), {"level": 0.0}, "level=0.0: must be between 0 and 1"),
+        (pilot(), {"difference": 0.0}, "must not be zero"),
+    ],
+)
 def test_what_cannot_be_planned_is_refused(found, options, message):
     with pytest.raises(ValueError, match=message):
         plan(found, **{"difference": 0.5, **options})

@@ -407,10 +407,14 @@ def operator_inputs(dtype, with_bias, bias_needs_grad, n_queries, n_keys, contig
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dtype", "bias"), [
-    *((torch.float32, bias) for bias in ("no bias", "bias", "bias with gradient")),
-    *((dtype, "bias with gradient") for dtype in (torch.float64, torch.bfloat16)),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("dtype", "bias"),
+    [
+        *((torch.float32, bias) for bias in ("no bias", "bias", "bias with gradient")),
+        *((dtype, "bias with gradient") for dtype in (torch.float64, torch.bfloat16)),
+    ],
+    ids=str,
+)
 def test_torch_finds_no_fault_with_the_operators(dtype, bias):
     shapes = [(5, 7, False, True)]
     if dtype == torch.float32:

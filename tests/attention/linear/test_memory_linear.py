@@ -31,12 +31,16 @@ QUERIES = torch.rand(BATCH, N, generator=torch.Generator().manual_seed(2)) > 0.3
 NOBODY = KEYS & torch.tensor([[True], [False]])  # an example without any key
 SEGMENTS = torch.randint(0, 4, (BATCH, N), generator=torch.Generator().manual_seed(3))
 MASKS = {
-    "none": None, "keys": Mask(keys=KEYS), "both_sides": Mask(queries=QUERIES, keys=KEYS),
-    "queries": Mask(queries=QUERIES), "empty_example": Mask(queries=QUERIES, keys=NOBODY),
-    "segments": Mask(segments=SEGMENTS), "sorted_segments": Mask(segments=SEGMENTS.sort(-1).values),
+    "none": None,
+    "keys": Mask(keys=KEYS),
+    "both_sides": Mask(queries=QUERIES, keys=KEYS),
+    "queries": Mask(queries=QUERIES),
+    "empty_example": Mask(queries=QUERIES, keys=NOBODY),
+    "segments": Mask(segments=SEGMENTS),
+    "sorted_segments": Mask(segments=SEGMENTS.sort(-1).values),
     "padded_segments": Mask(queries=QUERIES, keys=KEYS, segments=SEGMENTS),
     "one_long_segment": Mask(segments=(torch.arange(N) // 30).expand(BATCH, N)),
-}  # fmt: skip
+}
 CAUSAL = {
     f"causal_{name}": Mask(mask and mask.queries, mask and mask.keys, True, mask and mask.segments)
     for name, mask in MASKS.items()
