@@ -20,13 +20,18 @@ SITES = ("encoder", "decoder", "cross")
 SMALL = {"d_model": 8, "n_heads": 2, "ffn_dim": 12, "encoder_layers": 1, "decoder_layers": 2, "dropout": 0.0}
 
 PLACEMENTS = {  # what may stand at (encoder, decoder, cross)
-    "softmax": ("softmax", "softmax", "softmax"), "dnas": ("dnas", "softmax", "softmax"),
-    "hnas": ("hnas", "softmax", "softmax"), "dnas_prefix": ("dnas", "dnas_prefix", "dnas_prefix"),
-    "hnas_prefix": ("hnas", "hnas_prefix", "hnas_prefix"), "decoder_only": ("softmax", "dnas_prefix", "softmax"),
+    "softmax": ("softmax", "softmax", "softmax"),
+    "dnas": ("dnas", "softmax", "softmax"),
+    "hnas": ("hnas", "softmax", "softmax"),
+    "dnas_prefix": ("dnas", "dnas_prefix", "dnas_prefix"),
+    "hnas_prefix": ("hnas", "hnas_prefix", "hnas_prefix"),
+    "decoder_only": ("softmax", "dnas_prefix", "softmax"),
     "cross_only": ("softmax", "softmax", "hnas_prefix"),
-    "slack": ("dnas_slack", "dnas_slack_prefix", "dnas_slack_prefix"), "counting": ("ssmax", "sigmoid", "relu"),
-    "free_sums": ("softpick", "sink", "sigmoid"), "prefix_encoder": ("dnas_prefix", "softmax", "dnas_prefix"),
-}  # fmt: skip
+    "slack": ("dnas_slack", "dnas_slack_prefix", "dnas_slack_prefix"),
+    "counting": ("ssmax", "sigmoid", "relu"),
+    "free_sums": ("softpick", "sink", "sigmoid"),
+    "prefix_encoder": ("dnas_prefix", "softmax", "dnas_prefix"),
+}
 
 
 def attention_tables(placement="softmax", priors=None, options=None, scorers=None):

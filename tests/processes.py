@@ -53,10 +53,15 @@ def _rank(
 
     local = ranks // nodes
     os.environ |= {
-        LAUNCHER: "test", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank),
-        "LOCAL_RANK": str(rank % local), "GROUP_RANK": str(rank // local), "WORLD_SIZE": str(ranks),
+        LAUNCHER: "test",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank % local),
+        "GROUP_RANK": str(rank // local),
+        "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(local),
-    }  # fmt: skip
+    }
     rank_zero_only.rank = rank
     torch.set_num_threads(1)
     try:

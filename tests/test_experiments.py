@@ -257,9 +257,15 @@ def test_verdicts_of_a_sweep_are_written_with_their_command(tmp_path, monkeypatc
     make_runs(tmp_path / "runs", dict(zip(ARMS, (0, 3), strict=True)), seeds=(1, 2, 3))
     make_run(tmp_path / "runs/fourth", "hnas", 4, gain=3, state="failed")
     arguments = [
-        tmp_path / "runs", "--out", tmp_path / "v.csv", "--command", "attnorm sweep a=1,2", "--metrics", "loss",
+        tmp_path / "runs",
+        "--out",
+        tmp_path / "v.csv",
+        "--command",
+        "attnorm sweep a=1,2",
+        "--metrics",
+        "loss",
         "rougeL",
-    ]  # fmt: skip
+    ]
     monkeypatch.setattr(sys, "argv", ["verdicts", *map(str, arguments)])
     load("verdicts").main()
     rows = read_csv(tmp_path / "v.csv")

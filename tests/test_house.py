@@ -17,21 +17,37 @@ SOURCE = ROOT / "src" / "attnorm"
 FILES = sorted(file for file in SOURCE.rglob("*.py") if not file.is_relative_to(SOURCE / "skeleton"))
 DOORS = ("train.py", "eval.py", "generate.py")
 BASE = {  # single files that every floor may import, and which others of them each imports
-    "choices": set(), "errors": set(), "files": set(), "imports": set(), "moved": set(), "progress": set(),
-    "schema": {"errors", "imports"}, "parts": {"errors", "imports", "schema"}, "settings": {"parts", "schema"},
-    "source_code": {"imports"}, "wording": set(),
-}  # fmt: skip
+    "choices": set(),
+    "errors": set(),
+    "files": set(),
+    "imports": set(),
+    "moved": set(),
+    "progress": set(),
+    "schema": {"errors", "imports"},
+    "parts": {"errors", "imports", "schema"},
+    "settings": {"parts", "schema"},
+    "source_code": {"imports"},
+    "wording": set(),
+}
 BELOW = {  # what of ours a floor may import besides BASE and itself
-    "attention": set(), "nn": {"attention"}, "integrations": {"attention", "nn"}, "probes": {"attention"},
-    "optim": {"attention"}, "experiments": set(), "data": set(), "models": {"attention"},
-    "tasks": {"models", "data", "attention", "optim"}, "run": {"tasks", "models", "data", "attention", "optim"},
+    "attention": set(),
+    "nn": {"attention"},
+    "integrations": {"attention", "nn"},
+    "probes": {"attention"},
+    "optim": {"attention"},
+    "experiments": set(),
+    "data": set(),
+    "models": {"attention"},
+    "tasks": {"models", "data", "attention", "optim"},
+    "run": {"tasks", "models", "data", "attention", "optim"},
     "spec": {"run", "tasks", "models", "data", "attention", "optim"},
     "training": {"run", "spec", "tasks", "models", "data", "attention", "optim"},
     "analysis": {"probes", "sweeps", "training", "run", "spec", "tasks", "models", "data", "attention"},
-    "sweeps": {"training", "run", "spec"}, "__main__": {"cli"},
+    "sweeps": {"training", "run", "spec"},
+    "__main__": {"cli"},
     "cli": {"probes", "sweeps", "analysis", "training", "run", "spec", "tasks", "models", "data", "attention"},
     "testing": {"cli", "analysis", "training", "run", "spec", "tasks", "data", "attention"},
-}  # fmt: skip
+}
 FOREIGN = {  # libraries that a floor does without
     "attention": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "numpy", "wandb", "transformers"},
     "nn": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "numpy", "wandb", "transformers"},

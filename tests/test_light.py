@@ -171,9 +171,17 @@ def wheel(tmp_path_factory):
     run(sys.executable, "-c", code, built, cwd=tree)
     [source] = built.glob("attnorm-*.tar.gz")
     run(
-        sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", built, source,
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        built,
+        source,
         cwd=built,
-    )  # fmt: skip
+    )
     [wheel] = built.glob("attnorm-*.whl")
     return wheel
 

@@ -546,12 +546,18 @@ def rewrite_losses(folder, losses):
     (folder / "metrics.csv").write_text("\n".join(["step,val/loss", "50,", *rows, "990,"]))
 
 
-@pytest.mark.parametrize(("losses", "said"), [
-    (["6.0", "4.1"], None), (["4.0", "4.9"], None),  # overfitting
-    (["9.0", "8.0"], None),  # slow
-    (["5.0", "9.0"], "rose from 5 to 9, and the median of the other runs is 4"), (["5.0", "nan"], "is not finite"),
-    (["5.0", "inf"], "is not finite"), (["nan", "5.0"], None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        (["6.0", "4.1"], None),
+        (["4.0", "4.9"], None),  # overfitting
+        (["9.0", "8.0"], None),  # slow
+        (["5.0", "9.0"], "rose from 5 to 9, and the median of the other runs is 4"),
+        (["5.0", "nan"], "is not finite"),
+        (["5.0", "inf"], "is not finite"),
+        (["nan", "5.0"], None),
+    ],
+)
 def test_a_run_that_diverged_is_named_in_the_verdict(tmp_path, losses, said):
     folders = make_runs(tmp_path, {"softmax": 0.0, "dnas": 3.0})
     for folder in folders:
@@ -626,7 +632,10 @@ def test_a_failed_run_drops_its_pair_and_is_reported(tmp_path):
     found = compare("softmax", tmp_path)
     assert found.verdicts[0].difference.seeds == 4 and found.verdicts[0].no_verdict is None
     assert found.scores[0].left_out == ("softmax, seed 4: failed (RuntimeError: out of memory)",)
-    assert found.scores[1].left_out == ("dnas, seed 4: another arm has no scores for this seed", "dnas, seed 5: killed")
+    assert found.scores[1].left_out == (
+        "dnas, seed 4: another arm has no scores for this seed",
+        "dnas, seed 5: killed",
+    )
 
 
 @pytest.mark.slow

@@ -187,11 +187,18 @@ def test_labels_and_sites_of_stacks():
 # the logarithmic axis
 
 
-@pytest.mark.parametrize(("values", "expected"), [
-    ([0.02, 0.3], 0.02), ([0.02, 0.0], 0.001), ([0.5, 1e-300], 10.0 ** (-1 - DECADES)),
-    ([0.5, 1e-320, 0.0], 10.0 ** (-1 - DECADES)), ([0.0], 10.0**-DECADES), ([math.inf, math.nan, 0.25], 0.25),
-    ([], 10.0**-DECADES),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0.02, 0.3], 0.02),
+        ([0.02, 0.0], 0.001),
+        ([0.5, 1e-300], 10.0 ** (-1 - DECADES)),
+        ([0.5, 1e-320, 0.0], 10.0 ** (-1 - DECADES)),
+        ([0.0], 10.0**-DECADES),
+        ([math.inf, math.nan, 0.25], 0.25),
+        ([], 10.0**-DECADES),
+    ],
+)
 def test_a_logarithmic_axis_ends_at_the_smallest_value_or_some_decades_below_the_largest(values, expected):
     assert log_floor(values) == pytest.approx(expected, rel=1e-9)
 

@@ -235,10 +235,16 @@ def test_a_flip_counts_at_the_rates_that_were_planned_alone():
 BEST, NEAR, FAR = (np.array([0.8, 0.82, 0.81]) - lower for lower in (0, 0.01, 0.5))
 
 
-@pytest.mark.parametrize(("near", "word"), [
-    (0.62, "shown"), (0.85, "shown at these rates only"), (None, "shown at these rates only"),
-    (nan, "shown at these"), ("diverged", "shown"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("near", "word"),
+    [
+        (0.62, "shown"),
+        (0.85, "shown at these rates only"),
+        (None, "shown at these rates only"),
+        (nan, "shown at these"),
+        ("diverged", "shown"),
+    ],
+)
 @pytest.mark.parametrize("worse", ["softmax", "dnas"])
 def test_a_difference_is_shown_only_if_it_holds_at_every_rate_that_may_be_the_best(worse, near, word):
     """The rate 0.003 may be the best one of the worse arm, and 0.001 is not."""

@@ -138,7 +138,12 @@ EVERY, NO_RUNS = "It holds at every optimizer.lr of softmax: ", "has no runs wit
     [
         (CLOSE, {"0.001": -1, "0.004": -2}, "shown", f"{EVERY}also at 0.001, 0.004."),
         (RULED_OUT, {"0.004": -2}, "shown", f"{EVERY}also at 0.004; tuning shows 0.001 to be worse."),
-        (at((None, 9), (21, 21.2), (1, 1)), {}, "shown", "need no comparison; tuning shows 0.004 to be worse and runs"),
+        (
+            at((None, 9), (21, 21.2), (1, 1)),
+            {},
+            "shown",
+            "need no comparison; tuning shows 0.004 to be worse and runs",
+        ),
         (CLOSE, {"0.001": "failed", "0.004": -2}, "shown", f"{EVERY}also at 0.004; runs failed at 0.001."),
         (CLOSE, {"0.001": -1, "0.004": 9}, "only", "softmax at optimizer.lr=0.004 is not shown to be worse"),
         (CLOSE, {"0.004": -2}, "only", f"softmax at optimizer.lr=0.001 {NO_RUNS}"),
@@ -203,7 +208,10 @@ def test_the_whole_curve_and_the_budget_are_shown(report):
     [page] = report.tasks
     [tuning] = page.tunings
     rows = [[cell.text for cell in row] for row in tuning.table.rows]
-    assert rows == [["softmax", "0.002", "2.9900", "2.8900", "2.9900"], ["hnas", "0.002", "2.5850", "2.4950", "2.5750"]]
+    assert rows == [
+        ["softmax", "0.002", "2.9900", "2.8900", "2.9900"],
+        ["hnas", "0.002", "2.5850", "2.4950", "2.5750"],
+    ]
     assert [[cell.mark for cell in row] for row in tuning.table.rows] == [["", "", "", "shown", ""]] * 2
     points = [(it["series"], it["step"], it["size"]) for it in tuning.figures[0].data["rows"]]
     assert points == [(arm, float(rate), 2) for arm in ("softmax", "hnas") for rate in RATES]

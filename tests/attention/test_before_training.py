@@ -93,11 +93,17 @@ def problems(*, sites=SITES, **tables):
     return list(problems_before_training(Sites(tables, sites, heads=HEADS)))
 
 
-@pytest.mark.parametrize(("wrong", "name"), [
-    (NoMask, "masked_entries_are_zero"), (OnlyPadding, "masked_entries_are_zero"),
-    (WrongWayRound, "masked_entries_are_zero"), (NaNOnDeadRows, "dead_rows_give_zero"),
-    (SeesTheFuture, "no_leak_in_causal_use"), (AttendLeaks, "no_leak_in_causal_use"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("wrong", "name"),
+    [
+        (NoMask, "masked_entries_are_zero"),
+        (OnlyPadding, "masked_entries_are_zero"),
+        (WrongWayRound, "masked_entries_are_zero"),
+        (NaNOnDeadRows, "dead_rows_give_zero"),
+        (SeesTheFuture, "no_leak_in_causal_use"),
+        (AttendLeaks, "no_leak_in_causal_use"),
+    ],
+)
 def test_a_wrong_class_is_one_problem_that_names_the_key_and_the_property(wrong, name):
     path = f"{MODULE}:{wrong.__name__}"
     [problem] = problems(_default_="softmax", decoder=path, cross=path)

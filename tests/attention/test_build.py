@@ -242,10 +242,15 @@ def test_what_a_users_module_does_not_have_is_named(users_module):
 SITES = {"encoder": False, "decoder": True, "cross": True}
 OF_THE_MODEL = "not an option here; the model determines it"
 PART_OPTIONS = {  # what a part needs to be built by itself
-    "t5": {"heads": 2}, "alibi": {"heads": 2}, "positional": {"heads": 2}, "learned": {"positions": 32, "heads": 2},
-    "content": {"width": 16, "heads": 2}, "bilinear": {"width": 16, "heads": 2}, "additive": {"width": 16, "heads": 2},
+    "t5": {"heads": 2},
+    "alibi": {"heads": 2},
+    "positional": {"heads": 2},
+    "learned": {"positions": 32, "heads": 2},
+    "content": {"width": 16, "heads": 2},
+    "bilinear": {"width": 16, "heads": 2},
+    "additive": {"width": 16, "heads": 2},
     "qk_norm": {"width": 16, "heads": 2},
-}  # fmt: skip
+}
 
 
 def tables(scorer="scaled_dot", priors=(), **options):

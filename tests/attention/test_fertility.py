@@ -132,11 +132,17 @@ def test_cached_decoding_uses_up_the_budgets_as_the_full_pass_does(kind, fertili
     assert_close(torch.cat(steps, 1), attention(states, memory))
 
 
-@pytest.mark.parametrize("options, message", [
-    ({"fertility": 0}, "fertility=0"), ({"fertility": math.inf}, "fertility=inf"),
-    ({"fertility": "guessed"}, "fertility='guessed'"), ({"most": -1}, "most=-1"),
-    ({"most": 2.0}, "most=2.0: has no effect with fertility=1.0; it is for predicted"), ({"sink": 1}, "sink=1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"fertility": 0}, "fertility=0"),
+        ({"fertility": math.inf}, "fertility=inf"),
+        ({"fertility": "guessed"}, "fertility='guessed'"),
+        ({"most": -1}, "most=-1"),
+        ({"most": 2.0}, "most=2.0: has no effect with fertility=1.0; it is for predicted"),
+        ({"sink": 1}, "sink=1"),
+    ],
+)
 def test_wrong_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         FertilitySoftmax(1, 4, **options)

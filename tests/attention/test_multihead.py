@@ -31,9 +31,14 @@ SCORERS = {  # with what their parts take
 }
 # The layer knows of a scorer whether it is a dot type and of a normalizer whether it steps: all four, each part once.
 PAIRS = [
-    ("softmax", "scaled_dot"), ("dnas", "additive"), ("hnas", "bilinear"), ("dnas_prefix", "gaussian"),
-    ("hnas_prefix", "dot"), ("softmax", "qk_norm"), ("dnas", "softcap"),
-]  # fmt: skip
+    ("softmax", "scaled_dot"),
+    ("dnas", "additive"),
+    ("hnas", "bilinear"),
+    ("dnas_prefix", "gaussian"),
+    ("hnas_prefix", "dot"),
+    ("softmax", "qk_norm"),
+    ("dnas", "softcap"),
+]
 AUTOREGRESSIVE = [
     ("softmax", "scaled_dot"),
     ("softmax", "additive"),

@@ -26,9 +26,14 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-5}  # their softmax and norms are in float32
 
 def test_an_elementwise_gate_with_scale_1_and_normalized_queries_and_keys_is_the_layer_of_qwen3_next():
     config = Qwen3NextConfig(
-        hidden_size=WIDTH, num_attention_heads=HEADS, num_key_value_heads=HEADS, head_dim=SIZE, attention_bias=True,
-        rms_norm_eps=0.0, attn_implementation="eager",
-    )  # fmt: skip
+        hidden_size=WIDTH,
+        num_attention_heads=HEADS,
+        num_key_value_heads=HEADS,
+        head_dim=SIZE,
+        attention_bias=True,
+        rms_norm_eps=0.0,
+        attn_implementation="eager",
+    )
     theirs = Qwen3NextAttention(config, layer_idx=0).eval()
     tables = {
         **{"decoder": "softmax", "prior": {}, "scorer": {"decoder": "qk_norm"}, "gate": {"decoder": "elementwise"}},

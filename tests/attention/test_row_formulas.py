@@ -227,12 +227,19 @@ def test_a_fixed_number_stays_in_float32_in_a_model_of_16_bits():
 # -------------------------------------------------------------------------------------------------------------- options
 
 
-@pytest.mark.parametrize("name, options, recorded", [
-    ("sink", {}, {"sink": 0.0}), ("sink", {"fixed": 1.0}, {}), ("off_by_one", {}, {}),
-    ("ssmax", {"bias": True}, {"ssmax_slope": 0.168, "ssmax_bias": 0.0}), ("sigmoid", {}, {}),
-    ("sigmoid", {"learn": True}, {"sigmoid_bias": 0.0}), ("dnas_slack", {"start": 2.0}, {"slack": 2.0}),
-    ("dnas_slack_prefix", {"fixed": 2.0}, {}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, options, recorded",
+    [
+        ("sink", {}, {"sink": 0.0}),
+        ("sink", {"fixed": 1.0}, {}),
+        ("off_by_one", {}, {}),
+        ("ssmax", {"bias": True}, {"ssmax_slope": 0.168, "ssmax_bias": 0.0}),
+        ("sigmoid", {}, {}),
+        ("sigmoid", {"learn": True}, {"sigmoid_bias": 0.0}),
+        ("dnas_slack", {"start": 2.0}, {"slack": 2.0}),
+        ("dnas_slack_prefix", {"fixed": 2.0}, {}),
+    ],
+)
 def test_what_each_head_learns_is_recorded_and_trained_as_hybrid_weights_are(name, options, recorded):
     facts = {"heads": 3} if name != "off_by_one" else {}
     module = build_normalizer(name, **options, **facts)

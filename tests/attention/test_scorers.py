@@ -31,9 +31,15 @@ OTHERS = ["additive", "gaussian", "softcap"]
 TRAINED = ["bilinear", "additive", "qk_norm"]
 FEW_KEYS = {"length_dot": {"length": 2, "slope": 0.7}}  # so that few keys have a temperature
 PLACED = [  # placements in a model, with each scorer once
-    ("softmax", "scaled_dot"), ("dnas_prefix", "length_dot"), ("hnas_prefix", "dot"), ("dnas", "bilinear"),
-    ("hnas_prefix", "additive"), ("dnas_prefix", "gaussian"), ("dnas_prefix", "qk_norm"), ("dnas", "softcap"),
-]  # fmt: skip
+    ("softmax", "scaled_dot"),
+    ("dnas_prefix", "length_dot"),
+    ("hnas_prefix", "dot"),
+    ("dnas", "bilinear"),
+    ("hnas_prefix", "additive"),
+    ("dnas_prefix", "gaussian"),
+    ("dnas_prefix", "qk_norm"),
+    ("dnas", "softcap"),
+]
 # About half the operations of a layer: autocast rounds the inputs and the result of each of them.
 COARSE = tolerance(torch.bfloat16, depth=0.5, size=WIDTH)
 

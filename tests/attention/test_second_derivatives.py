@@ -11,10 +11,18 @@ pytestmark = pytest.mark.numerical
 
 PAIRWISE = randn(1, 1, 3, 4, seed=9)
 RIGHT = {
-    "dnas": {}, "hnas": {}, "sinkhorn": {}, "dnas_slack": {"heads": 1}, "dnas_prefix": {},
-    "dnas_slack_prefix": {"heads": 1, "per_query": True}, "mix": {"members": ["softmax", "dnas", "ot"]},
-    "em_routing": {"sigma": "estimated"}, "ot": {}, "fenchel": {"order": 2}, "continuous": {},
-}  # fmt: skip
+    "dnas": {},
+    "hnas": {},
+    "sinkhorn": {},
+    "dnas_slack": {"heads": 1},
+    "dnas_prefix": {},
+    "dnas_slack_prefix": {"heads": 1, "per_query": True},
+    "mix": {"members": ["softmax", "dnas", "ot"]},
+    "em_routing": {"sigma": "estimated"},
+    "ot": {},
+    "fenchel": {"order": 2},
+    "continuous": {},
+}
 SOLVED = {  # name: (normalizer, log u)
     "omega": (RegularizedMax(lambda p: p.square().sum(-1) / 2), None),
     "prox": (RegularizedMax(prox=lambda x: x.clamp(max=0.5)), None),

@@ -121,11 +121,18 @@ def test_a_default_that_was_typed_where_every_site_is_set_is_refused():
     assert check_attention(tables, SITES, typed={"attention.encoder"}) == []
 
 
-@pytest.mark.parametrize(("default", "words"), [
-    ("hnass", "Did you mean 'hnas'?"), ("argmax", "has no gradient"),
-    ("nowhere:Nothing", "No module named 'nowhere'"), (3, "expected a name"), (None, "expected a name"),
-    ([], "expected a name"), (["dnas", 3], "expected a name"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("default", "words"),
+    [
+        ("hnass", "Did you mean 'hnas'?"),
+        ("argmax", "has no gradient"),
+        ("nowhere:Nothing", "No module named 'nowhere'"),
+        (3, "expected a name"),
+        (None, "expected a name"),
+        ([], "expected a name"),
+        (["dnas", 3], "expected a name"),
+    ],
+)
 def test_a_wrong_default_is_one_problem_that_names_it(default, words):
     [problem] = check_attention({"_default_": default}, SITES)
     assert problem.startswith(f"attention._default_={default}: ") and words in problem

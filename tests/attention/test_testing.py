@@ -39,13 +39,19 @@ OPTIONS = {
     "constrained_sparsemax": {"upper": 0.5},
 }
 MORE = [  # other options than the defaults
-    ("hnas", {"start": 0.3, "per": "head", "heads": 2}), ("hnas", {"start": 1.0, "form": "clamp"}),
-    ("sinkhorn", {"n_iters": 1}), ("fenchel", {"order": 1}), ("fenchel", {"order": 2}),
-    ("constrained_softmax", {"upper": 0.3}), ("sink", {"start": 1.5, "heads": 2}),
-    ("ssmax", {"plus_one": True, "bias": True, "heads": 2}), ("sigmoid", {"bias": -1.0, "learn": True}),
-    ("dnas_slack", {"per_query": True, "heads": 2}), ("dnas_slack_prefix", {"per_query": True, "start": -1.0}),
+    ("hnas", {"start": 0.3, "per": "head", "heads": 2}),
+    ("hnas", {"start": 1.0, "form": "clamp"}),
+    ("sinkhorn", {"n_iters": 1}),
+    ("fenchel", {"order": 1}),
+    ("fenchel", {"order": 2}),
+    ("constrained_softmax", {"upper": 0.3}),
+    ("sink", {"start": 1.5, "heads": 2}),
+    ("ssmax", {"plus_one": True, "bias": True, "heads": 2}),
+    ("sigmoid", {"bias": -1.0, "learn": True}),
+    ("dnas_slack", {"per_query": True, "heads": 2}),
+    ("dnas_slack_prefix", {"per_query": True, "start": -1.0}),
     ("mix", {"members": ["forgetting", "selective", "softmax"], **SIZES}),
-]  # fmt: skip
+]
 
 
 def checked(make, *properties, **settings) -> Report:
@@ -611,7 +617,11 @@ FAULTS = [  # the fault, the property that is about it, what its failing case sa
     (DeclaredPastButAll, "no_leak_in_causal_use", r"from position \d on changed\nattend\["),
     (StricterThanNeeded, "couples_queries_as_declared", r"stricter than needed; declare 'none'"),
     (PastButNone, "couples_queries_as_declared", r"stricter than needed; declare 'none'"),
-    (MisspeltCoupling, "couples_queries_as_declared", r"couples_queries='future': allowed: 'none', 'past', 'all'"),
+    (
+        MisspeltCoupling,
+        "couples_queries_as_declared",
+        r"couples_queries='future': allowed: 'none', 'past', 'all'",
+    ),
     (LeakingPrefix, "couples_queries_as_declared", r"changing query 1 moved a weight in row 0"),
     (LeakingPrefix, "no_leak_in_causal_use", r"causal \(Mask\), no prior"),
     (LeakingPrefix, "step_equals_full_pass", r"step for query 0\nweights of one step\["),

@@ -175,10 +175,18 @@ def test_the_command_trains_and_scores_from_any_folder_with_a_module_of_that_fol
 
 SHADOWS = ("omegaconf", "hydra", "datetime", "typing", "hydra_plugins/planted")  # hydra_plugins: Hydra imports them all
 COMMANDS = {
-    "eval": "run={run}", "generate": "run={run} input=-", "attention": "run={run} text=news",
-    "compare": "against={run}", "report": "{run}", "train resume": "resume={run}", "train": "seed=x", "sweep": "seed=x",
-    "figures": "nothing", "check": "nothing", "doctor": "seconds=x",
-}  # fmt: skip
+    "eval": "run={run}",
+    "generate": "run={run} input=-",
+    "attention": "run={run} text=news",
+    "compare": "against={run}",
+    "report": "{run}",
+    "train resume": "resume={run}",
+    "train": "seed=x",
+    "sweep": "seed=x",
+    "figures": "nothing",
+    "check": "nothing",
+    "doctor": "seconds=x",
+}
 DOORS = {
     "attnorm": ("-c", "import sys; sys.path.pop(0); from attnorm.cli.main import main; sys.exit(main())"),
     "python -m attnorm": ("-m", "attnorm"),
@@ -342,12 +350,18 @@ def is_own_part_found() -> bool:
         return False
 
 
-@pytest.mark.parametrize(("verb", "typed", "variable", "is_found"), [
-    ("train", (), "", True), ("sweep", (), "", True), ("check", (), "", True),
-    *((verb, (), "", False) for verb in ("eval", "generate", "attention", "compare", "report", "figures")),
-    *((verb, ("trust_code=true",), "", True) for verb in ("eval", "generate", "attention")),
-    *((verb, (), "own_part", True) for verb in ("eval", "compare")), ("eval", ("trust_code=false",), "", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("verb", "typed", "variable", "is_found"),
+    [
+        ("train", (), "", True),
+        ("sweep", (), "", True),
+        ("check", (), "", True),
+        *((verb, (), "", False) for verb in ("eval", "generate", "attention", "compare", "report", "figures")),
+        *((verb, ("trust_code=true",), "", True) for verb in ("eval", "generate", "attention")),
+        *((verb, (), "own_part", True) for verb in ("eval", "compare")),
+        ("eval", ("trust_code=false",), "", False),
+    ],
+)
 def test_own_parts_are_in_the_working_directory_if_they_may_be(monkeypatch, in_folder, verb, typed, variable, is_found):
     monkeypatch.setenv("ATTNORM_TRUST", variable)
     find_own_parts(verb, typed)

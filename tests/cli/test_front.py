@@ -111,14 +111,17 @@ def test_scripts_show_their_keys_when_asked_or_given_nothing(monkeypatch, capsys
 
 
 WRONG_COMMANDS = [
-    (("attention=hnsa",), "Did you mean 'hnas'?"), (("data=newswires",), "Did you mean 'newswire'?"),
+    (("attention=hnsa",), "Did you mean 'hnas'?"),
+    (("data=newswires",), "Did you mean 'newswire'?"),
     (("experiment=gigaword_papers",), "Did you mean 'gigaword_paper'?"),
-    (("trainer.max_step=3",), "Did you mean 'max_steps'?"), (("modle=tiny",), "Did you mean 'model'?"),
+    (("trainer.max_step=3",), "Did you mean 'max_steps'?"),
+    (("modle=tiny",), "Did you mean 'model'?"),
     (("sed=3",), "Did you mean 'seed'?"),
     (("lr=1e-3",), "error: lr: nothing reads this key. Did you mean 'optimizer.lr'?\n"),
     (("batch_size=32",), "Did you mean 'data.batch_tokens'?"),
     (("data.batch_size=32",), "Did you mean 'data.batch_tokens'?"),
-    (("learning_rate=1",), "Did you mean 'optimizer.lr'?"), (("optimizer.learning_rate=1",), "Did you mean 'lr'?"),
+    (("learning_rate=1",), "Did you mean 'optimizer.lr'?"),
+    (("optimizer.learning_rate=1",), "Did you mean 'lr'?"),
     (("epochs=3",), "Did you mean 'trainer.max_epochs'?"),
     (("max_steps=5",), "Did you mean 'trainer.max_steps' or 'task.max_steps'?"),
     (("logger=wandb", "logger.wandb.offline=true"), "Did you mean 'mode=offline'?"),
@@ -135,7 +138,8 @@ WRONG_COMMANDS = [
     (("task=vqa", "data.dir=x"), "data.dir is a key of data=gigaword, data=parallel_files."),
     (("attention.options.hnas.strat=0.4", "attention=hnas"), "start"),
     (("attention.decoder=dnas",), "error: attention.decoder=dnas: dnas couples queries"),
-    (("data=gigaword",), "error: data.dir: must be given, as in data.dir=<value>"), (("data=base",), "error: "),
+    (("data=gigaword",), "error: data.dir: must be given, as in data.dir=<value>"),
+    (("data=base",), "error: "),
     (("task=headlines", "--help"), "error: task=headlines: allowed: captioning, causal_lm, classify, "),
     (("attention=softmax,hnsa", "--help"), "Did you mean 'hnas'?"),
     (("tags=[a,${x}]",), "error: tags[1]=${x}: there is no key x; type \\${x} for the text itself\n"),
@@ -143,7 +147,8 @@ WRONG_COMMANDS = [
     (("callbacks.checkpoint.monitor=val/loss",), "needs callbacks.checkpoint._target_=package.module.Class\n"),
     (("callbacks.a._target_=pytorch_lightning.callbacks.LearningRateFinder",), "use tune=optimizer.lr=... of attnorm"),
     (("seed=x",), "error: seed=x: allowed: whole numbers"),
-    (("trainer.max_steps=0", "seed=x"), "error: trainer.max_steps=0"), (("seed=1=2",), "error: "),
+    (("trainer.max_steps=0", "seed=x"), "error: trainer.max_steps=0"),
+    (("seed=1=2",), "error: "),
     (("~optimizer.lr",), "error: optimizer.lr: must be given, as in optimizer.lr=<value>"),
     (("~optimizer",), "error: optimizer._target_: is not set"),
     (("~decoding", "~attention.options", "~tokenizer"), "error: tokenizer._target_: is not set"),
@@ -166,10 +171,11 @@ WRONG_COMMANDS = [
     (("tags=" + "[" * 300 + "]" * 300,), "]: allowed: at most 20 brackets within each other"),
     (("decoding.beam_size=100000",), "error: decoding.beam_size=100000: allowed: whole numbers from 1 to 1000"),
     (("--config-dir=nowhere",), "error: --config-dir=nowhere: no such folder\n"),
-    (("=3",), "error: =3: expected key=value\n"), (("hydra.nothing=3",), "nothing"),
+    (("=3",), "error: =3: expected key=value\n"),
+    (("hydra.nothing=3",), "nothing"),
     (("--config-name=mine",), "error: --config-name=mine: not available here; allowed: --config-dir, --cfg\n"),
     (("attention={encoder: hnsa}",), "Did you mean 'hnas'?"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(
@@ -310,7 +316,11 @@ NOT_OF_RUNS = "it is for metric=squad|vqa|rouge, which score a file, not a run\n
         *(("eval", f"run={{run}} split={split}", "allowed: validation, test") for split in ("train", "valid", "1")),
         *(("generate", f"run={{run}} input={{text}} chunk={it}", "error: chunk=") for it in ("0", "x", "-1", "1.5")),
         ("generate", "run={run} input=nowhere", "error: input=nowhere: no such file; - reads standard input\n"),
-        ("eval", "split=test", "error: run: must be given, as in run=<run folder>, or metric=squad|vqa|rouge with "),
+        (
+            "eval",
+            "split=test",
+            "error: run: must be given, as in run=<run folder>, or metric=squad|vqa|rouge with ",
+        ),
         ("eval", "run={run} null_threshold=1.0", f"error: null_threshold: {NOT_OF_RUNS}"),
         *(
             ("eval", f"run={{run}} {key}=x.json", f"error: {key}: {NOT_OF_RUNS}")
@@ -350,10 +360,15 @@ def files(tmp_path):
     qas = [question("q1", "the red cat", "cat"), question("q2", "a dog"), question("q3", "Rome"), question("q4")]
     document = {"data": [{"paragraphs": [{"context": "the red cat", "qas": qas}]}]}
     contents = {
-        "dev": document, "answers": {"q1": "red", "q2": "Dog.", "q3": "", "q4": "fish"},
-        "odds": {"q1": -1.0, "q2": 0.5, "q3": 0.1, "q4": 2.0}, "list": ["red"], "number": {"q1": 1},
-        "unknown": {"q1": "red", "q9": "x"}, "others": {"q9": "x"}, "three": {"q1": "red", "q2": "a dog", "q4": ""},
-    }  # fmt: skip
+        "dev": document,
+        "answers": {"q1": "red", "q2": "Dog.", "q3": "", "q4": "fish"},
+        "odds": {"q1": -1.0, "q2": 0.5, "q3": 0.1, "q4": 2.0},
+        "list": ["red"],
+        "number": {"q1": 1},
+        "unknown": {"q1": "red", "q9": "x"},
+        "others": {"q9": "x"},
+        "three": {"q1": "red", "q2": "a dog", "q4": ""},
+    }
     for name, content in contents.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(content))
     (tmp_path / "broken.json").write_text("{")
@@ -614,9 +629,14 @@ def test_mixed_up_files_about_images_are_said(monkeypatch, answered, capsys, key
 # writing headlines
 
 ARTICLES = [
-    ARTICLE, "", "  ", "the GOVERNMENT fell in 1994 .", "\u00fcber caf\u00e9s and \u65e5\u672c .", ARTICLE,
+    ARTICLE,
+    "",
+    "  ",
+    "the GOVERNMENT fell in 1994 .",
+    "\u00fcber caf\u00e9s and \u65e5\u672c .",
+    ARTICLE,
     "oil " * 300,
-]  # fmt: skip
+]
 
 
 def generated(monkeypatch, capsys, tmp_path, text, *typed, stdin=False):

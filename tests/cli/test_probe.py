@@ -293,7 +293,10 @@ def test_an_error_of_an_own_probe_comes_before_training(run, tmp_path, name):
     ("name", "message"),
     [
         ("NumberAsCeiling", r"NumberAsCeiling\.ceiling: .* of the shape \(2,\) for 2 examples, not 1\.0"),
-        ("ScoreOfQueries", r"ScoreOfQueries\.score: .* shape \(1, 2\) for 2 examples, not torch\.bool \(1, 2, 4\)"),
+        (
+            "ScoreOfQueries",
+            r"ScoreOfQueries\.score: .* shape \(1, 2\) for 2 examples, not torch\.bool \(1, 2, 4\)",
+        ),
         ("LossOfExamples", r"LossOfExamples\.loss: .* of the shape \(1,\) for 2 examples, not torch\.float32 \(1, 2\)"),
         ("NoDoses", r"NoDoses\.doses={}: expected the options of each dose by its name"),
     ],

@@ -30,21 +30,29 @@ PLACED = {  # what each file of conf/attention puts at these sites
     "espformer": ("espformer", "softmax", "softmax", "espformer", "softmax"),
     "dnas_prefix": ("dnas", "dnas_prefix", "dnas_prefix", "dnas", "softmax"),
     "hnas_prefix": ("hnas", "hnas_prefix", "hnas_prefix", "hnas", "softmax"),
-    "constrained_softmax": ("constrained_softmax",) * 5, "constrained_sparsemax": ("constrained_sparsemax",) * 5,
-    "em_routing": ("em_routing", "softmax", "softmax", "em_routing", "softmax"), "entmax": ("entmax",) * 5,
-    "asentmax": ("asentmax",) * 5, "forgetting": ("forgetting",) * 5,
+    "constrained_softmax": ("constrained_softmax",) * 5,
+    "constrained_sparsemax": ("constrained_sparsemax",) * 5,
+    "em_routing": ("em_routing", "softmax", "softmax", "em_routing", "softmax"),
+    "entmax": ("entmax",) * 5,
+    "asentmax": ("asentmax",) * 5,
+    "forgetting": ("forgetting",) * 5,
     "stick_breaking": ("softmax", "stick_breaking", "softmax", "softmax", "softmax"),
-    "selective": ("softmax", "selective", "softmax", "softmax", "softmax"), "fenchel": ("fenchel",) * 5,
+    "selective": ("softmax", "selective", "softmax", "softmax", "softmax"),
+    "fenchel": ("fenchel",) * 5,
     "fertility_softmax": ("softmax", "softmax", "fertility_softmax", "softmax", "softmax"),
     "fertility_sparsemax": ("softmax", "softmax", "fertility_sparsemax", "softmax", "softmax"),
-    "fusedmax": ("fusedmax",) * 5, "ot": ("ot",) * 5, "sparsemax": ("sparsemax",) * 5,
-    "mix": ("mix", "softmax", "softmax", "mix", "softmax"), "continuous": ("continuous",) * 5,
+    "fusedmax": ("fusedmax",) * 5,
+    "ot": ("ot",) * 5,
+    "sparsemax": ("sparsemax",) * 5,
+    "mix": ("mix", "softmax", "softmax", "mix", "softmax"),
+    "continuous": ("continuous",) * 5,
     "dnas_slack": ("dnas_slack", "softmax", "softmax", "dnas_slack", "softmax"),
     "dnas_slack_u": ("dnas_slack", "softmax", "softmax", "dnas_slack", "softmax"),
     "dnas_slack_prefix": ("dnas_slack", "dnas_slack_prefix", "dnas_slack_prefix", "dnas_slack", "softmax"),
     **{name: (name,) * 5 for name in ("sink", "off_by_one", "ssmax", "sigmoid", "relu", "softpick")},
-    "uniform": ("uniform",) * 5, "none": ("none",) * 5,
-}  # fmt: skip
+    "uniform": ("uniform",) * 5,
+    "none": ("none",) * 5,
+}
 PRIORS = {
     "preference": (["content", "t5"], ["content", "t5"], ["content"], ["content"], ["content"]),
     "dnas_slack_u": (["content"], [], [], ["content"], []),
@@ -60,8 +68,16 @@ MODEL_SITES = {
 }
 WITH_OTHER_SITES = {"grid_tiny", "flat_tiny", "hierarchical_tiny"}  # sites that are not in PLACED
 BIDIRECTIONAL = (
-    "dnas", "hnas", "sinkhorn", "em_routing", "mix", "dnas_slack", "dnas_slack_u", "lotformer", "espformer",
-)  # fmt: skip
+    "dnas",
+    "hnas",
+    "sinkhorn",
+    "em_routing",
+    "mix",
+    "dnas_slack",
+    "dnas_slack_u",
+    "lotformer",
+    "espformer",
+)
 VARIANTS = {  # settings that change the sites of a model
     ("vqa_tiny", "question=transformer"): ("fusion", "encoder"),
     ("vqa_tiny", "fusion=none"): (),
@@ -270,32 +286,48 @@ def test_keys_are_typed_one_by_one_or_as_a_table():
 # arguments
 
 
-@pytest.mark.parametrize(("typed", "read"), [
-    ("attention.encoder=dnas", "++attention.encoder=dnas"), ("+attention.encoder=dnas", "++attention.encoder=dnas"),
-    ("++attention.encoder=dnas", "++attention.encoder=dnas"),
-    ("attention.encoder=[hnas*6,softmax*6]", "++attention.encoder=[hnas*6,softmax*6]"),
-    ("attention.encoder=dnas,a.b:Mine", "++attention.encoder=dnas,a.b:Mine"),
-    ("attention.options.hnas.start=0.3,0.4", "++attention.options.hnas.start=0.3,0.4"),
-    ("attention.options={hnas: {start: 0.5}}", "++attention.options={hnas: {start: 0.5}}"),
-    ("attention.prior.encoder=[t5]", "++attention.prior.encoder=[t5]"),
-    ("attention.scorer.cross=dot", "++attention.scorer.cross=dot"), ("attention=hnas", "attention=hnas"),
-    ("attention=softmax,hnas,a.b:Mine", "attention=softmax,hnas,a.b:Mine"),
-    ("attention=[dnas*2,a.b:Mine]", "attention='[dnas*2,a.b:Mine]'"),
-    ("attention=softmax,[dnas*2,a.b:Mine]", "attention=softmax,'[dnas*2,a.b:Mine]'"),
-    ("attention=softmax, [dnas, 'a.b:Mine']", "attention=softmax,'[dnas,a.b:Mine]'"),
-    ("~attention.encoder", "~attention.encoder"), ("attention_of.mine=x", "++attention_of.mine=x"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("attention.encoder=dnas", "++attention.encoder=dnas"),
+        ("+attention.encoder=dnas", "++attention.encoder=dnas"),
+        ("++attention.encoder=dnas", "++attention.encoder=dnas"),
+        ("attention.encoder=[hnas*6,softmax*6]", "++attention.encoder=[hnas*6,softmax*6]"),
+        ("attention.encoder=dnas,a.b:Mine", "++attention.encoder=dnas,a.b:Mine"),
+        ("attention.options.hnas.start=0.3,0.4", "++attention.options.hnas.start=0.3,0.4"),
+        ("attention.options={hnas: {start: 0.5}}", "++attention.options={hnas: {start: 0.5}}"),
+        ("attention.prior.encoder=[t5]", "++attention.prior.encoder=[t5]"),
+        ("attention.scorer.cross=dot", "++attention.scorer.cross=dot"),
+        ("attention=hnas", "attention=hnas"),
+        ("attention=softmax,hnas,a.b:Mine", "attention=softmax,hnas,a.b:Mine"),
+        ("attention=[dnas*2,a.b:Mine]", "attention='[dnas*2,a.b:Mine]'"),
+        ("attention=softmax,[dnas*2,a.b:Mine]", "attention=softmax,'[dnas*2,a.b:Mine]'"),
+        ("attention=softmax, [dnas, 'a.b:Mine']", "attention=softmax,'[dnas,a.b:Mine]'"),
+        ("~attention.encoder", "~attention.encoder"),
+        ("attention_of.mine=x", "++attention_of.mine=x"),
+    ],
+)
 @pytest.mark.parametrize("is_sweep", [False, True])
 def test_sites_need_no_plus_and_lists_are_one_choice(typed, read, is_sweep):
     assert readable([typed], is_sweep) == [read]
     assert readable([read], is_sweep) == [read]
 
 
-@pytest.mark.parametrize("typed", [
-    "attention=hnas", "attention=a.b:Mine", "attention=[dnas*2,a.b:Mine]", "attention.encoder=dnas",
-    "attention.encoder=[hnas*6,a.b:Mine]", "attention.options={hnas: {start: 0.5}}", "model.d_model=8",
-    "trainer.benchmark=true", "~callbacks.progress", "paths.log_dir='my runs (1)'",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "attention=hnas",
+        "attention=a.b:Mine",
+        "attention=[dnas*2,a.b:Mine]",
+        "attention.encoder=dnas",
+        "attention.encoder=[hnas*6,a.b:Mine]",
+        "attention.options={hnas: {start: 0.5}}",
+        "model.d_model=8",
+        "trainer.benchmark=true",
+        "~callbacks.progress",
+        "paths.log_dir='my runs (1)'",
+    ],
+)
 def test_a_run_records_what_was_typed(typed):
     assert as_typed(readable([typed])) == [typed.removeprefix("+")]
 

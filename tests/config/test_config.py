@@ -276,12 +276,29 @@ def test_every_option_of_every_part_is_set_and_so_explained_in_some_file():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("key", [
-    "bogus", "model.bogus", "optimizer.bogus", "scheduler.bogus", "callbacks.bogus", "callbacks.progress.bogus",
-    "logger.bogus", "paths.bogus", "task.bogus", "decoding.bogus", "trainer.bogus", "data.bogus", "tokenizer.bogus",
-    "attention.bogus", "attention.prior.bogus", "attention.scorer.bogus", "attention.options.bogus",
-    "attention.options.hnas.bogus",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "key",
+    [
+        "bogus",
+        "model.bogus",
+        "optimizer.bogus",
+        "scheduler.bogus",
+        "callbacks.bogus",
+        "callbacks.progress.bogus",
+        "logger.bogus",
+        "paths.bogus",
+        "task.bogus",
+        "decoding.bogus",
+        "trainer.bogus",
+        "data.bogus",
+        "tokenizer.bogus",
+        "attention.bogus",
+        "attention.prior.bogus",
+        "attention.scorer.bogus",
+        "attention.options.bogus",
+        "attention.options.hnas.bogus",
+    ],
+)
 def test_a_key_that_nothing_reads_is_refused_by_name(key):
     value = "{x: 1}" if key == "attention.options.bogus" else "dnas"
     problems = refused("attention=hnas", f"+{key}={value}")
@@ -311,10 +328,18 @@ def test_all_problems_are_reported_together_and_before_data_is_read(monkeypatch)
 
     monkeypatch.setattr(Newswire, "rows", read)
     wrong = {
-        "seed": "x", "model.dropout": 1.0, "optimizer.lr": 0, "trainer.max_steps": 0, "data.train_size": 0,
-        "tokenizer.model_type": "bpee", "attention.cross": "dnas", "attention.encoder": "hnass",
-        "decoding.beam_size": 0, "task.rouge_pairs": 1001, "callbacks.early_stopping.patience": 0,
-    }  # fmt: skip
+        "seed": "x",
+        "model.dropout": 1.0,
+        "optimizer.lr": 0,
+        "trainer.max_steps": 0,
+        "data.train_size": 0,
+        "tokenizer.model_type": "bpee",
+        "attention.cross": "dnas",
+        "attention.encoder": "hnass",
+        "decoding.beam_size": 0,
+        "task.rouge_pairs": 1001,
+        "callbacks.early_stopping.patience": 0,
+    }
     problems = refused(*(f"{key}={value}" for key, value in wrong.items()))
     assert len(problems) == len(wrong)
     for key, value in wrong.items():
@@ -326,37 +351,50 @@ def test_the_arguments_of_the_trainer_are_those_of_lightning():
     assert lightning.ARGUMENTS.isdisjoint(lightning.OWN_KEYS)
 
 
-@pytest.mark.parametrize(("change", "allowed"), [
-    ("seed=-1", "whole numbers from 0"), ("seed=4294967296", "to 4294967295"), ("seed=1.0", "whole numbers"),
-    ("seed=true", "whole numbers"), ("optimizer.lr=fast", "numbers above 0"),
-    ("optimizer.lr=.nan", "numbers above 0"), ("optimizer.lr=inf", "numbers above 0"),
-    ("optimizer.weight_decay=-0.1", "numbers from 0"), ("model.dropout=1", "numbers from 0 and below 1"),
-    ("scheduler.warmup=1.0", "numbers from 0 and below 1"),
-    ("scheduler.decay=exponential", "constant, linear, cosine"), ("model.tie_embeddings=1", "true, false"),
-    ("model.norm_first=middle", "true, false"),
-    ("trainer.max_epochs=0", "whole numbers from 1, null or -1 (no limit)"),
-    ("trainer.limit_val_batches=1.5", "numbers above 0 and up to 1.0 (a share of them) or null"),
-    ("trainer.limit_val_batches=0", "whole numbers from 1"),
-    ("trainer.limit_train_batches=0", "whole numbers from 1"),
-    ("trainer.limit_train_batches=x", "whole numbers from 1"),
-    ("trainer.val_check_interval=-1", "whole numbers from 1"),
-    ("trainer.accumulate_grad_batches=0", "whole numbers from 1"),
-    ("trainer.max_time=soon", "DD:HH:MM:SS above 0 or null"),
-    ("trainer.max_time=00:00:00:00", "DD:HH:MM:SS above 0 or null"),
-    ("trainer.max_time=5", "DD:HH:MM:SS above 0 or null"),
-    ("trainer.gradient_clip_val=nan", "numbers from 0 or null"),
-    ("trainer.gradient_clip_val=-1", "numbers from 0 or null"),
-    ("trainer.log_every_n_steps=-1", "whole numbers from 0 or null"),
-    ("trainer.num_sanity_val_steps=-2", "whole numbers from -1 or null"),
-    ("+trainer.min_steps=.nan", "whole numbers from 0 or null"),
-    ("trainer.detect_anomaly=2", "true, false or null"), ("+trainer.inference_mode=-1", "true, false"),
-    ("trainer.devices=999", "on the CPU of this machine"), ("trainer.devices='999'", "on the CPU of this machine"),
-    ("trainer.deterministic=x", "true, false, warn, null"), ("tags=word", "a list of text"),
-    ("tags=[1]", "a list of text"), ("paths.log_dir=''", "text that is not empty"),
-    ("callbacks.progress.samples=-1", "whole numbers from 0"),
-    ("callbacks.attention_stats.every_n_steps=-1", "whole numbers from 0"),
-    ("callbacks.early_stopping.patience=0", "whole numbers from 1 or null"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "allowed"),
+    [
+        ("seed=-1", "whole numbers from 0"),
+        ("seed=4294967296", "to 4294967295"),
+        ("seed=1.0", "whole numbers"),
+        ("seed=true", "whole numbers"),
+        ("optimizer.lr=fast", "numbers above 0"),
+        ("optimizer.lr=.nan", "numbers above 0"),
+        ("optimizer.lr=inf", "numbers above 0"),
+        ("optimizer.weight_decay=-0.1", "numbers from 0"),
+        ("model.dropout=1", "numbers from 0 and below 1"),
+        ("scheduler.warmup=1.0", "numbers from 0 and below 1"),
+        ("scheduler.decay=exponential", "constant, linear, cosine"),
+        ("model.tie_embeddings=1", "true, false"),
+        ("model.norm_first=middle", "true, false"),
+        ("trainer.max_epochs=0", "whole numbers from 1, null or -1 (no limit)"),
+        ("trainer.limit_val_batches=1.5", "numbers above 0 and up to 1.0 (a share of them) or null"),
+        ("trainer.limit_val_batches=0", "whole numbers from 1"),
+        ("trainer.limit_train_batches=0", "whole numbers from 1"),
+        ("trainer.limit_train_batches=x", "whole numbers from 1"),
+        ("trainer.val_check_interval=-1", "whole numbers from 1"),
+        ("trainer.accumulate_grad_batches=0", "whole numbers from 1"),
+        ("trainer.max_time=soon", "DD:HH:MM:SS above 0 or null"),
+        ("trainer.max_time=00:00:00:00", "DD:HH:MM:SS above 0 or null"),
+        ("trainer.max_time=5", "DD:HH:MM:SS above 0 or null"),
+        ("trainer.gradient_clip_val=nan", "numbers from 0 or null"),
+        ("trainer.gradient_clip_val=-1", "numbers from 0 or null"),
+        ("trainer.log_every_n_steps=-1", "whole numbers from 0 or null"),
+        ("trainer.num_sanity_val_steps=-2", "whole numbers from -1 or null"),
+        ("+trainer.min_steps=.nan", "whole numbers from 0 or null"),
+        ("trainer.detect_anomaly=2", "true, false or null"),
+        ("+trainer.inference_mode=-1", "true, false"),
+        ("trainer.devices=999", "on the CPU of this machine"),
+        ("trainer.devices='999'", "on the CPU of this machine"),
+        ("trainer.deterministic=x", "true, false, warn, null"),
+        ("tags=word", "a list of text"),
+        ("tags=[1]", "a list of text"),
+        ("paths.log_dir=''", "text that is not empty"),
+        ("callbacks.progress.samples=-1", "whole numbers from 0"),
+        ("callbacks.attention_stats.every_n_steps=-1", "whole numbers from 0"),
+        ("callbacks.early_stopping.patience=0", "whole numbers from 1 or null"),
+    ],
+)
 def test_a_wrong_value_is_refused_with_what_is_allowed(change, allowed):
     key = change.lstrip("+").partition("=")[0]
     [problem] = refused(change)
@@ -365,13 +403,29 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(change, allowed):
     assert refused_in_a_sweep(change) == [problem]
 
 
-@pytest.mark.parametrize("change", [
-    "seed=0", "optimizer.lr=1", "optimizer.betas=[0,0.5]", "model.dropout=0", "trainer.devices=auto",
-    "trainer.precision=bf16-mixed", "trainer.limit_val_batches=0.5", "trainer.limit_train_batches=3",
-    "trainer.gradient_clip_val=null", "trainer.gradient_clip_val=0", "trainer.num_sanity_val_steps=-1",
-    "trainer.fast_dev_run=2", "trainer.max_time=00:01:00:00", "trainer.deterministic=warn", "trainer.max_epochs=-1",
-    "trainer.val_check_interval=0.25", "tags=[a,b]", "callbacks.attention_stats.every_n_steps=0",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        "seed=0",
+        "optimizer.lr=1",
+        "optimizer.betas=[0,0.5]",
+        "model.dropout=0",
+        "trainer.devices=auto",
+        "trainer.precision=bf16-mixed",
+        "trainer.limit_val_batches=0.5",
+        "trainer.limit_train_batches=3",
+        "trainer.gradient_clip_val=null",
+        "trainer.gradient_clip_val=0",
+        "trainer.num_sanity_val_steps=-1",
+        "trainer.fast_dev_run=2",
+        "trainer.max_time=00:01:00:00",
+        "trainer.deterministic=warn",
+        "trainer.max_epochs=-1",
+        "trainer.val_check_interval=0.25",
+        "tags=[a,b]",
+        "callbacks.attention_stats.every_n_steps=0",
+    ],
+)
 def test_values_that_are_allowed_are_accepted(change):
     assert runs.tiny(change)
 
@@ -506,21 +560,28 @@ def test_a_leak_is_refused_in_so_many_words():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("changes", "words"), [
-    (("attention.encoder=hnass",), "Did you mean 'hnas'?"),
-    (("attention.prior.encoder=[t6]",), "Did you mean 't5'?"),
-    (("attention.scorer.encoder=scaled_dots",), "Did you mean 'scaled_dot'?"),
-    (("attention=hnas", "+attention.options.hnas.strat=0.3"), "Did you mean 'start'?"),
-    (("attention=hnas", "attention.options.hnas.form=sigmoyd"), "sigmoid"),
-    (("+attention.options.hnass={start: 0.3}", "attention=hnas"), "Did you mean 'hnas'?"),
-    (("+trainer.max_stps=3",), "Did you mean 'max_steps'?"), (("+data.trian_size=3",), "train_size"),
-    (("+tokenizer.vocab_sise=3",), "vocab_size"), (("+optimizer.lrr=3",), "Did you mean 'lr'?"),
-    (("+optim.lr=3",), "Did you mean 'optimizer'?"), ((f"attention.encoder={__name__}:Nothing",), "has no Nothing"),
-    (("attention.encoder=attnorm.attention.normalizers.dnas.DNAZ",), "Did you mean 'DNAS'?"),
-    (("attention.encoder=nowhere:Nothing",), "No module named 'nowhere'"),
-    (("task.monitor=accuracy",), "task.monitor=accuracy: allowed: loss, perplexity, rouge1, rouge2, rougeL"),
-    (("task.monitor=rougeL", "task.rouge_pairs=0"), "task.monitor=rougeL: allowed: loss, perplexity"),
-], ids=lambda value: " ".join(value) if isinstance(value, tuple) else "")  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (("attention.encoder=hnass",), "Did you mean 'hnas'?"),
+        (("attention.prior.encoder=[t6]",), "Did you mean 't5'?"),
+        (("attention.scorer.encoder=scaled_dots",), "Did you mean 'scaled_dot'?"),
+        (("attention=hnas", "+attention.options.hnas.strat=0.3"), "Did you mean 'start'?"),
+        (("attention=hnas", "attention.options.hnas.form=sigmoyd"), "sigmoid"),
+        (("+attention.options.hnass={start: 0.3}", "attention=hnas"), "Did you mean 'hnas'?"),
+        (("+trainer.max_stps=3",), "Did you mean 'max_steps'?"),
+        (("+data.trian_size=3",), "train_size"),
+        (("+tokenizer.vocab_sise=3",), "vocab_size"),
+        (("+optimizer.lrr=3",), "Did you mean 'lr'?"),
+        (("+optim.lr=3",), "Did you mean 'optimizer'?"),
+        ((f"attention.encoder={__name__}:Nothing",), "has no Nothing"),
+        (("attention.encoder=attnorm.attention.normalizers.dnas.DNAZ",), "Did you mean 'DNAS'?"),
+        (("attention.encoder=nowhere:Nothing",), "No module named 'nowhere'"),
+        (("task.monitor=accuracy",), "task.monitor=accuracy: allowed: loss, perplexity, rouge1, rouge2, rougeL"),
+        (("task.monitor=rougeL", "task.rouge_pairs=0"), "task.monitor=rougeL: allowed: loss, perplexity"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
 def test_a_wrong_name_is_answered_with_the_nearest(changes, words):
     [problem] = refused(*changes)
     assert words in problem

@@ -19,12 +19,40 @@ from attnorm.spec.compose import PATH_KEYS, quoted, settings_of
 from attnorm.sweeps.jobs import as_typed, readable
 
 NASTY = [
-    "my file (1).json", "a,b.json", "run=1/step=3.ckpt", "[x]", "[x],y", "{a}", "{a: b}", "it's.json", "'quoted'",
-    '"quoted"', "both ' and \".json", "back\\slash", "back\\' (1)", "end (1)\\", "end\\\\", "\\(1\\)",
-    "caf\u00e9 \u65e5\u672c.json", "${home}.json", "a (1) ${home}", "\\${home}\\", "${home", "$x{1}",
-    " leading and trailing ", "tab\there, newline\nthere", "f(x)", "#1; 50% & more!|*?~", "2024", "1.10", "1e5", "true",
-    "2024-05-01", "-1", ":",
-]  # fmt: skip
+    "my file (1).json",
+    "a,b.json",
+    "run=1/step=3.ckpt",
+    "[x]",
+    "[x],y",
+    "{a}",
+    "{a: b}",
+    "it's.json",
+    "'quoted'",
+    '"quoted"',
+    "both ' and \".json",
+    "back\\slash",
+    "back\\' (1)",
+    "end (1)\\",
+    "end\\\\",
+    "\\(1\\)",
+    "caf\u00e9 \u65e5\u672c.json",
+    "${home}.json",
+    "a (1) ${home}",
+    "\\${home}\\",
+    "${home",
+    "$x{1}",
+    " leading and trailing ",
+    "tab\there, newline\nthere",
+    "f(x)",
+    "#1; 50% & more!|*?~",
+    "2024",
+    "1.10",
+    "1e5",
+    "true",
+    "2024-05-01",
+    "-1",
+    ":",
+]
 
 
 def read(arguments):
@@ -55,12 +83,31 @@ def test_a_name_without_a_file_is_text_too(name):
     assert read([f"data.train={name}"]) == {"data.train": name}
 
 
-@pytest.mark.parametrize("argument", [
-    "seed=1", "seed=1,2,3", "optimizer.lr=1e-3", "tags=[a,b]", "data.features=[a,'b (1)']",
-    "data.options={hnas: {start: 0.5}}", "data.train='my file (1).json'", 'data.train="my file (1).json"',
-    "data.train=a\\ b.json", "data.train=a b.json", "data.test=null", "paths.log_dir=${oc.env:HOME}/x",
-    "seed=range(1,4)", "~data.test", "key=", "key", "-m", "--config-dir=a (1)", "", "a b=c (1)",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "seed=1",
+        "seed=1,2,3",
+        "optimizer.lr=1e-3",
+        "tags=[a,b]",
+        "data.features=[a,'b (1)']",
+        "data.options={hnas: {start: 0.5}}",
+        "data.train='my file (1).json'",
+        'data.train="my file (1).json"',
+        "data.train=a\\ b.json",
+        "data.train=a b.json",
+        "data.test=null",
+        "paths.log_dir=${oc.env:HOME}/x",
+        "seed=range(1,4)",
+        "~data.test",
+        "key=",
+        "key",
+        "-m",
+        "--config-dir=a (1)",
+        "",
+        "a b=c (1)",
+    ],
+)
 @pytest.mark.parametrize("is_sweep", [False, True])
 def test_what_hydra_reads_or_has_to_refuse_stays_as_it_was_typed(monkeypatch, tmp_path, argument, is_sweep):
     monkeypatch.chdir(tmp_path)

@@ -7,9 +7,15 @@ from builders import build_source
 from attnorm.data.sources.easy_vqa_images import LABELS, revealed_label
 
 COLOURS = {  # of the shapes in the images
-    "black": (0, 0, 0), "blue": (0, 0, 255), "brown": (165, 42, 42), "gray": (128, 128, 128), "green": (0, 255, 0),
-    "red": (255, 0, 0), "teal": (0, 128, 128), "yellow": (255, 255, 0),
-}  # fmt: skip
+    "black": (0, 0, 0),
+    "blue": (0, 0, 255),
+    "brown": (165, 42, 42),
+    "gray": (128, 128, 128),
+    "green": (0, 255, 0),
+    "red": (255, 0, 0),
+    "teal": (0, 128, 128),
+    "yellow": (255, 255, 0),
+}
 
 
 # --------------------------------------------------------------------------------------------------------------- digits
@@ -45,13 +51,21 @@ def test_a_share_of_0_means_no_split(theirs):
 # ------------------------------------------------------------------------------------------------------------ easy-VQA
 
 
-@pytest.mark.parametrize(("questions", "label"), [
-    ([("what shape is in the image?", "circle")], "circle"), ([("what color is the shape?", "red")], None),
-    ([("what color is the triangle?", "red")], "triangle"), ([("is there a rectangle?", "yes")], "rectangle"),
-    ([("is there a rectangle?", "no")], None), ([("is there not a rectangle?", "no")], "rectangle"),
-    ([("is there not a rectangle?", "yes")], None), ([("is no circle present?", "no")], "circle"),
-    ([("does the image not contain a circle?", "yes"), ("is a triangle present?", "yes")], "triangle"), ([], None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("questions", "label"),
+    [
+        ([("what shape is in the image?", "circle")], "circle"),
+        ([("what color is the shape?", "red")], None),
+        ([("what color is the triangle?", "red")], "triangle"),
+        ([("is there a rectangle?", "yes")], "rectangle"),
+        ([("is there a rectangle?", "no")], None),
+        ([("is there not a rectangle?", "no")], "rectangle"),
+        ([("is there not a rectangle?", "yes")], None),
+        ([("is no circle present?", "no")], "circle"),
+        ([("does the image not contain a circle?", "yes"), ("is a triangle present?", "yes")], "triangle"),
+        ([], None),
+    ],
+)
 def test_the_shape_follows_from_the_questions(questions, label):
     assert revealed_label(questions, LABELS["shape"]) == label
 

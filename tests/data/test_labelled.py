@@ -72,10 +72,21 @@ def test_labels_that_are_numbers_are_names_and_nothing_else(tmp_path):
         list(source(path, labels=["1", "2"]).rows("train"))
 
 
-@pytest.mark.parametrize(("label", "said"), [
-    ("perhap", "\"perhap\", which .* Did you mean 'perhaps'"), ("Yes", '"Yes"'), ("yes ", '"yes "'), (5, "5"),
-    (-1, "-1"), (1.0, "1.0"), (True, "true"), (None, "empty"), ("", "empty"), (["no"], r'\["no"\]'),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("label", "said"),
+    [
+        ("perhap", "\"perhap\", which .* Did you mean 'perhaps'"),
+        ("Yes", '"Yes"'),
+        ("yes ", '"yes "'),
+        (5, "5"),
+        (-1, "-1"),
+        (1.0, "1.0"),
+        (True, "true"),
+        (None, "empty"),
+        ("", "empty"),
+        (["no"], r'\["no"\]'),
+    ],
+)
 def test_a_label_outside_the_set_is_located(tmp_path, label, said):
     path = file(tmp_path, [{"text": "x", "label": "no"}, {"text": "x", "label": label}])
     with pytest.raises(ValueError, match=rf"x.jsonl:2: label is {said}") as error:
@@ -88,7 +99,11 @@ def test_a_label_outside_the_set_is_located(tmp_path, label, said):
     [
         ({"text": 3, "label": "no"}, {}, r"x.jsonl:1: text is 3, not text"),
         ({"text": "x", "label": "no", "b": 1}, {"second": "b"}, r"x.jsonl:1: b is 1, not text"),
-        ({"text": "x", "label": "no"}, {"second": "text2"}, r"data.second=text2: no such .*Did you mean 'text'"),
+        (
+            {"text": "x", "label": "no"},
+            {"second": "text2"},
+            r"data.second=text2: no such .*Did you mean 'text'",
+        ),
         ({"text": "x", "gold": "no"}, {}, r"data.label=label: no such column; allowed: gold, text"),
         ({"txt": "x", "label": "no"}, {}, r"data.text=text: no such column"),
     ],
@@ -113,7 +128,11 @@ def test_check_names_every_problem(tmp_path):
 
 @pytest.mark.parametrize(
     ("labels", "message"),
-    [(["a", "b", "a"], "data.labels: repeated names: a"), (["a"], "at least two names"), ([], "at least two names")],
+    [
+        (["a", "b", "a"], "data.labels: repeated names: a"),
+        (["a"], "at least two names"),
+        ([], "at least two names"),
+    ],
 )
 def test_labels_that_are_none_are_refused_by_source_and_layout(tmp_path, labels, message):
     path = file(tmp_path, [{"text": "x", "label": "a"}])

@@ -169,15 +169,29 @@ RING, RED, STAR, BLUE = (("shape", "ring"),), (("colour", "red"),), (("shape", "
 BIG = (("size", "large"), ("shape", "ring"))
 
 
-@pytest.mark.parametrize(("program", "expected"), [
-    (("exist", RING), "yes"), (("exist", RED + RING), "yes"), (("exist", BLUE + STAR), "no"),
-    (("count", RING), "2"), (("count", BLUE + STAR), "0"), (("query", "colour", STAR), "red"),
-    (("query", "size", BLUE), "small"), (("query", "shape", BLUE), "ring"), (("more", RING, STAR), "yes"),
-    (("more", STAR, RING), "no"), (("more", RING, RED), "no"), (("relation", "left of", BIG, BLUE), "yes"),
-    (("relation", "right of", BIG, BLUE), "no"), (("relation", "above", BLUE, BIG), "yes"),  # y grows downwards
-    (("relation", "below", STAR, BLUE), "yes"), (("relation", "above", STAR, BLUE), "no"),
-    (("larger", STAR, BLUE), "yes"), (("larger", BLUE, STAR), "no"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        (("exist", RING), "yes"),
+        (("exist", RED + RING), "yes"),
+        (("exist", BLUE + STAR), "no"),
+        (("count", RING), "2"),
+        (("count", BLUE + STAR), "0"),
+        (("query", "colour", STAR), "red"),
+        (("query", "size", BLUE), "small"),
+        (("query", "shape", BLUE), "ring"),
+        (("more", RING, STAR), "yes"),
+        (("more", STAR, RING), "no"),
+        (("more", RING, RED), "no"),
+        (("relation", "left of", BIG, BLUE), "yes"),
+        (("relation", "right of", BIG, BLUE), "no"),
+        (("relation", "above", BLUE, BIG), "yes"),  # y grows downwards
+        (("relation", "below", STAR, BLUE), "yes"),
+        (("relation", "above", STAR, BLUE), "no"),
+        (("larger", STAR, BLUE), "yes"),
+        (("larger", BLUE, STAR), "no"),
+    ],
+)
 def test_programs_by_hand(program, expected):
     assert answer(program, THINGS) == expected
 

@@ -80,7 +80,10 @@ BAD = [
     (question("b", answer("cat", 4)) | {"question": "\ud83d"}, "qas[1].question holds half of a surrogate pair"),
     (question("b", answer("cat", 4), is_impossible=True), "qas[1]: is_impossible is true, but it has answers"),
     (question("b", answer("cat", 4), is_impossible="no"), "qas[1].is_impossible is 'no', not true or false"),
-    (question("b") | {"answers": {"text": ["cat"]}}, "b: data[0].paragraphs[0].qas[1].answers is an object with"),
+    (
+        question("b") | {"answers": {"text": ["cat"]}},
+        "b: data[0].paragraphs[0].qas[1].answers is an object with",
+    ),
     (question("one", answer("cat", 4)), "one: data[0].paragraphs[0].qas[1] has the id of data[0].paragraphs[0].qas[0]"),
     ({"question": "x"}, "  data[0].paragraphs[0].qas[1].id is missing"),
     (question(12), "data[0].paragraphs[0].qas[1].id is 12, not text"),
@@ -121,8 +124,14 @@ def test_bad_records_are_reported_together_ten_by_name(tmp_path):
             lambda d: d["data"].append({"paragraphs": {}}),
             "data[1].paragraphs is an object with nothing in it, not a list",
         ),
-        (lambda d: d["data"][0]["paragraphs"].append({"context": "x"}), "data[0].paragraphs[1].qas is missing"),
-        (lambda d: d["data"][0]["paragraphs"].append({"qas": []}), "data[0].paragraphs[1].context is missing"),
+        (
+            lambda d: d["data"][0]["paragraphs"].append({"context": "x"}),
+            "data[0].paragraphs[1].qas is missing",
+        ),
+        (
+            lambda d: d["data"][0]["paragraphs"].append({"qas": []}),
+            "data[0].paragraphs[1].context is missing",
+        ),
     ],
 )
 def test_a_wrong_shape_is_named_by_its_place_and_counts_as_one_record(tmp_path, change, message):
@@ -179,7 +188,8 @@ def test_scoring_does_not_ask_where_the_answers_stand(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "rows", "impossible"), [("dev-v1.1.first24articles.json", 5696, 0), ("dev-v2.0.small.json", 2228, 1104)]
+    ("name", "rows", "impossible"),
+    [("dev-v1.1.first24articles.json", 5696, 0), ("dev-v2.0.small.json", 2228, 1104)],
 )
 def test_the_real_files(name, rows, impossible):
     if not (REAL / name).is_file():

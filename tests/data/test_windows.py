@@ -83,11 +83,16 @@ def rows_by_loops(row, columns, max_length, max_query, stride):
             scores = [min(token - b, b + n - 1 - token) + 0.01 * n if b <= token < b + n else -1.0 for b, n in spans]
             best.append(scores.index(max(scores)) == number)
         yield {
-            "ids": [CLS, *question, SEP, *ids[begin : begin + length], SEP], "question": len(question) + 2,
-            "example": row, "first": begin, "starts": [offsets[token][0] for token in inside],
-            "ends": [offsets[token][1] for token in inside], "start": token_of[min(wanted)] if whole else 0,
-            "end": token_of[max(wanted)] if whole else 0, "context_best": best,
-        }  # fmt: skip
+            "ids": [CLS, *question, SEP, *ids[begin : begin + length], SEP],
+            "question": len(question) + 2,
+            "example": row,
+            "first": begin,
+            "starts": [offsets[token][0] for token in inside],
+            "ends": [offsets[token][1] for token in inside],
+            "start": token_of[min(wanted)] if whole else 0,
+            "end": token_of[max(wanted)] if whole else 0,
+            "context_best": best,
+        }
 
 
 @pytest.mark.parametrize(("max_length", "max_query", "stride"), [(14, 4, 3), (14, 4, 7), (9, 5, 1), (60, 9, 20)])

@@ -689,10 +689,18 @@ def trained(family, attention=TRAINED):
     return model
 
 
-@pytest.mark.parametrize(("family", "attention"), [
-    ("bert", TRAINED), ("bert", WITH_A_BUFFER), ("t5", TRAINED), ("gpt2", "hnas_prefix"), ("vit", "lotformer"),
-    ("bert", {"encoder": ["none", "hnas"]}), ("bert", {"encoder": ["hnas", "uniform"]}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("family", "attention"),
+    [
+        ("bert", TRAINED),
+        ("bert", WITH_A_BUFFER),
+        ("t5", TRAINED),
+        ("gpt2", "hnas_prefix"),
+        ("vit", "lotformer"),
+        ("bert", {"encoder": ["none", "hnas"]}),
+        ("bert", {"encoder": ["hnas", "uniform"]}),
+    ],
+)
 def test_a_converted_model_is_saved_and_loaded_bit_for_bit(family, attention, tmp_path):
     model, (batch, real) = trained(family, attention), inputs(family)
     model.save_pretrained(tmp_path, max_shard_size="20KB")  # several files

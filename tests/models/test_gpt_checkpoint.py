@@ -19,9 +19,18 @@ pytestmark = pytest.mark.numerical
 
 VOCABULARY, POSITIONS = 50, 20
 SIZES = {  # every one another, so that none can be taken for another
-    "vocab_size": VOCABULARY, "n_embd": 24, "n_layer": 3, "n_head": 4, "n_inner": 40, "n_positions": POSITIONS,
-    "layer_norm_epsilon": 1e-2, "resid_pdrop": 0.15, "attn_pdrop": 0.05, "bos_token_id": 1, "eos_token_id": 1,
-}  # fmt: skip
+    "vocab_size": VOCABULARY,
+    "n_embd": 24,
+    "n_layer": 3,
+    "n_head": 4,
+    "n_inner": 40,
+    "n_positions": POSITIONS,
+    "layer_norm_epsilon": 1e-2,
+    "resid_pdrop": 0.15,
+    "attn_pdrop": 0.05,
+    "bos_token_id": 1,
+    "eos_token_id": 1,
+}
 CLOSE = tolerance(torch.float32, depth=SIZES["n_layer"], size=SIZES["n_inner"])
 TABLES = {"decoder": "softmax", "prior": {}, "scorer": {}, "options": {}}
 
@@ -65,7 +74,9 @@ def texts():
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"n_inner": None}, {"activation_function": "relu"}, {"activation_function": "gelu"}], ids=str
+    "settings",
+    [{}, {"n_inner": None}, {"activation_function": "relu"}, {"activation_function": "gelu"}],
+    ids=str,
 )
 def test_the_scores_are_those_of_transformers(transformers, tmp_path, settings):
     expected = save_gpt2(transformers, tmp_path, **settings)

@@ -34,7 +34,11 @@ def seq2seq(tables):
 
 @pytest.mark.parametrize(
     ("site", "name"),
-    [("encoder", "encoder.layers.{}.attention"), ("decoder", "layers.{}.attention"), ("cross", "layers.{}.cross")],
+    [
+        ("encoder", "encoder.layers.{}.attention"),
+        ("decoder", "layers.{}.attention"),
+        ("cross", "layers.{}.cross"),
+    ],
 )
 def test_each_layer_at_a_site_has_its_own_normalizer(site, name):
     result, plain = classes(seq2seq(tables_with(site, THREE))), classes(seq2seq(attention_tables()))

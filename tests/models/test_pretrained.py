@@ -27,10 +27,17 @@ pytestmark = pytest.mark.numerical
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 VOCABULARY, POSITIONS, LABELS = 50, 20, 3
 SIZES = {  # every one another, so that none can be taken for another
-    "vocab_size": VOCABULARY, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4,
-    "intermediate_size": 40, "max_position_embeddings": POSITIONS, "type_vocab_size": 2, "layer_norm_eps": 1e-2,
-    "hidden_dropout_prob": 0.15, "attention_probs_dropout_prob": 0.05,
-}  # fmt: skip
+    "vocab_size": VOCABULARY,
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 40,
+    "max_position_embeddings": POSITIONS,
+    "type_vocab_size": 2,
+    "layer_norm_eps": 1e-2,
+    "hidden_dropout_prob": 0.15,
+    "attention_probs_dropout_prob": 0.05,
+}
 CLOSE = tolerance(torch.float32, depth=SIZES["num_hidden_layers"], size=SIZES["intermediate_size"])
 roughened = functools.partial(roughen, noise=0.2, dtype=torch.float32)
 
@@ -97,11 +104,23 @@ def same_tensors(one, other):
 
 def test_the_shape_is_what_config_json_says(bert):
     assert read_shape(bert[1]) == {
-        "d_model": 24, "n_heads": 4, "ffn_dim": 40, "encoder_layers": 3, "positions": "learned", "norm_first": False,
-        "residual": True, "embedding_norm": True, "norm_eps": 1e-2, "activation": "gelu", "dropout": 0.15,
-        "attention_dropout": 0.05, "tie_embeddings": True, "type_vocab_size": 2, "position_limit": POSITIONS,
+        "d_model": 24,
+        "n_heads": 4,
+        "ffn_dim": 40,
+        "encoder_layers": 3,
+        "positions": "learned",
+        "norm_first": False,
+        "residual": True,
+        "embedding_norm": True,
+        "norm_eps": 1e-2,
+        "activation": "gelu",
+        "dropout": 0.15,
+        "attention_dropout": 0.05,
+        "tie_embeddings": True,
+        "type_vocab_size": 2,
+        "position_limit": POSITIONS,
         "vocab_size": VOCABULARY,
-    }  # fmt: skip
+    }
 
 
 def test_what_config_json_leaves_out_is_as_in_a_new_bert(transformers, tmp_path):
@@ -579,7 +598,10 @@ def test_a_decoder_with_more_layers_than_the_weights_is_refused(bert):
         ({"model_type": "roberta"}, "model_type='roberta': only 'bert'"),
         ({"model_type": None}, "model_type=None: only 'bert'"),
         ({"hidden_act": "silu"}, "hidden_act='silu': allowed: gelu, relu"),
-        ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key': allowed: 'absolute'"),
+        (
+            {"position_embedding_type": "relative_key"},
+            "position_embedding_type='relative_key': allowed: 'absolute'",
+        ),
         ({"is_decoder": True}, "is_decoder=True: allowed: False"),
         ({"num_attention_heads": 5}, "hidden_size=24: not a multiple of num_attention_heads=5"),
     ],

@@ -441,7 +441,8 @@ def test_variants_start_bit_equal_in_what_they_share(kind):
 
 @MODELS
 @pytest.mark.parametrize(
-    ("normalizer", "fusion_views"), [("softmax", "joint"), ("dnas", "joint"), ("hnas", "joint"), ("hnas", "per_view")]
+    ("normalizer", "fusion_views"),
+    [("softmax", "joint"), ("dnas", "joint"), ("hnas", "joint"), ("hnas", "per_view")],
 )
 def test_a_model_that_fuses_starts_as_that_of_the_primary_view(kind, normalizer, fusion_views):
     ids, views = questions(), as_floats(image_views())

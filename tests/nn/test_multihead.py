@@ -292,8 +292,14 @@ def test_keys_and_values_are_those_of_the_same_examples_as_in_pytorch(name):
     for given, message in (
         ((x, memory[:1], memory[:1]), "key: expected a batch of 3, as that of the query, got 1"),
         ((x[:1], memory, memory), "key: expected a batch of 1, as that of the query, got 3"),
-        ((x, memory, memory[:1]), "value: .* of 3 and a length of 7, .* got a batch of 1 and a length of 7"),
-        ((x, memory, memory[:, :1]), "value: .* of 3 and a length of 7, .* got a batch of 3 and a length of 1"),
+        (
+            (x, memory, memory[:1]),
+            "value: .* of 3 and a length of 7, .* got a batch of 1 and a length of 7",
+        ),
+        (
+            (x, memory, memory[:, :1]),
+            "value: .* of 3 and a length of 7, .* got a batch of 3 and a length of 1",
+        ),
     ):
         with pytest.raises((RuntimeError, AssertionError)):
             theirs(*given)

@@ -163,13 +163,19 @@ RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 UP, DOWN = (9e-2, 0.27), (0.000333, 0.000111)
 
 
-@pytest.mark.parametrize(("best", "extensions", "added"), [
-    ({"softmax": 3e-3, "dnas": 1e-2}, 2, ()), ({"softmax": 3e-3, "dnas": 1.0}, 2, UP),
-    ({"softmax": 3e-3, "dnas": 1e-9}, 2, DOWN), ({"softmax": 1e-9, "dnas": 1.0}, 2, (*UP, *DOWN)),
-    ({"softmax": 3e-3, "dnas": 9e-2}, 2, UP),  # the best of the extended grid is at its edge, too
-    ({"softmax": 3e-3, "dnas": 3.2e-2}, 2, UP[:1]), ({"softmax": 3e-3, "dnas": 1.0}, 1, UP[:1]),
-    ({"softmax": 3e-3, "dnas": 1.0}, 0, ()),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("best", "extensions", "added"),
+    [
+        ({"softmax": 3e-3, "dnas": 1e-2}, 2, ()),
+        ({"softmax": 3e-3, "dnas": 1.0}, 2, UP),
+        ({"softmax": 3e-3, "dnas": 1e-9}, 2, DOWN),
+        ({"softmax": 1e-9, "dnas": 1.0}, 2, (*UP, *DOWN)),
+        ({"softmax": 3e-3, "dnas": 9e-2}, 2, UP),  # the best of the extended grid is at its edge, too
+        ({"softmax": 3e-3, "dnas": 3.2e-2}, 2, UP[:1]),
+        ({"softmax": 3e-3, "dnas": 1.0}, 1, UP[:1]),
+        ({"softmax": 3e-3, "dnas": 1.0}, 0, ()),
+    ],
+)
 def test_an_edge_extends_the_grid_for_all_arms_and_not_without_end(monkeypatch, tmp_path, best, extensions, added):
     seen = made_up(monkeypatch, lambda arm, rate, seed: -abs(np.log(rate / best.get(arm, 1e-2))))
     [found] = compare(replace(PLAN, rates=RATES, extensions=extensions), tmp_path)

@@ -81,7 +81,8 @@ FOREIGN_NAMES = {
 
 
 @pytest.mark.parametrize(
-    ("script", "what"), [*(("eval", it) for it in FOREIGN_NAMES), *(("generate", it) for it in ("a source", "a prior"))]
+    ("script", "what"),
+    [*(("eval", it) for it in FOREIGN_NAMES), *(("generate", it) for it in ("a source", "a prior"))],
 )
 def test_code_that_a_run_folder_names_is_not_imported(monkeypatch, tmp_path, attacked, script, what):
     """Also when the folder is the current one and on sys.path, as with `python -m`."""
@@ -216,18 +217,34 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
 )
 CONFIGS = {
-    "empty": b"", "blank": b"\n# nothing\n", "binary": bytes(range(256)), "utf-16": "seed: 1\n".encode("utf-16"),
-    "not YAML": b"a: [1\nb: }\n", "tabs": b"a:\n\t- 1\n", "two documents": b"seed: 1\n---\nseed: 2\n",
-    "a list": b"- 1\n", "a number": b"3\n", "a text": b"a b c\n", "one key": b"seed: 1\n",
-    "an alias bomb": BOMB.encode(), "an anchor": b"model: &m {name: seq2seq}\n",
+    "empty": b"",
+    "blank": b"\n# nothing\n",
+    "binary": bytes(range(256)),
+    "utf-16": "seed: 1\n".encode("utf-16"),
+    "not YAML": b"a: [1\nb: }\n",
+    "tabs": b"a:\n\t- 1\n",
+    "two documents": b"seed: 1\n---\nseed: 2\n",
+    "a list": b"- 1\n",
+    "a number": b"3\n",
+    "a text": b"a b c\n",
+    "one key": b"seed: 1\n",
+    "an alias bomb": BOMB.encode(),
+    "an anchor": b"model: &m {name: seq2seq}\n",
     "a merge": b"model: {name: seq2seq}\n<<: *m\n",
-    "a Python object": b"seed: !!python/object/apply:os.system ['false']\n", "a tag": b"seed: !!binary aGVsbG8=\n",
-    "an own tag": b"seed: !evil 1\n", "deep lists": b"[" * 100_000,
-    "deep mappings": b"".join(b" " * depth + b"a:\n" for depth in range(500)), "a huge file": b"a: " + b"x" * (2 << 20),
-    "a huge number": b"seed: " + b"9" * 10_000, "a large number": b"seed: 99999999999999999999\n",
-    "a date": b"seed: 2020-01-01\n", "a number as a key": b"1: 2\n", "a list as a key": b"? [a]\n: 2\n",
-    "a group that is a number": b"model: 3\n", "a group that is null": b"data:\n",
-}  # fmt: skip
+    "a Python object": b"seed: !!python/object/apply:os.system ['false']\n",
+    "a tag": b"seed: !!binary aGVsbG8=\n",
+    "an own tag": b"seed: !evil 1\n",
+    "deep lists": b"[" * 100_000,
+    "deep mappings": b"".join(b" " * depth + b"a:\n" for depth in range(500)),
+    "a huge file": b"a: " + b"x" * (2 << 20),
+    "a huge number": b"seed: " + b"9" * 10_000,
+    "a large number": b"seed: 99999999999999999999\n",
+    "a date": b"seed: 2020-01-01\n",
+    "a number as a key": b"1: 2\n",
+    "a list as a key": b"? [a]\n: 2\n",
+    "a group that is a number": b"model: 3\n",
+    "a group that is null": b"data:\n",
+}
 
 
 @pytest.mark.parametrize("what", CONFIGS)
@@ -407,17 +424,23 @@ def flipped(run):
 
 
 CHECKPOINTS = {  # from the run to the bytes of its best.ckpt
-    "empty": lambda run: b"", "a text": lambda run: b"hello\n" * 99,
+    "empty": lambda run: b"",
+    "a text": lambda run: b"hello\n" * 99,
     "half of it": lambda run: (run / "checkpoints/best.ckpt").read_bytes()[:20_000],
-    "all but the last byte": lambda run: (run / "checkpoints/best.ckpt").read_bytes()[:-1], "a bit flipped": flipped,
+    "all but the last byte": lambda run: (run / "checkpoints/best.ckpt").read_bytes()[:-1],
+    "a bit flipped": flipped,
     "a pickle": lambda run: pickle.dumps({"state_dict": {}}),
     "a pickle that runs code": lambda run: pickle.dumps(Evil()),
     "a torch file that runs code": lambda run: saved({"state_dict": {}, "global_step": Evil()}),
     "a torch file of the old format": lambda run: old_format({"state_dict": {}, "global_step": 1}),
-    "a whole module": lambda run: saved(torch.nn.Linear(2, 2)), "TorchScript": of_torchscript,
-    "safetensors": of_safetensors, "a zip": lambda run: zipped(a="b"),
-    "a zip bomb": lambda run: zipped(**{"archive/data.pkl": b"\0" * 50_000_000}), "a list": lambda run: saved([1]),
-    "a tensor": lambda run: saved(torch.zeros(3)), "no state_dict": lambda run: saved({"global_step": 1}),
+    "a whole module": lambda run: saved(torch.nn.Linear(2, 2)),
+    "TorchScript": of_torchscript,
+    "safetensors": of_safetensors,
+    "a zip": lambda run: zipped(a="b"),
+    "a zip bomb": lambda run: zipped(**{"archive/data.pkl": b"\0" * 50_000_000}),
+    "a list": lambda run: saved([1]),
+    "a tensor": lambda run: saved(torch.zeros(3)),
+    "no state_dict": lambda run: saved({"global_step": 1}),
     "a state_dict that is a list": lambda run: saved({"global_step": 1, "state_dict": [torch.zeros(2)]}),
     "a state_dict of numbers": lambda run: saved({"global_step": 1, "state_dict": {"model.a": 1}}),
     "an empty state_dict": lambda run: saved({"global_step": 1, "state_dict": {}}),
@@ -431,9 +454,10 @@ CHECKPOINTS = {  # from the run to the bytes of its best.ckpt
     "a sparse tensor": replaced(lambda tensor: tensor.to_sparse()),
     "a meta tensor": replaced(lambda tensor: tensor.to("meta")),
     "a tensor of which there is one value": replaced(lambda tensor: torch.zeros(1).expand(10**12)),
-    "NaN": replaced(lambda tensor: tensor * torch.nan), "infinity": replaced(lambda tensor: tensor / 0),
+    "NaN": replaced(lambda tensor: tensor * torch.nan),
+    "infinity": replaced(lambda tensor: tensor / 0),
     "parameters of another model": lambda run: (runs.finished_run("mlm") / "checkpoints/best.ckpt").read_bytes(),
-}  # fmt: skip
+}
 
 
 def old_format(content):
@@ -452,23 +476,30 @@ def test_a_file_that_is_not_the_runs_checkpoint_is_refused_in_one_line(monkeypat
     assert not (tmp_path / "evil").exists()
 
 
-@pytest.mark.parametrize(("script", "typed", "words"), [
-    ("eval", ("run=1",), "run=1: no such folder"), ("eval", ("run=01",), "run=01: no such folder"),
-    ("eval", ("run=true",), "run=true: no such folder"), ("eval", ("run=[a]",), "run=[a]: expected a single value"),
-    ("eval", ("run={a: 1}",), "run={a: 1}: expected a single value"), ("eval", ("run=",), "run: must be given"),
-    ("eval", ("run={file}",), "no such folder"),
-    ("eval", ("run={run}", "split=[test]"), "split=[test]: expected a single value"),
-    ("eval", ("run={run}", "ckpt=1"), "ckpt=1: allowed: best, last"),
-    ("eval", ("run={run}", "trust_code=yes"), "trust_code=yes: allowed: true, false"),
-    ("eval", ("metric=[squad]",), "metric=[squad]: expected a single value"),
-    ("eval", ("metric=squad", "predictions=1", "references={file}"), "predictions=1: no such file"),
-    ("generate", ("run=1", "input=-"), "run=1: no such folder"),
-    ("generate", ("run={run}", "input=3"), "input=3: no such file"),
-    ("generate", ("run={run}", "input=[a]"), "input=[a]: expected a single value"),
-    ("generate", ("run={run}", "input=null"), "input: must be given"),
-    ("generate", ("run={run}", "input={run}"), "this is a folder"),
-    ("generate", ("run=null", "input=-"), "run: must be given"),
-], ids=lambda value: " ".join(value) if isinstance(value, tuple) else "")  # fmt: skip
+@pytest.mark.parametrize(
+    ("script", "typed", "words"),
+    [
+        ("eval", ("run=1",), "run=1: no such folder"),
+        ("eval", ("run=01",), "run=01: no such folder"),
+        ("eval", ("run=true",), "run=true: no such folder"),
+        ("eval", ("run=[a]",), "run=[a]: expected a single value"),
+        ("eval", ("run={a: 1}",), "run={a: 1}: expected a single value"),
+        ("eval", ("run=",), "run: must be given"),
+        ("eval", ("run={file}",), "no such folder"),
+        ("eval", ("run={run}", "split=[test]"), "split=[test]: expected a single value"),
+        ("eval", ("run={run}", "ckpt=1"), "ckpt=1: allowed: best, last"),
+        ("eval", ("run={run}", "trust_code=yes"), "trust_code=yes: allowed: true, false"),
+        ("eval", ("metric=[squad]",), "metric=[squad]: expected a single value"),
+        ("eval", ("metric=squad", "predictions=1", "references={file}"), "predictions=1: no such file"),
+        ("generate", ("run=1", "input=-"), "run=1: no such folder"),
+        ("generate", ("run={run}", "input=3"), "input=3: no such file"),
+        ("generate", ("run={run}", "input=[a]"), "input=[a]: expected a single value"),
+        ("generate", ("run={run}", "input=null"), "input: must be given"),
+        ("generate", ("run={run}", "input={run}"), "this is a folder"),
+        ("generate", ("run=null", "input=-"), "run: must be given"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
 def test_a_value_of_another_kind_is_refused_in_one_line(monkeypatch, tmp_path, capfd, script, typed, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
@@ -718,12 +749,18 @@ def test_other_json_is_as_good_as_none(tmp_path, name, content):
     assert read_record(tmp_path / name) == {}
 
 
-@pytest.mark.parametrize(("column", "values", "words"), [
-    ("rouge1", lambda it: it.astype(str), "rouge1"), ("loss_sum", lambda it: it.astype(str), "loss_sum"),
-    ("n_tokens", lambda it: [[1]] * len(it), "n_tokens"), ("id", lambda it: [[name] for name in it], "id"),
-    ("id", lambda it: ["a"] * len(it), "id"), ("group", lambda it: [[name] for name in it], "group"),
-    ("selecting", lambda it: it.astype(str), "selecting"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("column", "values", "words"),
+    [
+        ("rouge1", lambda it: it.astype(str), "rouge1"),
+        ("loss_sum", lambda it: it.astype(str), "loss_sum"),
+        ("n_tokens", lambda it: [[1]] * len(it), "n_tokens"),
+        ("id", lambda it: [[name] for name in it], "id"),
+        ("id", lambda it: ["a"] * len(it), "id"),
+        ("group", lambda it: [[name] for name in it], "group"),
+        ("selecting", lambda it: it.astype(str), "selecting"),
+    ],
+)
 def test_predictions_of_other_types_are_refused(tmp_path, column, values, words):
     run = runs.copied_run(tmp_path)
     path = run / "predictions/validation.parquet"

@@ -30,9 +30,15 @@ from attnorm.training.train import train
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "?", ",", "the", "a"]
 PIECES += [*(chr(c) for c in range(98, 123)), *(f"##{chr(c)}" for c in range(97, 123)), "of", "is", "likes", "##ed"]
 SIZES = {  # none of them the tiny ones
-    "vocab_size": len(PIECES), "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3,
-    "intermediate_size": 40, "max_position_embeddings": 100, "layer_norm_eps": 1e-3, "hidden_act": "relu",
-}  # fmt: skip
+    "vocab_size": len(PIECES),
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 40,
+    "max_position_embeddings": 100,
+    "layer_norm_eps": 1e-3,
+    "hidden_act": "relu",
+}
 WORDPIECE = "attnorm.data.tokenizers.wordpiece.WordPiece"
 STILL = ("task.max_steps=1", "optimizer.lr=1.0e-12", "optimizer.hybrid_lr_factor=1", "model.dropout=0")
 TASKS = ("mlm", "squad", "classify", "gigaword")
@@ -94,9 +100,14 @@ def test_shape_and_tokenizer_are_those_of_the_weights_and_are_recorded(tmp_path,
     recorded = config_of(run)
     model = recorded["model"]
     expected = {
-        "d_model": 24, "n_heads": 3, "ffn_dim": 40, "encoder_layers": 2, "norm_first": False, "residual": True,
+        "d_model": 24,
+        "n_heads": 3,
+        "ffn_dim": 40,
+        "encoder_layers": 2,
+        "norm_first": False,
+        "residual": True,
         "positions": "learned",
-    }  # fmt: skip
+    }
     expected |= {
         "embedding_norm": True,
         "norm_eps": 1e-3,

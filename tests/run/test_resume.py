@@ -28,16 +28,24 @@ def last(run: Path) -> str:
 rows = runs.metric_rows
 
 
-@pytest.mark.parametrize(("length", "step", "extra"), [
-    ("max_epochs", 3, ()), slow("max_epochs", 4, ("trainer.val_check_interval=4",)), slow("max_epochs", 6, ()),
-    slow("max_epochs", 7, ()), slow("max_epochs", 9, ("trainer.accumulate_grad_batches=2",)),
-    slow("max_epochs", 8, ("data.num_workers=1",)),
-    slow("max_steps", 9, ("data.num_workers=1", "trainer.accumulate_grad_batches=2")), slow("both", 3, ()),
-    ("both", 13, ()), slow("both", 12, ("trainer.val_check_interval=4",)),
-    slow("both", 14, ()),  # during the last validation
-    slow("max_epochs", 5, ("trainer.limit_train_batches=0.5",)),
-    slow("max_steps", 5, ("optimizer.freeze=[encoder]", "optimizer.lr_factors={decoder: 0.5, cross: 0.1}")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("length", "step", "extra"),
+    [
+        ("max_epochs", 3, ()),
+        slow("max_epochs", 4, ("trainer.val_check_interval=4",)),
+        slow("max_epochs", 6, ()),
+        slow("max_epochs", 7, ()),
+        slow("max_epochs", 9, ("trainer.accumulate_grad_batches=2",)),
+        slow("max_epochs", 8, ("data.num_workers=1",)),
+        slow("max_steps", 9, ("data.num_workers=1", "trainer.accumulate_grad_batches=2")),
+        slow("both", 3, ()),
+        ("both", 13, ()),
+        slow("both", 12, ("trainer.val_check_interval=4",)),
+        slow("both", 14, ()),  # during the last validation
+        slow("max_epochs", 5, ("trainer.limit_train_batches=0.5",)),
+        slow("max_steps", 5, ("optimizer.freeze=[encoder]", "optimizer.lr_factors={decoder: 0.5, cross: 0.1}")),
+    ],
+)
 def test_a_run_resumed_after_any_update_equals_one_that_never_stopped(monkeypatch, tmp_path, length, step, extra):
     overrides = (*SHORT, *LENGTHS[length], *extra)
     first = runs.stopped(monkeypatch, tmp_path / "first", step, *overrides)
@@ -120,14 +128,26 @@ def refused(*overrides: str, folder: Path, task: str = "gigaword") -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("change", "had"), [
-    ("seed=2", "1"), ("optimizer.lr=0.1", "0.01"), ("scheduler.decay=constant", "linear"),
-    ("optimizer.betas=[0.9,0.99]", r"\[0.9, 0.98\]"), ("data.batch_tokens=900", "1000"),
-    ("data.train_size=50", "60"), ("data.corpus_seed=3", "0"), ("data.lowercase=false", "True"),
-    ("model.ffn_dim=64", "32"), ("model.dropout=0.2", "0.1"), ("attention.encoder=dnas attention=dnas", "hnas"),
-    ("tokenizer.vocab_size=310", "300"), ("task.label_smoothing=0.0", "0.1"),
-    ("trainer.gradient_clip_val=null", "1.0"), ("trainer.precision=64-true", "32-true"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "had"),
+    [
+        ("seed=2", "1"),
+        ("optimizer.lr=0.1", "0.01"),
+        ("scheduler.decay=constant", "linear"),
+        ("optimizer.betas=[0.9,0.99]", r"\[0.9, 0.98\]"),
+        ("data.batch_tokens=900", "1000"),
+        ("data.train_size=50", "60"),
+        ("data.corpus_seed=3", "0"),
+        ("data.lowercase=false", "True"),
+        ("model.ffn_dim=64", "32"),
+        ("model.dropout=0.2", "0.1"),
+        ("attention.encoder=dnas attention=dnas", "hnas"),
+        ("tokenizer.vocab_size=310", "300"),
+        ("task.label_smoothing=0.0", "0.1"),
+        ("trainer.gradient_clip_val=null", "1.0"),
+        ("trainer.precision=64-true", "32-true"),
+    ],
+)
 def test_a_setting_that_decides_the_training_has_to_be_that_of_the_run(monkeypatch, tmp_path, change, had):
     def read(*_):
         raise AssertionError("data was read")
@@ -140,10 +160,16 @@ def test_a_setting_that_decides_the_training_has_to_be_that_of_the_run(monkeypat
     assert re.fullmatch(rf"{key}=.*: the run being resumed has {had}", problem)
 
 
-@pytest.mark.parametrize("change", [
-    "trainer.max_steps=15", "callbacks.progress.samples=1", "data.num_workers=1", "task.rouge_pairs=3",
-    "tags=[again]",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        "trainer.max_steps=15",
+        "callbacks.progress.samples=1",
+        "data.num_workers=1",
+        "task.rouge_pairs=3",
+        "tags=[again]",
+    ],
+)
 def test_what_does_not_decide_the_training_may_change(change):
     run = runs.uninterrupted(*SHORT, *LENGTHS["both"])
     assert runs.tiny(*SHORT, *LENGTHS["both"], change, last(run))

@@ -213,7 +213,14 @@ def test_a_real_search_finds_values_and_prunes(tmp_path):
 @pytest.mark.timeout(900)  # at least ten processes that import their libraries
 def test_a_real_sweep_tunes_and_compares_at_equal_cost(tmp_path):
     typed = [it for it in runs.tiny_overrides() if not it.startswith("optimizer.lr=")]
-    typed += ["attention=softmax,hnas", "seed=110", "tune=optimizer.lr=1e-2,1", "tune_seeds=100", "cost=flops", "dir=s"]
+    typed += [
+        "attention=softmax,hnas",
+        "seed=110",
+        "tune=optimizer.lr=1e-2,1",
+        "tune_seeds=100",
+        "cost=flops",
+        "dir=s",
+    ]
     ended = runs.command("-m", "attnorm", "sweep", *typed, "jobs=2", cwd=tmp_path, env=source())
     assert ended.returncode == 0, ended.stdout + ended.stderr
     found = report(tmp_path / "s")

@@ -33,8 +33,13 @@ def jobs(folder, count):
         job.folder.mkdir()
         (job.folder / "config.yaml").write_text("seed: 1")
     progress = {
-        "phase": "training", "step": 1200, "updates": 8000, "monitor": "val/f1", "value": 61.25, "seconds_left": 3723,
-    }  # fmt: skip
+        "phase": "training",
+        "step": 1200,
+        "updates": 8000,
+        "monitor": "val/f1",
+        "value": 61.25,
+        "seconds_left": 3723,
+    }
     (found[0].folder / "progress.json").write_text(json.dumps(progress))
     (found[1].folder / "summary.json").write_text(
         json.dumps({"state": "finished", "monitor": "val/f1", "best_value": 63.5, "steps": 8000, "wall_seconds": 65})

@@ -15,9 +15,14 @@ from attnorm.optim import DECAYS, ParamGroups, read_optimization
 from attnorm.parts import Problems
 
 OPTIMIZER = {
-    "_target_": "torch.optim.AdamW", "_partial_": True, "lr": 0.01, "weight_decay": 0.1, "betas": [0.9, 0.98],
-    "eps": 1e-8, "hybrid_lr_factor": 20.0,
-}  # fmt: skip
+    "_target_": "torch.optim.AdamW",
+    "_partial_": True,
+    "lr": 0.01,
+    "weight_decay": 0.1,
+    "betas": [0.9, 0.98],
+    "eps": 1e-8,
+    "hybrid_lr_factor": 20.0,
+}
 SCHEDULER = {"_target_": "attnorm.optim.warmup_decay", "_partial_": True}
 GROUPS = ParamGroups(lr=0.01, weight_decay=0.1, hybrid_lr_factor=20.0)
 CLAMP = {name: {"form": "clamp"} for name in ("hnas", "hnas_prefix")}

@@ -197,7 +197,10 @@ def test_scores_that_are_not_finite_are_refused_where_they_count():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"n_best": 0}, r"task.n_best=0"), ({"max_answer": 2.5, "n_best": True}, r"n_best=true(.|\n)*max_answer=2.5")],
+    [
+        ({"n_best": 0}, r"task.n_best=0"),
+        ({"max_answer": 2.5, "n_best": True}, r"n_best=true(.|\n)*max_answer=2.5"),
+    ],
 )
 def test_numbers_below_one_are_refused(options, message):
     with pytest.raises(ValueError, match=message):

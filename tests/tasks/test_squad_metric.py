@@ -26,25 +26,46 @@ from attnorm.tasks.squad.metric import (
 REAL = Path(__file__).parents[3] / "shared/data/squad"
 
 
-@pytest.mark.parametrize(("answer", "normal"), [
-    ("The Cat", "cat"), ("a  cat\tand\nan ant", "cat and ant"), ("theatre banana Ant", "theatre banana ant"),
-    ("the-cat", "thecat"),  # marks go first
-    ("a.m.", "am"), ("U.S.A. 's", "usa s"), ("$1,234.5 (about)", "12345 about"),
-    ("\u201cthe\u201d \u2013 caf\u00c9", "\u201c \u201d \u2013 caf\u00e9"),  # not in string.punctuation
-    ("\u0130\u00df", "\u0130\u00df".lower()), ("a\u00a0the\u2003x", "x"), ("The", ""), ("!?", ""),
-    ("THE_A", "thea"), ("", ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("answer", "normal"),
+    [
+        ("The Cat", "cat"),
+        ("a  cat\tand\nan ant", "cat and ant"),
+        ("theatre banana Ant", "theatre banana ant"),
+        ("the-cat", "thecat"),  # marks go first
+        ("a.m.", "am"),
+        ("U.S.A. 's", "usa s"),
+        ("$1,234.5 (about)", "12345 about"),
+        ("\u201cthe\u201d \u2013 caf\u00c9", "\u201c \u201d \u2013 caf\u00e9"),  # not in string.punctuation
+        ("\u0130\u00df", "\u0130\u00df".lower()),
+        ("a\u00a0the\u2003x", "x"),
+        ("The", ""),
+        ("!?", ""),
+        ("THE_A", "thea"),
+        ("", ""),
+    ],
+)
 def test_normalization(answer, normal):
     assert normalize(answer) == normal
 
 
-@pytest.mark.parametrize(("prediction", "gold", "exact", "f1"), [
-    ("the Denver Broncos!", "Denver Broncos", 1, 1), ("Broncos", "Denver Broncos", 0, 2 / 3),
-    ("Broncos Denver", "Denver Broncos", 0, 1),
-    ("x x x", "x y", 0, 2 / 5),  # a repeated word counts as often as both have it
-    ("x x", "x x y y", 0, 2 / 3), ("cat", "dog", 0, 0), ("the", "a", 1, 1), ("", "!", 1, 1), ("", "dog", 0, 0),
-    ("dog", "the", 0, 0), ("caf\u00e9", "cafe", 0, 0), ("CAF\u00c9", "caf\u00e9", 1, 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("prediction", "gold", "exact", "f1"),
+    [
+        ("the Denver Broncos!", "Denver Broncos", 1, 1),
+        ("Broncos", "Denver Broncos", 0, 2 / 3),
+        ("Broncos Denver", "Denver Broncos", 0, 1),
+        ("x x x", "x y", 0, 2 / 5),  # a repeated word counts as often as both have it
+        ("x x", "x x y y", 0, 2 / 3),
+        ("cat", "dog", 0, 0),
+        ("the", "a", 1, 1),
+        ("", "!", 1, 1),
+        ("", "dog", 0, 0),
+        ("dog", "the", 0, 0),
+        ("caf\u00e9", "cafe", 0, 0),
+        ("CAF\u00c9", "caf\u00e9", 1, 1),
+    ],
+)
 def test_exact_match_and_f1(prediction, gold, exact, f1):
     assert exact_match(prediction, gold) == exact
     assert token_f1(prediction, gold) == pytest.approx(f1) == token_f1(gold, prediction)
@@ -251,7 +272,11 @@ def test_files(tmp_path):
     ("read", "content", "message"),
     [
         (read_predictions, "{'a': 1}", r"p.json:1: not JSON"),
-        (read_predictions, '["x"]', r'p.json: expected one JSON object \{"question id": "answer", ...\}, got a l'),
+        (
+            read_predictions,
+            '["x"]',
+            r'p.json: expected one JSON object \{"question id": "answer", ...\}, got a l',
+        ),
         (read_predictions, '{"a": "x", "b": 3}', r"p.json: b has 3, not text"),
         (read_predictions, '{"a": null}', r"p.json: a has null, not text"),
         (read_null_odds, '{"a": "1"}', r'p.json: a has "1", not a number; expected \{"question id": 0.5'),
@@ -259,7 +284,11 @@ def test_files(tmp_path):
         (read_null_odds, '{"a": NaN}', r"p.json: a has NaN, not a number"),
         (read_null_odds, f'{{"a": 1{"0" * 400}}}', r"p.json: a has 10+, not a number"),
         (read_null_odds, f'{{"a": 1{"0" * 5000}}}', r"p.json: .*Exceeds the limit .* digits"),
-        (read_predictions, '{"a": "x", "b": "y", "a": "z"}', r'p.json: .*an object has a repeated key, "a"'),
+        (
+            read_predictions,
+            '{"a": "x", "b": "y", "a": "z"}',
+            r'p.json: .*an object has a repeated key, "a"',
+        ),
         (read_predictions, "[" * 100_000, r"p.json: JSON nested too deeply"),
         (read_predictions, "{}".encode("utf-16").decode("latin-1"), r"p.json:1: "),
         (read_predictions, "7", r"p.json: expected one JSON object .*, got 7"),

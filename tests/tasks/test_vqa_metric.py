@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 from datasets import Dataset
 
-from attnorm.tasks.vqa.metric import Reference, read_predictions, read_references, references, results, score
+from attnorm.tasks.vqa.metric import (
+    Reference,
+    read_predictions,
+    read_references,
+    references,
+    results,
+    score,
+)
 
 REAL = Path(__file__).parents[3] / "shared/data/vqa_v2_subset"
 GOLD = [
@@ -117,8 +124,14 @@ def test_result_files_are_written_as_they_are_read(tmp_path):
         ),
         ("x", r"r.json:1: not JSON"),
         ("[" * 100_000, r"r.json: JSON nested too deeply"),
-        (f'[{{"question_id": 1{"0" * 5000}, "answer": "x"}}]', r"r.json: .*Exceeds the limit .* digits"),
-        ('[{"question_id": 1, "answer": "x", "answer": "y"}]', r'r.json: .*an object has a repeated key, "answer"'),
+        (
+            f'[{{"question_id": 1{"0" * 5000}, "answer": "x"}}]',
+            r"r.json: .*Exceeds the limit .* digits",
+        ),
+        (
+            '[{"question_id": 1, "answer": "x", "answer": "y"}]',
+            r'r.json: .*an object has a repeated key, "answer"',
+        ),
         ('[[{"question_id": 1, "answer": "x"}]]', r"r.json: record 0 is"),
     ],
 )

@@ -18,13 +18,19 @@ pytestmark = pytest.mark.training
 TABLE, CURVES = "predictions/validation.parquet", {"hybrid_weights.csv", "attention.csv"}
 SAMPLES = {f"samples/step_{update:06}.txt" for update in VALIDATIONS}
 FILES = {  # the outputs that a run of each task leaves
-    "gigaword": "samples/validation.txt", "translation": "samples/validation.txt",
-    "translation_lstm": "samples/validation.txt", "captioning": "samples/validation.txt", "mlm": None,
-    "causal_lm": None, "squad": "samples/validation.predictions.json", "classify": "samples/validation.labels.jsonl",
+    "gigaword": "samples/validation.txt",
+    "translation": "samples/validation.txt",
+    "translation_lstm": "samples/validation.txt",
+    "captioning": "samples/validation.txt",
+    "mlm": None,
+    "causal_lm": None,
+    "squad": "samples/validation.predictions.json",
+    "classify": "samples/validation.labels.jsonl",
     "image_classification": "samples/validation.labels.jsonl",
-    "document_classification": "samples/validation.labels.jsonl", "vqa": "samples/validation.results.json",
+    "document_classification": "samples/validation.labels.jsonl",
+    "vqa": "samples/validation.results.json",
     "vqa_v2": "samples/validation.results.json",
-}  # fmt: skip
+}
 OFTEN = ("gigaword", "classify")  # one that generates, and one that does not; the others are slow tests
 WITHOUT = {"translation_lstm": {"hybrid_weights.csv"}, "vqa_v2": CURVES}  # softmax; no attention, as it has no images
 SETTINGS = {"captioning": ("data.batch_tokens=2400",)}  # so that each batch has several images
@@ -72,9 +78,15 @@ def of_spans(module, batch):
 
 
 ROW_LOSSES = {
-    "mlm": of_hidden_tokens, "causal_lm": of_next_tokens, "squad": of_spans, "vqa": of_answers, "vqa_v2": of_answers,
-    "classify": of_labels, "image_classification": of_labels, "document_classification": of_labels,
-}  # fmt: skip
+    "mlm": of_hidden_tokens,
+    "causal_lm": of_next_tokens,
+    "squad": of_spans,
+    "vqa": of_answers,
+    "vqa_v2": of_answers,
+    "classify": of_labels,
+    "image_classification": of_labels,
+    "document_classification": of_labels,
+}
 
 
 def checked(task, *more, **options):

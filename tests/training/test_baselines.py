@@ -50,14 +50,20 @@ def test_a_model_without_baselines_has_none_to_beat():
     assert baselines.unbeaten(scores({"loss": 9.0})) == []
 
 
-@pytest.mark.parametrize(("limits", "steps", "epoch", "typed"), [
-    ({}, 800, 1000, "task.max_steps=10000"),  # 10 epochs
-    ({}, 800, 157, "task.max_steps=3200"),  # 4 times the updates
-    ({}, 801, 1, "task.max_steps=3300"), ({}, 120, 890, "task.max_steps=800"),  # the default of the task
-    ({"max_steps": 7}, 7, 1, "trainer.max_steps=800"), ({"max_steps": 900}, 900, 1, "trainer.max_steps=3600"),
-    ({"max_epochs": 1}, 9, 9, "trainer.max_epochs=10"), ({"max_epochs": 5}, 45, 9, "trainer.max_epochs=20"),
-    ({"max_epochs": 100, "max_steps": 900}, 900, 9, "trainer.max_epochs=400 trainer.max_steps=3600"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("limits", "steps", "epoch", "typed"),
+    [
+        ({}, 800, 1000, "task.max_steps=10000"),  # 10 epochs
+        ({}, 800, 157, "task.max_steps=3200"),  # 4 times the updates
+        ({}, 801, 1, "task.max_steps=3300"),
+        ({}, 120, 890, "task.max_steps=800"),  # the default of the task
+        ({"max_steps": 7}, 7, 1, "trainer.max_steps=800"),
+        ({"max_steps": 900}, 900, 1, "trainer.max_steps=3600"),
+        ({"max_epochs": 1}, 9, 9, "trainer.max_epochs=10"),
+        ({"max_epochs": 5}, 45, 9, "trainer.max_epochs=20"),
+        ({"max_epochs": 100, "max_steps": 900}, 900, 9, "trainer.max_epochs=400 trainer.max_steps=3600"),
+    ],
+)
 def test_what_to_type_raises_the_limits_that_count(limits, steps, epoch, typed):
     [warning] = baselines.warnings_of(scores({"f1": 1.0}, b={"f1": 2.0}), cfg(**limits), steps, steps, epoch)
     assert warning.endswith(f"To train longer, type {typed}.")

@@ -46,18 +46,24 @@ def test_a_first_run_prints_nothing_of_libraries(tmp_path):
 
 def test_every_line_of_a_first_run_is_one_of_ours(output):
     ours = [
-        r"gigaword with hnas, seed 1", r"typed: attention=hnas task=gigaword .*",
+        r"gigaword with hnas, seed 1",
+        r"typed: attention=hnas task=gigaword .*",
         r"configuration: .*/logs/gigaword/hnas/.*/config\.yaml",
         r"encoder hnas; decoder, cross softmax \(autoregressive\)",
         r"training the tokenizer on the train split",  # unless another test has done so
         r"(train|validation) [\d,]+ pairs \(.*\)",
-        r"4 updates of at most 1,000 tokens \([\d.]+% padding\), [\d,]+ parameters", VALIDATION.pattern,
-        r" +(article|title|headline) .*|headline .*", r"validation: 20 pairs; beam_size 2, .*", r"[┏┡┃│└].*",
-        r"ROUGE F1 by rouge-score, .*", r"The model scores below the simple baseline lead-8: ROUGE-1 F1 .*",
+        r"4 updates of at most 1,000 tokens \([\d.]+% padding\), [\d,]+ parameters",
+        VALIDATION.pattern,
+        r" +(article|title|headline) .*|headline .*",
+        r"validation: 20 pairs; beam_size 2, .*",
+        r"[┏┡┃│└].*",
+        r"ROUGE F1 by rouge-score, .*",
+        r"The model scores below the simple baseline lead-8: ROUGE-1 F1 .*",
         r"hybrid weights by update",
-        r"Trained with optimizer.hybrid_lr_factor=\d+\. A weight near one half is no evidence .*", r"run folder: .*",
+        r"Trained with optimizer.hybrid_lr_factor=\d+\. A weight near one half is no evidence .*",
+        r"run folder: .*",
         r"",
-    ]  # fmt: skip
+    ]
     lines = output[0].stdout.splitlines()
     assert [line for line in lines if not any(re.fullmatch(pattern, line) for pattern in ours)] == []
 

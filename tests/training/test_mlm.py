@@ -133,7 +133,8 @@ def test_another_seed_gives_another_run_that_hides_the_same_tokens_of_the_valida
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "variant", ["softmax", "dnas", "hnas attention.prior.encoder=[t5]", "softmax attention.prior.encoder=[learned]"]
+    "variant",
+    ["softmax", "dnas", "hnas attention.prior.encoder=[t5]", "softmax attention.prior.encoder=[learned]"],
 )
 def test_variants_start_equal_and_see_the_same_hidden_tokens(monkeypatch, tmp_path, variant):
     seen, starts = noting(monkeypatch, TrainingModule, "training_step"), []

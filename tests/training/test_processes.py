@@ -255,8 +255,13 @@ def test_a_run_of_two_processes_leaves_the_files_of_one(tmp_path):
 
 
 CROSSINGS = [
-    ("one", "ddp"), ("sharded", "one"), ("one", "fsdp"), ("fsdp", "one"), ("one", "sharded"), ("sharded", "fsdp"),
-]  # fmt: skip
+    ("one", "ddp"),
+    ("sharded", "one"),
+    ("one", "fsdp"),
+    ("fsdp", "one"),
+    ("one", "sharded"),
+    ("sharded", "fsdp"),
+]
 
 
 @pytest.mark.slow

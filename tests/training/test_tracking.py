@@ -130,11 +130,17 @@ def nobody(monkeypatch, tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize(("netrc", "key", "found"), [
-    (None, None, False), ("machine api.wandb.ai login user password key\n", None, True),
-    ("machine example.com login user password key\n", None, False), ("not a netrc file {\n", None, False),
-    (None, "abc", True), (None, "", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("netrc", "key", "found"),
+    [
+        (None, None, False),
+        ("machine api.wandb.ai login user password key\n", None, True),
+        ("machine example.com login user password key\n", None, False),
+        ("not a netrc file {\n", None, False),
+        (None, "abc", True),
+        (None, "", False),
+    ],
+)
 def test_a_wandb_key_is_found_in_netrc_and_in_the_environment(nobody, monkeypatch, netrc, key, found):
     if netrc is not None:
         (nobody / ".netrc").write_text(netrc)

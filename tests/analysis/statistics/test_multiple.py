@@ -9,10 +9,16 @@ import pytest
 from attnorm.analysis.statistics.multiple import holm
 
 
-@pytest.mark.parametrize(("p_values", "adjusted"), [
-    ([], []), ([0.03], [0.03]), ([0.01, 0.04, 0.03], [0.03, 0.06, 0.06]), ([0.02, 0.02, 0.02], [0.06, 0.06, 0.06]),
-    ([0.7, 0.6, 0.0], [1.0, 1.0, 0.0]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("p_values", "adjusted"),
+    [
+        ([], []),
+        ([0.03], [0.03]),
+        ([0.01, 0.04, 0.03], [0.03, 0.06, 0.06]),
+        ([0.02, 0.02, 0.02], [0.06, 0.06, 0.06]),
+        ([0.7, 0.6, 0.0], [1.0, 1.0, 0.0]),
+    ],
+)
 def test_worked_examples(p_values, adjusted):
     assert holm(p_values) == pytest.approx(adjusted)
 

@@ -16,11 +16,18 @@ def test_normal_effects_of_seeds_are_rarely_called_outlying(seeds):
     assert outlying_seeds(means).mean() == pytest.approx(ALARM, abs=5 * math.sqrt(ALARM * (1 - ALARM) / draws))
 
 
-@pytest.mark.parametrize(("means", "is_outlying"), [
-    ([0.1, 0.2, 0.3], False), ([0.1, 0.2, 90.0], True), ([0.1, 0.2, 0.3, 0.25, -30.0], True),
-    ([0, 1, 2, 3, 4, 5, 6, 7, -90, -91], True),  # they do not hide each other
-    ([0.0, 0.0, 5.0], True), ([2.0, 2.0, 2.0], False), ([1.0, 90.0], False),  # two seeds cannot be outliers
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("means", "is_outlying"),
+    [
+        ([0.1, 0.2, 0.3], False),
+        ([0.1, 0.2, 90.0], True),
+        ([0.1, 0.2, 0.3, 0.25, -30.0], True),
+        ([0, 1, 2, 3, 4, 5, 6, 7, -90, -91], True),  # they do not hide each other
+        ([0.0, 0.0, 5.0], True),
+        ([2.0, 2.0, 2.0], False),
+        ([1.0, 90.0], False),  # two seeds cannot be outliers
+    ],
+)
 def test_a_seed_far_from_the_others_is_outlying(means, is_outlying):
     assert bool(outlying_seeds(np.array(means, float))) is is_outlying
 

@@ -102,10 +102,15 @@ class ForgottenTotal(Emulated):
 
 
 BROKEN = {
-    Missing: "AttributeError: ", Raising: "RuntimeError: no kernel image is available", WrongValue: "output with ",
-    WrongLogsumexp: "logsumexp with ", WrongGradient: "gradient of v with ", NotFinite: "gradient of k with ",
-    ForgottenBias: "gradient of the bias with ", ForgottenTotal: "gradient of q from both results with ",
-}  # fmt: skip
+    Missing: "AttributeError: ",
+    Raising: "RuntimeError: no kernel image is available",
+    WrongValue: "output with ",
+    WrongLogsumexp: "logsumexp with ",
+    WrongGradient: "gradient of v with ",
+    NotFinite: "gradient of k with ",
+    ForgottenBias: "gradient of the bias with ",
+    ForgottenTotal: "gradient of q from both results with ",
+}
 
 
 @pytest.fixture(autouse=True)
