@@ -11,7 +11,7 @@ from attnorm.errors import ConfigError
 from attnorm.run.folder import EVENTS, FolderLock
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.record import SweepRecord
-from attnorm.sweeps.scheduler import Grid
+from attnorm.sweeps.scheduler import Plan
 from attnorm.sweeps.state import SWEEP_LOCK, Journal
 
 SMALL = {"examples": 40, "steps": 600}
@@ -119,7 +119,7 @@ def close(folder, jobs, journal):
     lock = FolderLock(folder, SWEEP_LOCK)
     assert lock.acquire()
     try:
-        return sweep.close(folder, SweepRecord(folder, "attnorm sweep seed=1", Grid(jobs), journal, "min"), 0)
+        return sweep.close(folder, SweepRecord(folder, "attnorm sweep seed=1", Plan(jobs), journal, "min"), 0)
     finally:
         lock.release()
 

@@ -23,7 +23,7 @@ def test_a_line_that_was_torn_by_a_kill_is_left_out_and_the_next_one_is_whole(tm
     again = Journal(tmp_path)
     again.add("end", "a", code=1, failure=True)
     assert [it["event"] for it in Journal(tmp_path).of("a", "start", "end")] == ["start", "end"]
-    assert Journal(tmp_path).failures("a") == again.failures("a") == 1
+    assert Journal(tmp_path).failed["a"] == again.failed["a"] == 1
 
 
 def test_failures_count_until_the_sweep_ends_by_itself(tmp_path):
@@ -31,9 +31,9 @@ def test_failures_count_until_the_sweep_ends_by_itself(tmp_path):
     for code in (1, 1):
         journal.add("start", "a")
         journal.add("end", "a", code=code, failure=True)
-    assert Journal(tmp_path).failures("a") == 2  # the sweep was killed
+    assert Journal(tmp_path).failed["a"] == 2  # the sweep was killed
     journal.add("close", code=1)
-    assert Journal(tmp_path).failures("a") == 0 and Journal(tmp_path).attempts("a") == 2
+    assert Journal(tmp_path).failed["a"] == 0 and len(Journal(tmp_path).of("a", "start")) == 2
 
 
 def test_the_state_of_a_job_is_that_of_its_folder(tmp_path):

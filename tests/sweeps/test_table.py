@@ -11,7 +11,7 @@ from attnorm.run.folder import JOB_LOCK, FolderLock
 from attnorm.sweeps import table
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.record import result_of
-from attnorm.sweeps.scheduler import Grid
+from attnorm.sweeps.scheduler import Plan
 from attnorm.sweeps.state import Journal
 from attnorm.sweeps.table import View, duration, print_results
 
@@ -51,7 +51,7 @@ def jobs(folder, count):
 
 def test_the_live_table_shows_state_updates_metric_and_time_left(tmp_path, screen):
     console, (found, lock) = screen(terminal=True), jobs(tmp_path, 5)
-    with View(Grid(found), Journal(tmp_path)) as view:
+    with View(Plan(found), Journal(tmp_path)) as view:
         view.show()
         shown = console.file.getvalue()
     assert "1 finished, 1 running, 3 waiting" in shown
@@ -67,7 +67,7 @@ def test_the_table_names_the_phase_of_a_running_job(tmp_path, screen):
 
     def row():
         console = screen(terminal=True)
-        with View(Grid(found), journal) as view:
+        with View(Plan(found), journal) as view:
             view.show()
             return next(line for line in console.file.getvalue().splitlines() if "seed=0" in line)
 
@@ -90,7 +90,7 @@ def test_the_live_table_fits_the_terminal(tmp_path, screen):
         (folder / "config.yaml").write_text("seed: 1")
         (folder / "summary.json").write_text('{"state": "finished"}')
         found.append(Job(folder.name, f"d{number}", f"x={number}", (), folder))
-    with View(Grid(found), Journal(tmp_path)) as view:
+    with View(Plan(found), Journal(tmp_path)) as view:
         view.show()
         shown = console.file.getvalue()
     assert "seed=0" in shown and "and 38 more" in shown and len(shown.splitlines()) <= 12
@@ -99,7 +99,7 @@ def test_the_live_table_fits_the_terminal(tmp_path, screen):
 
 def test_without_a_terminal_each_event_is_a_line(tmp_path, screen):
     console, (found, lock) = screen(terminal=False), jobs(tmp_path, 3)
-    with View(Grid(found), Journal(tmp_path)) as view:
+    with View(Plan(found), Journal(tmp_path)) as view:
         view.said(found[2], "started")
         view.show()  # nothing new within a minute
         view.shown -= table.QUIET

@@ -19,7 +19,7 @@ from attnorm.sweeps.command import SweepCommand, read_sweep
 from attnorm.sweeps.cost import record_of
 from attnorm.sweeps.plan import Planner, checked, refuse_other_code, sweep_folder
 from attnorm.sweeps.record import SweepRecord
-from attnorm.sweeps.scheduler import Grid, Scheduler
+from attnorm.sweeps.scheduler import Plan, Scheduler
 from attnorm.sweeps.state import SWEEP_LOCK, JobState, Journal
 from attnorm.sweeps.table import View, print_results, print_tuning
 from attnorm.sweeps.tuning import Tuned
@@ -84,12 +84,11 @@ def take_over(folder: Path, lock: FolderLock) -> None:
     if lock.acquire(patience=0.3):
         return
     console.print(f"another sweep (process {lock.holder()}) is at work in this folder; waiting for it to end")
-    journal, plan = Journal(folder), Grid([])
+    journal, plan = Journal(folder), Plan()
     with View(plan, journal) as view:
         while not lock.acquire(patience=0.2):
             journal.reload()
             plan.jobs = journal.jobs()
-            plan.total = len(plan.jobs)
             view.show()
 
 

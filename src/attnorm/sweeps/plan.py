@@ -28,10 +28,10 @@ from attnorm.sweeps.cost import (
 from attnorm.sweeps.jobs import Job, job_folder, name_of, override_key, sweep_name
 from attnorm.sweeps.launchers.base import Launcher
 from attnorm.sweeps.process import TRAIN
-from attnorm.sweeps.scheduler import Grid, Plan, Scheduler
+from attnorm.sweeps.scheduler import Plan, Scheduler
 from attnorm.sweeps.state import Journal, is_held
 from attnorm.sweeps.table import View, print_costs
-from attnorm.sweeps.tuning import Choice, Tuned, TunedArm, put_back
+from attnorm.sweeps.tuning import Choice, Tuned, TunedArm, aside_of
 
 NAMED_JOBS = 3  # jobs that the message on a problem names
 
@@ -127,15 +127,14 @@ class Planner:
         jobs = list({job.key: job for job in self.jobs(samples, facts)}.values())
         same = f"; {len(samples) - len(jobs)} of them equal another one" if len(jobs) < len(samples) else ""
         console.print(f"{done}{same}")
-        return Grid(jobs)
+        return Plan(jobs)
 
     def search(self) -> Plan:
         """The trials of a search."""
         from attnorm.sweeps.search import Search
 
-        command, settings = self.command, self.command.settings
+        command = self.command
         first = replace(self.facts[0], named=[name for fact in self.facts for name in fact.named])  # of all values
-        monitor, mode = first.metric
 
         def make_job(number: int, values: Sequence[str]) -> Job:
             overrides = command.with_values({value.partition("=")[0]: value for value in values})
@@ -149,19 +148,7 @@ class Planner:
             self.journal.add("job", name, key=key, label=label, overrides=overrides, trial=number)
             return self.job(name, key, overrides, first)
 
-        return Search(
-            self.folder,
-            command.dimensions(),
-            make_job,
-            about=[*command.texts(), f"search={settings.search}", f"search_seed={settings.search_seed}"],
-            total=settings.trials or 0,
-            algorithm=settings.search,
-            seed=settings.search_seed,
-            pruner=settings.pruner,
-            monitor=monitor,
-            mode=mode,
-            parallel=(settings.jobs or 1) > 1,
-        )
+        return Search(self.folder, command, first.metric, make_job)
 
     def tuned(self) -> Plan:
         """The runs that tune, and those that compare."""
@@ -178,7 +165,8 @@ class Planner:
             jobs = self.jobs(typed, facts, purpose)
             if purpose == "compare":
                 for job in jobs:
-                    put_back(job)
+                    if (aside := aside_of(job)).exists() and not job.folder.exists():
+                        aside.rename(job.folder)  # it was compared at this value before
             return jobs
 
         labelled = [TunedArm(self.command.label_of(arm), *fact.metric) for arm, fact in by_key.values()]
@@ -209,7 +197,7 @@ class Planner:
                 if job.run.state is not RunState.FINISHED and not is_held(job):
                     shutil.rmtree(job.folder, ignore_errors=True)  # an unfinished measurement is not used
             console.print(f"measuring the cost of an update, in {len(jobs)} short runs")
-            plan = Grid(list({job.key: job for job in jobs}.values()))
+            plan = Plan(list({job.key: job for job in jobs}.values()))
             with View(plan, journal) as view:
                 retries = self.command.settings.retries
                 code = Scheduler(plan, launcher, journal, retries, view).run()
@@ -243,7 +231,7 @@ class Planner:
         Raises ConfigError if a run that tunes is asked to compare, or the other way round.
         """
         journal, jobs = self.journal, []
-        names = journal.names()
+        names = {job["key"]: job["name"] for job in journal.added()}
         for overrides, fact in zip(combinations, facts, strict=True):
             label, key = self.command.label_of(overrides), fact.key
             name = names.setdefault(key, name_of(label, key))

@@ -9,10 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 
 from attnorm.errors import RunError
 from attnorm.run.folder import COST, TUNE, FolderLock, RunState, typed_follow_links
@@ -32,24 +31,15 @@ TRAIN = (sys.executable, "-P", "-m", "attnorm", "train")  # -P: the working dire
 
 def command_of(job: Job, program: Sequence[str] = TRAIN) -> list[str]:
     """The command that runs a job: from the start, or from where it was stopped if the run has been started before."""
+    is_plain = all(character.isalnum() or character in "/._-+" for character in str(job.folder))
+    folder = str(job.folder) if is_plain else quoted(str(job.folder))
+    arguments = [*job.overrides, f"hydra.run.dir={folder}"]
     if job.run.state.is_unfinished:
-        trusted = ["trust_code=true"] if is_as_typed(job) else []
-        return [*program, f"resume={_text(job.folder)}", *trusted, *typed_follow_links()]
-    return [*program, *job.overrides, f"hydra.run.dir={_text(job.folder)}", *typed_follow_links()]
-
-
-def is_as_typed(job: Job) -> bool:
-    """Whether the run folder names no code and no place to write to but those that the sweep was given. The folder may
-    come from anyone, so the run continues without trust otherwise."""
-    try:
-        return in_need_of_trust(job.run.config) <= {*job.named}
-    except RunError:  # the run says what is wrong with it
-        return False
-
-
-def _text(path: Path) -> str:
-    plain = all(character.isalnum() or character in "/._-+" for character in str(path))
-    return str(path) if plain else quoted(str(path))
+        arguments = [f"resume={folder}"]
+        with suppress(RunError):  # the run says what is wrong with its folder, which may come from anyone
+            if in_need_of_trust(job.run.config) <= {*job.named}:  # it names only what the sweep was given
+                arguments.append("trust_code=true")
+    return [*program, *arguments, *typed_follow_links()]
 
 
 def environment_of(job: Job, changes: Mapping[str, str | None]) -> dict[str, str]:
@@ -112,15 +102,16 @@ class Remote:
     A job that was submitted twice still runs once: the second call waits for the lock of the first, and then finds
     that there is nothing left to do.
 
-    cwd: the folder that relative paths refer to.
+    cwd: the folder that relative paths refer to. process: that of the run, once it has started.
     """
 
     job: Job
     program: Sequence[str]
     cwd: str
     env: Mapping[str, str | None]
+    process: subprocess.Popen | None = field(default=None, init=False)
 
-    def __call__(self, started: Callable[[subprocess.Popen], None] = lambda process: None) -> int:
+    def __call__(self) -> int:
         """Runs the job to its end and returns its exit code. A KeyboardInterrupt stops the run, which saves first."""
         os.chdir(self.cwd)
         lock = self.job.run.job_lock
@@ -131,7 +122,7 @@ class Remote:
             return 0
         process = start_process(self.job, command_of(self.job, self.program), lock, self.env)
         assert isinstance(process, subprocess.Popen)  # without a server
-        started(process)
+        self.process = process
         try:
             while process.poll() is None:
                 time.sleep(LOOK)  # Ray raises KeyboardInterrupt between two statements; it does not end process.wait()

@@ -69,7 +69,7 @@ def result_of(job: Job, journal: Journal) -> JobResult:
     return JobResult(
         job,
         state,
-        journal.attempts(job.name),
+        len(journal.of(job.name, "start")),
         end.get("code"),
         "pruned by the search" if state is JobState.PRUNED else why,
         both.get("monitor"),

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from attnorm import progress
 from attnorm.errors import stopping
@@ -22,56 +22,39 @@ LOOK = 1.0  # seconds between two looks at their metrics
 WRONG_CONFIG = 2  # exit code
 
 
-class Plan(Protocol):
-    """Decides which jobs there are.
+class Plan:
+    """Gives out the jobs of a sweep. Here, all of them are known beforehand; subclasses decide them while others run.
 
     jobs:     those that are known so far.
-    total:    the number of jobs, or of trials.
     repeated: trials that have no job because an earlier one tried the same values.
     """
 
-    jobs: list[Job]
-    repeated: int
+    def __init__(self, jobs: Sequence[Job] = ()):
+        self.jobs, self.repeated = list(jobs), 0
+        self.left = deque(jobs)  # those that are to be given out
 
     @property
-    def total(self) -> int: ...
+    def total(self) -> int:
+        """The number of jobs, or of trials."""
+        return len(self.jobs)
 
     def next(self) -> Job | None:
         """A job that was not given out before; None if there is no such job at the moment."""
+        return self.left.popleft() if self.left else None
 
     def unpromising(self, job: Job) -> bool:
         """Whether a running job is to be stopped because of its metrics."""
+        return False
 
     def ended(self, job: Job, state: JobState) -> None:
         """A job has come to its end and will not be started again."""
 
     def is_done(self, job: Job, state: JobState) -> bool:
         """Whether a job in this state need not run again, also when the command of the sweep is repeated."""
-
-    def record(self) -> dict[str, Any]:
-        """What it has decided, for sweep.json."""
-
-
-class Grid:
-    """All jobs are known beforehand."""
-
-    def __init__(self, jobs: Sequence[Job]):
-        self.jobs, self.total, self.repeated = list(jobs), len(jobs), 0
-        self.left = deque(jobs)
-
-    def next(self) -> Job | None:
-        return self.left.popleft() if self.left else None
-
-    def unpromising(self, job: Job) -> bool:
-        return False
-
-    def ended(self, job: Job, state: JobState) -> None:
-        pass
-
-    def is_done(self, job: Job, state: JobState) -> bool:
         return state in DONE_STATES
 
     def record(self) -> dict[str, Any]:
+        """What it has decided, for sweep.json."""
         return {}
 
 
@@ -101,7 +84,10 @@ class Scheduler:
                 if self.code and not self.announced:
                     self.announced = True
                     self.view.stops(len(self.running))
-                self.reap()
+                for name, handle in list(self.running.items()):
+                    if handle.has_ended():
+                        del self.running[name]
+                        self.note_end(handle.job, handle.code)
                 if not self.code:
                     self.watch()
                     self.fill()
@@ -155,7 +141,7 @@ class Scheduler:
             return True
         if not self.launcher.has_room(job):
             return False
-        self.journal.add("start", job.name, attempt=self.journal.attempts(job.name) + 1)
+        self.journal.add("start", job.name, attempt=len(self.journal.of(job.name, "start")) + 1)
         handle = self.launcher.start(job)
         if handle is None:
             return False
@@ -168,7 +154,7 @@ class Scheduler:
 
     def has_failed(self, job: Job) -> bool:
         """Whether a job has failed so often, or in such a way, that it is not tried again."""
-        failures = self.journal.failures(job.name)
+        failures = self.journal.failed[job.name]
         repeats = self.journal.last_end(job.name).get("code") in (0, WRONG_CONFIG)
         return failures > self.retries or (failures > 0 and repeats)
 
@@ -181,13 +167,6 @@ class Scheduler:
             if not self.journal.is_pruned(name) and self.plan.unpromising(handle.job):
                 self.journal.add("prune", name)
                 handle.stop()
-
-    def reap(self) -> None:
-        """Notes the jobs that have ended, and decides whether they are started again."""
-        for name, handle in list(self.running.items()):
-            if handle.has_ended():
-                del self.running[name]
-                self.note_end(handle.job, handle.code)
 
     def note_end(self, job: Job, code: int | None) -> None:
         """Writes down how a job has ended. code: its exit code; None if it is not known.

@@ -6,11 +6,13 @@ seed, on the number of the trial and on the results so far, and on nothing else:
 was interrupted tries the same values as one that was not.
 """
 
+import os
 import shlex
 import zlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import optuna
 from hydra.core.override_parser.types import IntervalSweep, Override
@@ -24,7 +26,11 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from attnorm.errors import ConfigError, Problem
 from attnorm.sweeps.jobs import Job, as_typed, choices
-from attnorm.sweeps.state import DONE_STATES, JobState
+from attnorm.sweeps.scheduler import Plan
+from attnorm.sweeps.state import JobState
+
+if TYPE_CHECKING:
+    from attnorm.sweeps.command import SweepCommand
 
 STUDY = "study.jsonl"
 PRUNERS: dict[str, Callable[[], BasePruner]] = {
@@ -44,17 +50,22 @@ class Dimension:
         self.name = self.key.lstrip("+")
         self.texts: dict[Any, str] = {}
         self.distribution: BaseDistribution
-        is_log = "log" in (getattr(value, "tags", None) or ())
+        options: dict[str, Any] = {"log": "log" in (getattr(value, "tags", None) or ())}
         if isinstance(value, IntervalSweep):
-            self.distribution = _interval(value, is_log)
+            numbers: list[Any] = sorted([value.start, value.end])  # floats, except after a cast, int(interval(1,9))
         elif override.is_range_sweep():
-            numbers: list[Any] = sorted(override.sweep_iterator())
+            numbers = sorted(override.sweep_iterator())
             self.texts = dict(zip(numbers, map(str, numbers), strict=True))
-            self.distribution = _range(numbers, is_log)
+            if not options["log"]:
+                options["step"] = 1 if len(numbers) < 2 else numbers[1] - numbers[0]
         else:
             texts = [choice.partition("=")[2] for choice in choices(override)]
             self.texts = {text: text for text in texts}
             self.distribution = CategoricalDistribution(texts)
+            return
+        are_whole = all(isinstance(number, int) for number in numbers)
+        kind: type[IntDistribution | FloatDistribution] = IntDistribution if are_whole else FloatDistribution
+        self.distribution = kind(numbers[0], numbers[-1], **options)
 
     def suggest(self, trial: Trial) -> Any:
         """The value of the key in a trial, which is sampled unless it has been."""
@@ -89,38 +100,21 @@ class Dimension:
         return list(dict.fromkeys([self.override(distribution.low), self.override(distribution.high)]))
 
 
-def _interval(value: IntervalSweep, is_log: bool) -> BaseDistribution:
-    assert value.start is not None and value.end is not None
-    low, high = min(value.start, value.end), max(value.start, value.end)
-    if isinstance(low, int) and isinstance(high, int):  # after a cast, int(interval(1,9)); otherwise Hydra has floats
-        return IntDistribution(low, high, log=is_log)
-    return FloatDistribution(low, high, log=is_log)
-
-
-def _range(numbers: list[Any], is_log: bool) -> BaseDistribution:
-    step = 1 if len(numbers) < 2 else numbers[1] - numbers[0]
-    if all(isinstance(number, int) for number in numbers):
-        return IntDistribution(numbers[0], numbers[-1], log=is_log, step=1 if is_log else step)
-    if is_log:
-        return FloatDistribution(numbers[0], numbers[-1], log=True)
-    return FloatDistribution(numbers[0], numbers[-1], step=step)
-
-
 class SeededSampler(BaseSampler):
     """Samples each trial with random numbers of its own, which depend on the seed and the number of the trial only.
 
     The random state of a sampler is not part of a study. With this one, nothing is lost when a search is interrupted,
     not even between two values of one trial.
 
-    make: a sampler with a seed.
+    make: a sampler with a `seed`.
     """
 
-    def __init__(self, make: Callable[[int], BaseSampler], seed: int):
+    def __init__(self, make: Callable[..., BaseSampler], seed: int):
         self.make, self.seed = make, seed
 
     def sampler(self, trial: FrozenTrial, name: str) -> BaseSampler:
         """The sampler of one value; `name` is "" for the values that are sampled together."""
-        return self.make(zlib.crc32(f"{self.seed} {trial.number} {name}".encode()))
+        return self.make(seed=zlib.crc32(f"{self.seed} {trial.number} {name}".encode()))
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         return self.sampler(trial, "").infer_relative_search_space(study, trial)
@@ -142,65 +136,55 @@ class OneWriter(JournalFileOpenLock):
         pass
 
 
-class Search:
+class Search(Plan):
     """The trials of a study as the jobs of a sweep.
 
-    folder:    the sweep folder.
-    make_job:  the job of a trial.
-    about:     what the search is about: its overrides and its settings. A study is not continued with others.
-    total:     number of trials.
-    algorithm: "random" or "optuna".
-    monitor:   the metric, and mode whether "min" or "max" of it is best.
-    parallel:  whether trials run at the same time.
+    folder:   the sweep folder.
+    command:  its overrides and its settings. A study is not continued with others.
+    metric:   the metric, and whether "min" or "max" of it is best.
+    make_job: the job of a trial.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        space: Sequence[Dimension],
-        make_job: MakeJob,
-        *,
-        about: Sequence[str],
-        total: int,
-        algorithm: str,
-        seed: int,
-        pruner: str,
-        monitor: str,
-        mode: str,
-        parallel: bool,
-    ):
-        def sampler(seed: int) -> BaseSampler:
-            if algorithm == "random":
-                return RandomSampler(seed=seed)
-            return TPESampler(seed=seed, multivariate=True, constant_liar=parallel)
-
+    def __init__(self, folder: Path, command: "SweepCommand", metric: tuple[str, str], make_job: MakeJob):
+        super().__init__()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.space, self.make_job, self.monitor, self.mode = list(space), make_job, monitor, mode
-        storage = JournalStorage(JournalFileBackend(str(without_partial_line(folder / STUDY)), OneWriter(STUDY)))
-        options: dict[str, Any] = {"storage": storage, "study_name": "sweep", "pruner": PRUNERS[pruner]()}
-        options |= {"sampler": SeededSampler(sampler, seed)}
+        settings, (self.monitor, self.mode) = command.settings, metric
+        self.space, self.make_job = command.dimensions(), make_job
+        path = folder / STUDY
+        if path.exists() and (content := path.read_bytes()) and not content.endswith(b"\n"):
+            # a last line was being written when the process was killed; Optuna cannot append to it
+            os.truncate(path, content.rfind(b"\n") + 1)
+        storage = JournalStorage(JournalFileBackend(str(path), OneWriter(STUDY)))
+        options: dict[str, Any] = {"storage": storage, "study_name": "sweep", "pruner": PRUNERS[settings.pruner]()}
+        tpe = partial(TPESampler, multivariate=True, constant_liar=(settings.jobs or 1) > 1)  # trials at the same time
+        sampler = RandomSampler if settings.search == "random" else tpe
+        options |= {"sampler": SeededSampler(sampler, settings.search_seed)}
         if storage.get_all_studies():  # with load_if_exists, creating it would write into the file
             self.study = optuna.load_study(**options)
         else:
-            self.study = optuna.create_study(direction="maximize" if mode == "max" else "minimize", **options)
-        about = sorted(about)
+            self.study = optuna.create_study(direction="maximize" if self.mode == "max" else "minimize", **options)
+        about = [*command.texts(), f"search={settings.search}", f"search_seed={settings.search_seed}"]
+        about.sort()
         if (known := self.study.user_attrs.get("about", about)) != about:
             message = f"holds a search over other values ({' '.join(known)}); choose another folder"
             raise ConfigError([Problem("dir", message, folder)])
         self.study.set_user_attr("about", about)
-        self.jobs: list[Job] = []
         self.trials: dict[str, int] = {}  # numbers of trials by the names of their jobs
         self.first: dict[str, int] = {}  # the first trial of each key
         before = self.study.get_trials(deepcopy=False)
-        self.asked, self.repeated = len(before), 0
-        self.total = max(total, self.asked)
+        self.asked = len(before)
+        self.most = max(settings.trials or 0, self.asked)
         self.open = [trial.number for trial in before if not trial.state.is_finished()]  # left by a stopped sweep
         for trial in before:
             if trial.state.is_finished():
                 self.job_of(trial.number)
 
+    @property
+    def total(self) -> int:
+        return self.most
+
     def next(self) -> Job | None:
-        while self.open or self.asked < self.total:
+        while self.open or self.asked < self.most:
             if self.open:
                 number = self.open.pop(0)
             else:
@@ -258,9 +242,6 @@ class Search:
         elif state is JobState.FINISHED:  # without a value; one that failed stays open, for the repeated command
             self.study.tell(number, state=TrialState.FAIL)
 
-    def is_done(self, job: Job, state: JobState) -> bool:
-        return state in DONE_STATES
-
     def record(self) -> dict[str, Any]:
         """The trials with the value of each parameter, and the best one, for sweep.json."""
         names: dict[int, str] = {number: job for job, number in self.trials.items()}
@@ -283,11 +264,3 @@ class Search:
             "command": shlex.join(["attnorm", "train", *overrides]) if overrides else None,
             "trials": trials,
         }
-
-
-def without_partial_line(path: Path) -> Path:
-    """Removes a last line that was being written when the process was killed; Optuna cannot append to it."""
-    if path.exists() and (content := path.read_bytes()) and not content.endswith(b"\n"):
-        with open(path, "r+b") as file:
-            file.truncate(content.rfind(b"\n") + 1)
-    return path

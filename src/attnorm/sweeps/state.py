@@ -65,7 +65,8 @@ class Journal:
         """Reads the file again. A last line that was being written when the process was killed is left out."""
         self.by_name: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self.trials: dict[int, dict[str, Any]] = {}  # events "job" by the number of the trial
-        self.failed: Counter[str] = Counter()  # since the last "close"
+        # how many processes of each job failed since the last "close", which a sweep that was killed has not added
+        self.failed: Counter[str] = Counter()
         self.worst: set[str] = set()  # failed jobs that count as the worst of their tuning
         if self.path.exists():
             for line in self.path.read_bytes().splitlines():
@@ -108,10 +109,6 @@ class Journal:
         """The events of a job, of these kinds."""
         return [event for event in self.by_name.get(name, ()) if event["event"] in kinds]
 
-    def names(self) -> dict[str, str]:
-        """The names of all jobs by their keys. A job keeps its name when the sweep is extended."""
-        return {job["key"]: job["name"] for job in self.added()}
-
     def added(self) -> list[dict[str, Any]]:
         """The events "job"."""
         return [event for events in self.by_name.values() for event in events if event["event"] == "job"]
@@ -129,15 +126,6 @@ class Journal:
         name, purpose = event["name"], event.get("purpose", "")
         folder = job_folder(self.path.parent, name, purpose)
         return Job(name, event["key"], event["label"], tuple(event["overrides"]), folder, purpose=purpose)
-
-    def attempts(self, name: str) -> int:
-        """How many times a process was started for the job."""
-        return len(self.of(name, "start"))
-
-    def failures(self, name: str) -> int:
-        """How many of its processes failed. Counting starts again when a sweep that has ended is continued; after a
-        sweep that was killed it does not."""
-        return self.failed[name]
 
     def seconds(self, name: str) -> float:
         """The time that the processes of the job took, as far as their ends were seen."""
@@ -197,20 +185,13 @@ def state_of_job(job: Job, journal: Journal) -> JobState:
 
 def holders(lock: Path) -> list[int]:
     """The numbers of the processes of this machine that have a lock file open, as far as they may be looked at."""
-    with suppress(OSError):
+    holding: set[int] = set()
+    with suppress(OSError):  # there is no such file, or no /proc
         wanted = os.stat(lock)
-        others = (int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid())
-        return [pid for pid in others if _has_open(pid, wanted)]
-    return []
-
-
-def _has_open(pid: int, wanted: os.stat_result) -> bool:
-    try:
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            with suppress(OSError):
-                status = os.stat(f"/proc/{pid}/fd/{name}")
-                if (status.st_dev, status.st_ino) == (wanted.st_dev, wanted.st_ino):
-                    return True
-    except OSError:  # it has ended, or belongs to somebody else
-        return False
-    return False
+        for pid in {int(name) for name in os.listdir("/proc") if name.isdigit()} - {os.getpid()}:
+            with suppress(OSError):  # it has ended, or belongs to somebody else
+                for name in os.listdir(f"/proc/{pid}/fd"):
+                    with suppress(OSError):  # this file has been closed
+                        if os.path.samestat(os.stat(f"/proc/{pid}/fd/{name}"), wanted):
+                            holding.add(pid)
+    return sorted(holding)

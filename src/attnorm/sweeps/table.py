@@ -190,6 +190,5 @@ def print_costs(costs: Sequence[ArmCost]) -> None:
         table.add_column(name, justify="right")
     for cost in costs:
         label = f"{cost.arm} (baseline)" if cost.is_baseline else cost.arm
-        total = f"{cost.updates * cost.per_update:.4g}"
-        table.add_row(escape(label), f"{cost.per_update:.4g}", f"{cost.updates:,}", total)
+        table.add_row(escape(label), f"{cost.per_update:.4g}", f"{cost.updates:,}", f"{cost.total:.4g}")
     console.print(table)

@@ -8,8 +8,7 @@ A verdict is about the best value of each arm, which tuning may have missed. Whe
 values, the worse one is therefore trained with the comparison seeds at its other values too: see `analysis.grids`.
 """
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 from attnorm.errors import ConfigError
 from attnorm.run.folder import FURTHER, TUNE
 from attnorm.sweeps.jobs import Job
+from attnorm.sweeps.scheduler import Plan
 from attnorm.sweeps.state import DONE_STATES, JobState, Journal, is_held
 
 MOST_ADDED = 3  # values that may be added at each end of the grid
@@ -74,7 +74,7 @@ def beyond(values: Sequence[str], upwards: bool) -> str | None:
     return text if isfinite(value) and float(text) > 0 and float(text) not in map(float, values) else None
 
 
-class Tuned:
+class Tuned(Plan):
     """The jobs of a sweep that tunes: the whole grid of every arm, and then the comparison at the best values.
 
     If the best value of any arm is at the edge of the grid, a value is added there for all arms, at most MOST_ADDED at
@@ -85,11 +85,9 @@ class Tuned:
     """
 
     def __init__(self, tuning: Tuning, arms: Sequence[TunedArm], journal: Journal, make_jobs: MakeJobs):
+        super().__init__()
         self.tuning, self.arms, self.journal, self.make_jobs = tuning, arms, journal, make_jobs
         self.values = list(tuning.values)
-        self.jobs: list[Job] = []
-        self.repeated = 0
-        self.left: deque[Job] = deque()
         self.trials: dict[tuple[int, str], list[Job]] = {}  # the tuning jobs by arm and value
         self.open: set[str] = set()  # names of jobs that have not ended
         self.states: dict[str, JobState] = {}  # of the tuning jobs that have ended
@@ -102,7 +100,7 @@ class Tuned:
 
     @property
     def total(self) -> int:
-        """The number of jobs, as far as it is known: values may be added."""
+        """As far as it is known: values may be added."""
         known = [*self.trials.values(), *(self.others or {}).values()]
         return sum(map(len, known)) + len(self.arms) * len(self.tuning.compare)
 
@@ -111,10 +109,7 @@ class Tuned:
             self.decide()
         if not self.left and not self.open and self.best and self.others is None:
             self.try_others()
-        return self.left.popleft() if self.left else None
-
-    def unpromising(self, job: Job) -> bool:
-        return False
+        return super().next()
 
     def ended(self, job: Job, state: JobState) -> None:
         self.open.discard(job.name)
@@ -122,31 +117,29 @@ class Tuned:
             self.states[job.name] = state
 
     def is_done(self, job: Job, state: JobState) -> bool:
-        return state in DONE_STATES or job.name in self.journal.worst
+        return super().is_done(job, state) or job.name in self.journal.worst
 
     def try_values(self, values: Sequence[str]) -> None:
         """Adds the tuning jobs of some values."""
         seeds = self.tuning.seeds
         choices = [(arm, value, seed) for arm in range(len(self.arms)) for value in values for seed in seeds]
-        jobs = self.make_jobs(TUNE, choices)
-        for (arm, value, _), job in zip(choices, jobs, strict=True):
+        for (arm, value, _), job in self.add_jobs(TUNE, choices):
             self.trials.setdefault((arm, value), []).append(job)
-        self.add_jobs(jobs)
 
-    def add_jobs(self, jobs: Sequence[Job]) -> None:
-        """Adds jobs to those that are given out."""
+    def add_jobs(self, purpose: str, choices: Sequence[Choice]) -> Iterable[tuple[Choice, Job]]:
+        """Adds a job for each choice to those that are given out, and returns both."""
+        jobs = self.make_jobs(purpose, choices) if choices else []
         self.jobs += jobs
         self.left += jobs
         self.open |= {job.name for job in jobs}
+        return zip(choices, jobs, strict=True)
 
     def try_others(self) -> None:
         """Adds the jobs at further values."""
         self.others = {choice: [] for choice in self.further()}
         choices = [(arm, value, seed) for arm, value in self.others for seed in self.tuning.compare]
-        jobs = self.make_jobs(FURTHER, choices) if choices else []
-        for (arm, value, _), job in zip(choices, jobs, strict=True):
+        for (arm, value, _), job in self.add_jobs(FURTHER, choices):
             self.others[arm, value].append(job)
-        self.add_jobs(jobs)
         self.set_aside(FURTHER)
 
     def means(self, arm: int) -> dict[str, float | None]:
@@ -166,10 +159,8 @@ class Tuned:
             self.best = best
             chosen = [(arm, value) for arm, value in enumerate(best) if value is not None]
             choices = [(arm, value, seed) for arm, value in chosen for seed in self.tuning.compare]
-            jobs = self.make_jobs("compare", choices)
-            for (arm, *_), job in zip(choices, jobs, strict=True):
+            for (arm, *_), job in self.add_jobs("compare", choices):
                 self.compared[arm].append(job)
-            self.add_jobs(jobs)
             self.set_aside(TUNE, "compare")
             tried = [job for arm, _ in chosen for value in self.values for job in self.trials[arm, value]]
             worst = [job.name for job in tried if self.states.get(job.name) not in DONE_STATES]
@@ -178,7 +169,7 @@ class Tuned:
 
     def extend(self, best: set[str]) -> bool:
         """Adds a value at each end of the grid that is the best value of an arm. Returns whether a value was added."""
-        self.notes, new = [], []
+        self.notes, new, before = [], [], len(self.values)
         for upwards in (False, True):
             edge = self.values[-1 if upwards else 0]
             if edge not in best:
@@ -191,20 +182,15 @@ class Tuned:
             elif value is None:
                 self.note(edge, "there is no value beyond it")
             else:
-                new.append((upwards, value))
-        allowed = [self.add(value, upwards) for upwards, value in new]
-        return any(allowed)
-
-    def add(self, value: str, upwards: bool) -> bool:
-        """Adds a value at one end of the grid. Returns whether the value is allowed."""
-        edge = self.values[-1 if upwards else 0]
-        try:
-            self.try_values([value])
-        except ConfigError as error:
-            self.note(edge, f"{value} is not allowed: {error.problems[0]}")
-            return False
-        self.values.insert(len(self.values) if upwards else 0, value)
-        return True
+                new.append((upwards, edge, value))
+        for upwards, edge, value in new:
+            try:
+                self.try_values([value])
+            except ConfigError as error:
+                self.note(edge, f"{value} is not allowed: {error.problems[0]}")
+            else:
+                self.values.insert(len(self.values) if upwards else 0, value)
+        return len(self.values) > before
 
     def note(self, edge: str, why: str) -> None:
         """Notes why the grid was not extended beyond the best value of an arm."""
@@ -254,12 +240,6 @@ def mean(values: Sequence[float | None]) -> float | None:
     """The mean of some numbers; None if one of them is None."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known and len(known) == len(values) else None
-
-
-def put_back(job: Job) -> None:
-    """Moves the folder of a comparison run back if it was put aside."""
-    if aside_of(job).exists() and not job.folder.exists():
-        aside_of(job).rename(job.folder)
 
 
 def aside_of(job: Job) -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 
 from attnorm.sweeps.forkserver import Forked, ForkServer, takes_in_orphans
 from attnorm.sweeps.jobs import Job
-from attnorm.sweeps.launchers.base import Attached, Handle
+from attnorm.sweeps.launchers.base import Handle, Launcher
 from attnorm.sweeps.process import TRAIN, command_of, environment_of, shell_code, start_process
 
 # Jobs of a sweep in SLURM, and those whose threads are bound to cores as PyTorch is imported, start fresh.
@@ -69,13 +69,14 @@ class Places:
         self.used.subtract(place.gpus)
 
 
-class LocalLauncher:
+class LocalLauncher(Launcher):
     """Starts jobs as processes of this machine, forked from a server if they can be."""
 
     def __init__(self, places: Places, program: Sequence[str] = TRAIN):
-        self.places, self.program = places, program
+        super().__init__(places.jobs, program)
+        self.places = places
         self.servers: dict[frozenset[tuple[str, str]], ForkServer] = {}
-        self.forks = tuple(program) == TRAIN and UNSHARED.isdisjoint(os.environ) and takes_in_orphans()
+        self.forks = self.program == TRAIN and UNSHARED.isdisjoint(os.environ) and takes_in_orphans()
 
     def has_room(self, job: Job | None = None) -> bool:
         place = self.places.take(job.gpus if job else 0)
@@ -106,10 +107,8 @@ class LocalLauncher:
         return _Child(job, process, self.places, place)
 
     def attach(self, job: Job, placed: Mapping[str, Any]) -> Handle | None:
-        handle = Attached(job)
-        if handle.has_ended():
-            return None
-        place = self.places.take(job.gpus, placed)
+        handle = super().attach(job, placed)
+        place = self.places.take(job.gpus, placed) if handle else None
         return handle if place is None else _Counted(job, self.places, place)
 
     def close(self) -> None:
@@ -126,13 +125,12 @@ def environment(job: Job, place: Place) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(threads), **gpus}
 
 
-class _Counted(Attached):
+class _Counted(Handle):
     """A job that an earlier sweep has started, at a place of this one."""
 
     def __init__(self, job: Job, places: Places, place: Place):
-        super().__init__(job)
+        super().__init__(job, {"slot": place.slot, "gpus": list(place.gpus)})
         self.places, self.place = places, place
-        self.placed = {"slot": place.slot, "gpus": list(place.gpus)}
 
     def has_ended(self) -> bool:
         if not super().has_ended():
@@ -141,14 +139,13 @@ class _Counted(Attached):
         return True
 
 
-class _Child:
+class _Child(Handle):
     """A job that this process has started."""
 
     def __init__(self, job: Job, process: subprocess.Popen | Forked, places: Places, place: Place):
-        self.job, self.process, self.places, self.place = job, process, places, place
-        self.code: int | None = None
+        super().__init__(job, {"slot": place.slot, "gpus": list(place.gpus)})
+        self.process, self.places, self.place = process, places, place
         self.ended_at: float | None = None
-        self.placed = {"slot": place.slot, "gpus": list(place.gpus)}
 
     def has_ended(self) -> bool:
         if (returncode := self.process.poll()) is None:

@@ -7,16 +7,12 @@ from typing import Any
 
 from attnorm.errors import ConfigError, Problem
 from attnorm.sweeps.jobs import Job
-from attnorm.sweeps.launchers.base import Attached, Handle
+from attnorm.sweeps.launchers.base import Handle, Launcher
 from attnorm.sweeps.process import TRAIN, Remote
 
 
-class RayLauncher:
-    """Starts jobs as tasks of Ray.
-
-    options: arguments of `ray.init`.
-    jobs:    how many tasks may be running or waiting at once; None for no limit.
-    """
+class RayLauncher(Launcher):
+    """Starts jobs as tasks of Ray. options: arguments of `ray.init`."""
 
     def __init__(self, options: Mapping[str, Any], jobs: int | None, program: Sequence[str] = TRAIN):
         try:
@@ -25,7 +21,8 @@ class RayLauncher:
             message = "needs the package ray; install it with: pip install ray"
             raise ConfigError([Problem("launcher", message, "ray")]) from error
 
-        self.ray, self.program, self.jobs, self.running = ray, program, jobs, 0
+        super().__init__(jobs, program)
+        self.ray = ray
         path = {"PYTHONPATH": os.environ["PYTHONPATH"]} if os.environ.get("PYTHONPATH") else {}
         defaults = {"include_dashboard": False, "log_to_driver": False, "runtime_env": {"env_vars": path}}
         try:
@@ -33,19 +30,12 @@ class RayLauncher:
         except (TypeError, ValueError, RuntimeError, ConnectionError) as error:
             raise ConfigError([Problem.about("ray", f"ray: {str(error).splitlines()[0]}")]) from error
 
-    def has_room(self, job: Job | None = None) -> bool:
-        return self.jobs is None or self.running < self.jobs
-
     def start(self, job: Job) -> Handle | None:
         absolute = replace(job, folder=job.folder.resolve())
-        remote = Remote(absolute, tuple(self.program), os.getcwd(), {})
+        remote = Remote(absolute, self.program, os.getcwd(), {})
         task = self.ray.remote(num_cpus=job.devices, num_gpus=job.gpus, max_retries=0)(run)
         self.running += 1
         return _Task(self, job, task.remote(remote))
-
-    def attach(self, job: Job, placed: Mapping[str, Any]) -> Handle | None:
-        handle = Attached(job)
-        return None if handle.has_ended() else handle
 
     def close(self) -> None:
         self.ray.shutdown()
@@ -56,13 +46,12 @@ def run(remote: Remote) -> int:
     return remote()
 
 
-class _Task:
+class _Task(Handle):
     """A task of Ray."""
 
     def __init__(self, launcher: RayLauncher, job: Job, reference: Any):
-        self.launcher, self.job, self.reference = launcher, job, reference
-        self.code: int | None = None
-        self.placed: dict[str, Any] = {}
+        super().__init__(job)
+        self.launcher, self.reference = launcher, reference
 
     def has_ended(self) -> bool:
         ray = self.launcher.ray

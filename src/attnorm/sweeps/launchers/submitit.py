@@ -3,7 +3,6 @@
 import os
 import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,9 +13,8 @@ from typing import Any
 from attnorm.errors import ConfigError, Problem
 from attnorm.imports import starting_processes
 from attnorm.sweeps.jobs import Job
-from attnorm.sweeps.launchers.base import Attached, Handle
+from attnorm.sweeps.launchers.base import Handle, Launcher
 from attnorm.sweeps.process import TRAIN, Remote
-from attnorm.sweeps.state import holders
 
 DEFAULTS = {
     **{"timeout_min": 24 * 60, "slurm_max_num_timeout": 100},  # submitit's own are 5 minutes and 3 requeues
@@ -32,14 +30,6 @@ class Requeued(Remote):
     queue, where it continues later. This also works when the sweep itself is no longer running.
     """
 
-    process: subprocess.Popen | None = None
-
-    def __call__(self, *_: Any) -> int:
-        def keep(process: subprocess.Popen) -> None:
-            self.process = process
-
-        return super().__call__(keep)
-
     def checkpoint(self) -> Any:
         """Called by submitit when SIGUSR2 arrives; returns what is put back into the queue."""
         from submitit.helpers import DelayedSubmission
@@ -52,12 +42,8 @@ class Requeued(Remote):
         return DelayedSubmission(Requeued(self.job, self.program, self.cwd, self.env))
 
 
-class SubmititLauncher:
-    """Submits jobs to SLURM.
-
-    options: `cluster`, and parameters of submitit's AutoExecutor.
-    jobs:    how many jobs may be submitted at once; None for no limit.
-    """
+class SubmititLauncher(Launcher):
+    """Submits jobs to SLURM. options: `cluster`, and parameters of submitit's AutoExecutor."""
 
     def __init__(self, folder: Path, options: Mapping[str, Any], jobs: int | None, program: Sequence[str] = TRAIN):
         try:
@@ -75,17 +61,14 @@ class SubmititLauncher:
             self.executor.update_parameters(**options)
         except (AssertionError, NameError, TypeError, ValueError, RuntimeError) as error:
             raise ConfigError([Problem.about("submitit", f"submitit: {error}")]) from error
-        self.program, self.jobs, self.running = program, jobs, 0
-
-    def has_room(self, job: Job | None = None) -> bool:
-        return self.jobs is None or self.running < self.jobs
+        super().__init__(jobs, program)
 
     def start(self, job: Job) -> Handle | None:
         gpus = self.gpus if self.gpus is not None else job.gpus
         self.executor.update_parameters(name=job.name, gpus_per_node=gpus)
         absolute = replace(job, folder=job.folder.resolve())
         with starting_processes():
-            submitted = self.executor.submit(Requeued(absolute, tuple(self.program), os.getcwd(), {}))
+            submitted = self.executor.submit(Requeued(absolute, self.program, os.getcwd(), {}))
         self.running += 1
         return _Submitted(self, job, submitted)
 
@@ -97,20 +80,15 @@ class SubmititLauncher:
             if not job_of_slurm.done(force_check=True):
                 self.running += 1
                 return _Submitted(self, job, job_of_slurm)
-        handle = Attached(job)
-        return None if handle.has_ended() else handle
-
-    def close(self) -> None:
-        pass
+        return super().attach(job, placed)
 
 
-class _Submitted:
+class _Submitted(Handle):
     """A job in the queue of SLURM, or out of it."""
 
     def __init__(self, launcher: SubmititLauncher, job: Job, submitted: Any):
-        self.launcher, self.job, self.submitted = launcher, job, submitted
-        self.placed = {"id": submitted.job_id}
-        self.code: int | None = None
+        super().__init__(job, {"id": submitted.job_id})
+        self.launcher, self.submitted = launcher, submitted
 
     def has_ended(self) -> bool:
         if not self.submitted.done() or self.job.run.job_lock.holder() is not None:
@@ -123,15 +101,9 @@ class _Submitted:
         return True
 
     def stop(self) -> None:
-        if not self._signal(signal.SIGTERM):
+        if not self.send(signal.SIGTERM):
             self.submitted.cancel(check=False)
 
     def kill(self) -> None:
-        self._signal(signal.SIGKILL)
+        self.send(signal.SIGKILL)
         self.submitted.cancel(check=False)
-
-    def _signal(self, number: int) -> bool:
-        """Sends a signal to the run if it is on this machine; whether it is."""
-        attached = Attached(self.job)
-        attached._signal(number)
-        return bool(holders(self.job.run.job_lock.path))
