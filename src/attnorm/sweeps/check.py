@@ -23,7 +23,6 @@ from attnorm.choices import CONF
 from attnorm.errors import ConfigError, Problem, key_of
 from attnorm.spec.compose import compose_files, composed, plain_settings
 from attnorm.spec.hydra_errors import explained
-from attnorm.spec.settings import ResolvedConfig
 from attnorm.sweeps.jobs import as_typed
 
 
@@ -146,28 +145,17 @@ def check_job(
     overrides: Sequence[str], folders: Sequence[Path] = (CONF,), of_files: Callable[..., DictConfig] = compose_files
 ) -> Checked:
     """Composes one job and checks it. folders, of_files: as in `composed`."""
+    from attnorm.run.key import code_of, run_key
+    from attnorm.run.trust import in_need_of_trust
     from attnorm.spec.read import resolve
+    from attnorm.training.environment import gpus_for
 
     try:
         with explained():
             settings = plain_settings(composed(overrides, folders, of_files))
-        return facts(resolve(settings, as_typed(overrides), right=defaults()))
+        config = resolve(settings, as_typed(overrides), right=defaults())
     except ConfigError as error:
         return Checked([(key_of(problem), str(problem)) for problem in error.problems])
-
-
-@cache
-def defaults() -> dict[str, Any]:
-    """The settings of `attnorm train` without arguments."""
-    return plain_settings(compose_files((), (CONF,)))
-
-
-def facts(config: ResolvedConfig) -> Checked:
-    """What a sweep has to know of a checked configuration."""
-    from attnorm.run.key import code_of, run_key
-    from attnorm.run.trust import in_need_of_trust
-    from attnorm.training.environment import gpus_for
-
     gpus = gpus_for(config.trainer.accelerator)
     monitor, mode = config.task_class(config).selector or (None, None)
     return Checked(
@@ -185,6 +173,12 @@ def facts(config: ResolvedConfig) -> Checked:
         named=sorted(in_need_of_trust(config.settings)),
         modules=code_of(config.settings),
     )
+
+
+@cache
+def defaults() -> dict[str, Any]:
+    """The settings of `attnorm train` without arguments."""
+    return plain_settings(compose_files((), (CONF,)))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,7 +18,7 @@ from attnorm.schema import Count, Text, WholeNumber
 from attnorm.spec.command import Command, read
 from attnorm.spec.compose import hydra_started
 from attnorm.spec.settings import RunConfig
-from attnorm.sweeps.jobs import as_typed, choices, expand, label_of, override_key, parse, readable
+from attnorm.sweeps.jobs import as_typed, choices, expand, override_key, parse, readable
 from attnorm.sweeps.tuning import Tuning
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class SweepSettings:
         return problems
 
 
-OWN = tuple(key.name for key in fields(SweepSettings))
+OWN = names_of(SweepSettings)
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,8 @@ class SweepCommand:
 
     def label_of(self, job: Overrides) -> str:
         """Those overrides of a job that differ between the jobs, as they are typed."""
-        return label_of(job, self.space)
+        keys = {override.get_key_element() for override in self.space}
+        return " ".join(as_typed([text for text in job if text.partition("=")[0] in keys])) or "the only job"
 
     def samples(self) -> list[Overrides]:
         """The jobs that are checked before the first one starts: all of a grid. Of a search, one for each choice and

@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,12 +93,6 @@ def override_key(override: str) -> str:
     return override.partition("=")[0].lstrip("+")
 
 
-def label_of(overrides: Iterable[str], swept: Iterable[Override]) -> str:
-    """Those overrides of a job that differ between the jobs, as they are typed."""
-    keys = {override.get_key_element() for override in swept}
-    return " ".join(as_typed([text for text in overrides if text.partition("=")[0] in keys])) or "the only job"
-
-
 def name_of(label: str, key: str) -> str:
     """A readable name for a folder: "attention-hnas_seed-1_0123abcd"."""
     words = ("" if label == "the only job" else label).split()
@@ -157,26 +151,18 @@ def as_typed(overrides: Sequence[str]) -> list[str]:
 
 def _choices_quoted(value: str) -> str:
     """The value of `attention=` with each list as text: of a list of choices, Hydra would merge the files."""
-    override = parsed(f"attention={value}")
-    if override is None or not any(isinstance(choice, list) for choice in _elements(override)):
-        return value
-    texts = (f"[{','.join(map(str, item))}]" if isinstance(item, list) else str(item) for item in _elements(override))
-    return ",".join(quoted(text) if text.startswith("[") else text for text in texts)
-
-
-def _elements(override: Override) -> Iterator[object]:
-    """The value of an override, or the values that it sweeps over; quoted ones without their quotes."""
 
     def unquoted(value: object) -> object:
         if isinstance(value, list):
             return [unquoted(inner) for inner in value]
         return value.text if isinstance(value, QuotedString) else value
 
-    value = override.value()
-    if isinstance(value, ChoiceSweep):
-        yield from map(unquoted, value.list)
-    elif not override.is_sweep_override():
-        yield value
+    content = override.value() if (override := parsed(f"attention={value}")) else None
+    elements = [*map(unquoted, content.list)] if isinstance(content, ChoiceSweep) else [content]
+    if not any(isinstance(choice, list) for choice in elements):
+        return value
+    texts = (f"[{','.join(map(str, item))}]" if isinstance(item, list) else str(item) for item in elements)
+    return ",".join(quoted(text) if text.startswith("[") else text for text in texts)
 
 
 def _rewritten(value: str, is_sweep: bool) -> str:
