@@ -1,7 +1,7 @@
 """The folder experiments/ of a clone of the repository as a package, such as `attnorm.experiments.papers.figures`.
 
 It is not installed. The clone is the one that attnorm has been installed from with `pip install -e`, or else the
-working directory, if modules of the user may be there (`imports.look_last_in`).
+working directory, if modules of the user may be there (`imports.own_folders`).
 """
 
 from pathlib import Path

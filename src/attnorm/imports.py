@@ -37,7 +37,7 @@ LABORATORY = {  # the modules of the packages of the extra `train` in pyproject.
 PATH = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*)[.:]([^\W\d]\w*)")  # only what matches is ever imported
 TRUST = "ATTNORM_TRUST"  # environment variable: top-level packages that may be imported, separated by commas
 _ABSENT = object()
-own_folders: list[str] = []  # of modules that are not installed
+own_folders: list[str] = []  # where `locate` looks for modules that are nowhere else
 
 
 def nearest(name: object, allowed: Iterable[object], cutoff: float = 0.5) -> str:
@@ -104,11 +104,6 @@ def starting_processes(**variables: str) -> Iterator[None]:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
-
-
-def look_last_in(folder: str) -> None:
-    """Makes `locate` look for modules in a folder, too, if they are nowhere else."""
-    own_folders.append(folder)
 
 
 def import_named(name: str) -> ModuleType:

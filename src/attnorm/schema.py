@@ -45,6 +45,11 @@ EMPTY = inspect.Parameter.empty
 UNCHECKABLE = (PydanticSchemaGenerationError, PydanticUserError)  # raised for an annotation that cannot be checked
 
 
+def is_name(value: object) -> bool:
+    """Whether a value is the name of something in a folder, and not a path that leads elsewhere."""
+    return isinstance(value, str) and value not in ("", ".", "..") and not {"/", "\0"} & set(value)
+
+
 def defaults_of(maker: Callable) -> dict[str, Any]:
     """The options of a class with their defaults, in order; None for an option that must be given."""
     defaults = {
@@ -90,7 +95,8 @@ def read_options(
         if name in facts or not (name in known or accepts_any(maker)):
             free = sorted(option for option in known if option not in facts)
             has = f"it has {', '.join(free)}.{nearest(name, free)}" if free else "it has none"
-            message = f"{_name(owner or maker)} has no such option; {has}"
+            named = getattr(owner or maker, "__qualname__", str(owner or maker)).removesuffix(".from_settings")
+            message = f"{named} has no such option; {has}"
             problems.append(UnknownOption(prefix + name, message, value))
         elif name in wrong:
             problems.append(refused(prefix + name, value, known[name].annotation))
@@ -122,7 +128,9 @@ def _checker(maker: Callable) -> TypeAdapter:
     for name, parameter in parameters(maker).items():
         annotations[name] = Any
         if not is_checked and _is_tuple(parameter.annotation):
-            annotations[name] = Annotated[Any, AfterValidator(_as_tuple)]
+            annotations[name] = Annotated[
+                Any, AfterValidator(lambda value: tuple(value) if isinstance(value, list) else value)
+            ]
         elif is_checked and parameter.annotation is not EMPTY:
             with suppress(*UNCHECKABLE):
                 _adapter(parameter.annotation)
@@ -159,10 +167,6 @@ def _validated(adapter: TypeAdapter, value: Any) -> Any:
     return adapter.validate_json(text, strict=True)
 
 
-def _as_tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
 def _is_tuple(annotation: Any) -> bool:
     return get_origin(annotation) is tuple or any(map(_is_tuple, getattr(annotation, "__args__", ())))
 
@@ -170,10 +174,6 @@ def _is_tuple(annotation: Any) -> bool:
 @cache
 def _adapter(annotation: Any) -> TypeAdapter:
     return TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
-
-
-def _name(maker: object) -> str:
-    return getattr(maker, "__qualname__", str(maker)).removesuffix(".from_settings")
 
 
 # what an annotation allows, in words

@@ -13,9 +13,8 @@ from importlib.metadata import distribution, packages_distributions
 from importlib.util import resolve_name
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
 
-from attnorm.imports import PATH, texts
+from attnorm.imports import package_of
 
 ATTNORM, DIGITS = "attnorm", 16
 INSTALLED = {"site-packages", "dist-packages"}  # names of folders
@@ -37,12 +36,6 @@ def digest_of_attnorm() -> str:
     return sha256_of(b"".join(f"{path.relative_to(folder)}\n".encode() + path.read_bytes() for path in files))
 
 
-def own_modules(settings: Any) -> dict[str, str]:
-    """The digests of the own modules behind the paths "package.module.Class" in some settings, by name."""
-    named = (match[1] for _, text in texts(settings) if (match := PATH.fullmatch(text)) and match[1] in sys.modules)
-    return digests_of(named)
-
-
 def digests_of(names: Iterable[str], inner: Collection[str] = ()) -> dict[str, str]:
     """The digests of modules and of all that they import, directly or not, as far as they are own, by name.
 
@@ -50,10 +43,10 @@ def digests_of(names: Iterable[str], inner: Collection[str] = ()) -> dict[str, s
     imported. inner: packages of attnorm whose modules count, too.
     """
     left, digests, is_own = list(names), dict[str, str](), {ATTNORM: False}
-    is_own |= {top: is_outside(top) or is_local(top) for top in map(top_of, left) if top != ATTNORM}
+    is_own |= {top: is_outside(top) or is_local(top) for top in map(package_of, left) if top != ATTNORM}
     while left:
         name = left.pop()
-        if (top := top_of(name)) not in is_own:
+        if (top := package_of(name)) not in is_own:
             is_own[top] = is_outside(top)
         if name in digests or not (is_own[top] or name.startswith(tuple(f"{package}." for package in inner))):
             continue
@@ -74,14 +67,10 @@ def recorded(value: object) -> dict[str, list[str]]:
     }
 
 
-def top_of(name: str) -> str:
-    return name.partition(".")[0]
-
-
 @cache
 def is_local(top: str) -> bool:
     """Whether an installed package is from a folder or a repository rather than an index (PEP 610)."""
-    if is_outside(top) or top in sys.stdlib_module_names:
+    if top in sys.stdlib_module_names:
         return False
     texts_of = (distribution(name).read_text("direct_url.json") for name in packages_distributions().get(top, ()))
     return any({"dir_info", "vcs_info"} & json.loads(text).keys() for text in texts_of if text)
@@ -130,8 +119,13 @@ def read_module(name: str) -> Read | None:
         imported = [*imports_of(ast.parse(content), package)]
     except (SyntaxError, ValueError, ImportError):  # an extension module, or one that cannot be imported either
         imported = []
-    if top_of(name) != ATTNORM:  # it would depend on what else has been imported
-        imported += globals_of(sys.modules.get(name))
+    # what it has at its top level may have been imported by a function; of attnorm, this depends on what else has run
+    module = sys.modules.get(name) if package_of(name) != ATTNORM else None
+    for value in list(vars(module).values()) if module else ():
+        if isinstance(value, ModuleType):
+            imported.append(value.__name__)
+        elif isinstance(value, (type, FunctionType)) and isinstance(value.__module__, str):
+            imported.append(value.__module__)
     _read[name] = spec, sha256_of(content), list(dict.fromkeys(imported))
     return _read[name]
 
@@ -144,12 +138,3 @@ def imports_of(tree: ast.AST, package: str) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             module = resolve_name("." * node.level + (node.module or ""), package)
             yield from (module, *(f"{module}.{alias.name}" for alias in node.names))
-
-
-def globals_of(module: ModuleType | None) -> Iterator[str]:
-    """The modules of what a module has at its top level, also if it was imported by a function."""
-    for value in list(vars(module).values()) if module else ():
-        if isinstance(value, ModuleType):
-            yield value.__name__
-        elif isinstance(value, (type, FunctionType)) and isinstance(value.__module__, str):
-            yield value.__module__

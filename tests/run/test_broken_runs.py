@@ -243,6 +243,7 @@ CONFIGS = {
     "a number as a key": b"1: 2\n",
     "a list as a key": b"? [a]\n: 2\n",
     "a group that is a number": b"model: 3\n",
+    "a group of keys that is a number": b"{task: {name: a}, model: {}, attention: {}, data: {}, optimizer: 3, seed: 1}",
     "a group that is null": b"data:\n",
 }
 

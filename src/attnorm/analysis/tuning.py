@@ -17,8 +17,9 @@ from attnorm.analysis.statistics.crossed import MIN_SEEDS, Difference
 from attnorm.analysis.statistics.tuned import candidates
 from attnorm.analysis.swept import beside, positive
 from attnorm.errors import RunError
-from attnorm.run.folder import TUNE, RunState, is_name
+from attnorm.run.folder import TUNE, RunState
 from attnorm.run.run import Run
+from attnorm.schema import is_name
 from attnorm.sweeps.tuning import mean
 from attnorm.wording import counted, listed
 

@@ -33,14 +33,19 @@ FOR_RESUME = {  # what Lightning restores, besides the parameters
 }
 
 
-def read_checkpoint(path: Path) -> dict[str, Any]:
+def read_checkpoint(path: Path, may_be_bare: bool = False) -> dict[str, Any]:
     """The content of a checkpoint, on the CPU. Only plain values and tensors are read, so no code in it can run.
 
     Its checksum is verified, and the parameters must be finite. Raises CheckpointError, in one line that also says
-    which other checkpoint of the folder can be used.
+    which other checkpoint of the folder can be used. may_be_bare: whether a file of other values is read as well.
     """
-    with naming_the_intact(path):
-        return checked_content(load_verified(path), path)
+    try:
+        content = load_verified(path)
+        is_bare = may_be_bare and isinstance(content, dict) and "state_dict" not in content
+        return content if is_bare else checked_content(content, path)
+    except CheckpointError as error:
+        others = [name for name in intact(path.parent) if name != path.name]
+        raise CheckpointError(f"{error} (intact in that folder: {', '.join(others) or 'none'})") from error
 
 
 def read_resumable(path: Path) -> dict[str, Any]:
@@ -61,16 +66,6 @@ def read_resumable(path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def naming_the_intact(path: Path) -> Iterator[None]:
-    """Adds to a CheckpointError about a file which other checkpoints of its folder are intact."""
-    try:
-        yield
-    except CheckpointError as error:
-        others = [name for name in intact(path.parent) if name != path.name]
-        raise CheckpointError(f"{error} (intact in that folder: {', '.join(others) or 'none'})") from error
-
-
-@contextmanager
 def naming_the_reason(path: Path) -> Iterator[None]:
     """Turns whatever goes wrong while the content of a checkpoint is used into a CheckpointError.
 
@@ -86,7 +81,7 @@ def naming_the_reason(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path}: its content is not that of a checkpoint of a run ({said})") from error
 
 
-def best_file(folder: Path, rank: int = 0) -> Path:
+def best_file(folder: Path, rank: int) -> Path:
     """The file of the best checkpoint (rank 0), the second best (1), and so on."""
     return folder / (f"{BEST}_{rank + 1}.ckpt" if rank else f"{BEST}.ckpt")
 

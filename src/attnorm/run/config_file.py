@@ -1,6 +1,7 @@
 """config.yaml of a run folder. The folder may come from anyone, so the file is read as plain data, within bounds."""
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import yaml
 from attnorm.errors import RunError
 from attnorm.moved import present_name
 from attnorm.parts import TARGET
-from attnorm.run.folder import is_name
+from attnorm.schema import is_name
 
 MOST_BYTES, MOST_DEPTH, LARGEST = 1 << 20, 20, 1 << 53  # a real one has 3 kB and 4 levels
 GROUPS = ("task", "model", "attention", "data", "tokenizer", "optimizer", "scheduler", "trainer", "paths")
@@ -44,7 +45,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or not config:
         raise RunError(f"{path}: expected the settings of a run, a YAML mapping")
     translate_targets(config)
-    for problem in (*unlike_settings("", config), *unlike_groups(config), *unlike_run(config)):
+    for problem in chain(unlike_settings("", config), unlike_run(config)):
         raise RunError(f"{path}: {problem}")
     for option, value in BEFORE.get(str(config.get("data", {}).get("_target_")), {}).items():
         config["data"].setdefault(option, value)
@@ -89,18 +90,14 @@ def unlike_settings(key: str, value: Any) -> Iterator[str]:
         yield f"{key}={value}: a {type(value).__name__} is not allowed; put it in quotes"
 
 
-def unlike_groups(config: dict) -> Iterator[str]:
-    """Groups of settings that are something else."""
+def unlike_run(config: dict) -> Iterator[str]:
+    """Groups of settings that are something else, and what every run records and this configuration does not."""
     groups = {group: config.get(group, {}) for group in GROUPS}
     if isinstance(groups["attention"], dict):
         groups |= {f"attention.{table}": groups["attention"].get(table, {}) for table in TABLES}
     for key, value in groups.items():
         if not isinstance(value, dict):
             yield f"{key}={value}: expected settings by name"
-
-
-def unlike_run(config: dict) -> Iterator[str]:
-    """What every run records, and this configuration does not."""
     for group in REQUIRED_GROUPS:
         if group not in config:
             yield f"{group} is missing"

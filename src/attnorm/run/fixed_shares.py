@@ -50,7 +50,11 @@ def learned_shares(run: Run, name: str, options: Mapping[str, Any]) -> dict[str,
         check_same_members(name, options, attention["options"].get(name) or {})
     shares: dict[str, list[Value | None]] = {}
     for layer in {row["layer"]: None for scalar in scalars for row in recorded[scalar]}:
-        site, number = place_of(layer, attention)
+        words = layer.split("/")  # "decoder/1/cross" is layer 1 of "cross" in a model that has such a site
+        site = next((word for word in reversed(words) if not word.isdigit() and word in attention), None)
+        if site is None:
+            raise ValueError(f"its configuration has no site for the layer {layer}")
+        number = next((int(word) for word in words if word.isdigit()), 0)
         names = normalizers_of(attention[site])
         if short_name(names[0] if len(names) == 1 else names[number]) != name:
             continue
@@ -79,29 +83,13 @@ def check_same_members(name: str, options: Mapping[str, Any], of_run: Mapping[st
     scalars, scalars_of_run = scalars_of(name, options), scalars_of(name, of_run)
     if scalars != scalars_of_run:
         raise ValueError(f"the run mixes {', '.join(scalars_of_run)}, but this one mixes {', '.join(scalars)}")
-    for member, other in zip(_members_of(name, options), _members_of(name, of_run), strict=True):
-        if member != other:
-            raise ValueError(f"the run mixes {other}, but this one mixes {member}")
+    if name == "mix":  # the other mixtures have no options of members
+        from attnorm.attention.normalizers.mix import MEMBERS
 
-
-def _members_of(name: str, options: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The members of a mix, each with its options; an empty list for the other mixtures."""
-    if name != "mix":
-        return []
-    from attnorm.attention.normalizers.mix import MEMBERS
-
-    return [{"name": member} if isinstance(member, str) else dict(member) for member in options.get("members", MEMBERS)]
-
-
-def place_of(layer: str, attention: Mapping[str, Any]) -> tuple[str, int]:
-    """The site of a layer's label and the index of the layer: ("cross", 1) for "decoder/1/cross" in a model that has
-    such a site."""
-    words = [part for part in layer.split("/") if not part.isdigit()]
-    numbers = [int(part) for part in layer.split("/") if part.isdigit()]
-    sites = [word for word in reversed(words) if word in attention]
-    if not sites:
-        raise ValueError(f"its configuration has no site for the layer {layer}")
-    return sites[0], numbers[0] if numbers else 0
+        for member, other in zip(*(each.get("members", MEMBERS) for each in (options, of_run)), strict=True):
+            now, before = ({"name": each} if isinstance(each, str) else dict(each) for each in (member, other))
+            if now != before:
+                raise ValueError(f"the run mixes {before}, but this one mixes {now}")
 
 
 def of_layer(rows: Rows, layer: str) -> list[float]:

@@ -226,11 +226,6 @@ def folders_in(root: Path) -> list[Path]:
     return [path.parent for path in configs if path.lstat().st_size]
 
 
-def is_name(value: object) -> bool:
-    """Whether a value is the name of something in a folder, and not a path that leads elsewhere."""
-    return isinstance(value, str) and value not in ("", ".", "..") and not {"/", "\0"} & set(value)
-
-
 def leave_out(folder: str | Path) -> None:
     """Removes a folder from the search path of Python."""
     real = os.path.realpath(folder)

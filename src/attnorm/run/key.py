@@ -2,13 +2,14 @@
 
 import hashlib
 import json
+import sys
 from collections.abc import Mapping
 from typing import Any
 
+from attnorm.imports import PATH, texts
 from attnorm.moved import FIRST_NAMES
 from attnorm.parts import TARGET
-from attnorm.source_code import own_modules
-from attnorm.spec.settings import leaves
+from attnorm.source_code import digests_of
 
 LATER = {  # keys of `task` that runs of older versions have not recorded, with the values that they then have
     "rouge_words": (None, "ascii"),
@@ -29,12 +30,6 @@ def run_key(cfg: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def arm_settings(cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """The flat settings in which the runs of one arm of a comparison agree: not where they train, nor their seeds."""
-    kept = {key: value for key, value in trained_settings(cfg).items() if key not in ("seed", "ckpt_path")}
-    return dict(leaves(without_later(kept)))
-
-
 def without_later(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration as an older version would have recorded it: without `LATER` keys that change nothing."""
     task = cfg.get("task")
@@ -52,11 +47,12 @@ def with_first_names(value: Any) -> Any:
 
 
 def code_of(cfg: Mapping[str, Any]) -> dict[str, str]:
-    """The digests of the own modules on which a run depends, by name.
+    """The digests of the own modules behind the paths "package.module.Class" in the settings of a run, by name.
 
     They stand beside the key, not in it: a run without them is still the same run.
     """
-    return own_modules(trained_settings(cfg))
+    paths = (match for _, text in texts(trained_settings(cfg)) if (match := PATH.fullmatch(text)))
+    return digests_of(match[1] for match in paths if match[1] in sys.modules)
 
 
 def trained_settings(cfg: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import csv
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -83,20 +83,17 @@ def changed_settings(now: Mapping[str, Any], checkpoint: Path) -> list[str]:
     record = read_resumable(checkpoint)[RECORD]
     if not all(isinstance(record.get(name), kind) for name, kind in CONTENT.items()):
         raise CheckpointError(f"{checkpoint}: cannot be resumed from: its record of the run is incomplete")
-    settings = deciding(now)
+    before, settings, differences = record["settings"], deciding(now), list[str]()
     with naming_the_reason(checkpoint):
-        differences = list(_differences(record["settings"], settings))
+        for key in sorted(before.keys() | settings.keys()):
+            if key not in before:
+                problem = Problem(key, "the run being resumed does not have this key", settings[key])
+                differences.append(problem)
+            elif key not in settings:
+                differences.append(Problem(key, f"the run being resumed has {before[key]}"))
+            elif before[key] != settings[key]:
+                differences.append(Problem(key, f"the run being resumed has {before[key]}", settings[key]))
     return with_advice(differences, checkpoint) if differences else []
-
-
-def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    for key in sorted(before.keys() | now.keys()):
-        if key not in before:
-            yield Problem(key, "the run being resumed does not have this key", now[key])
-        elif key not in now:
-            yield Problem(key, f"the run being resumed has {before[key]}")
-        elif before[key] != now[key]:
-            yield Problem(key, f"the run being resumed has {before[key]}", now[key])
 
 
 def with_advice(problems: list[str], checkpoint: Path) -> list[str]:

@@ -15,8 +15,9 @@ from attnorm.imports import short_name
 from attnorm.run import folder as named
 from attnorm.run.config_file import read_settings
 from attnorm.run.folder import FolderLock, RunState, opened, read_record
-from attnorm.run.key import arm_settings
+from attnorm.run.key import trained_settings, without_later
 from attnorm.run.tables import COLUMNS, read_csv
+from attnorm.spec.settings import leaves
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,8 +113,9 @@ class Run:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The flat settings that make an arm of a comparison, see `arm_settings`."""
-        return arm_settings(self.config)
+        """The flat settings in which the runs of an arm of a comparison agree: not where they train, nor the seeds."""
+        kept = {key: value for key, value in trained_settings(self.config).items() if key not in ("seed", "ckpt_path")}
+        return dict(leaves(without_later(kept)))
 
     @property
     def label(self) -> object:

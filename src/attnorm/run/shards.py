@@ -72,17 +72,13 @@ def save_shards(checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
         shutil.rmtree(path, ignore_errors=True)
         causes = [cause for _, (cause, _) in sorted(error.failures.items())]
         raise OSError(f"could not save the shards of a checkpoint in {path}: {causes[0]}") from error
-    hashes_here = {file.name: digest_of(file) for file in path.iterdir() if _writer_of(file.name) == rank}
+    # this process has written the files __<rank>_<number>.distcp, and the first one also the metadata
+    written = (f"__{rank}_", METADATA) if rank == 0 else (f"__{rank}_",)
+    hashes_here = {file.name: digest_of(file) for file in path.iterdir() if file.name.startswith(written)}
     hashes: list[Any] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(hashes, hashes_here)
     files = {file: value for of_rank in hashes for file, value in of_rank.items()}
     return rest | {SHARDS: {"folder": name[0], "files": files, "places": places}}
-
-
-def _writer_of(name: str) -> int:
-    """The process that writes a file: __<rank>_<number>.distcp; the metadata is written by the first one."""
-    match = re.fullmatch(r"__(\d+)_\d+\.distcp", name)
-    return int(match[1]) if match else 0
 
 
 def with_shards(content: dict[str, Any], path: Path, template: Template | None = None) -> dict[str, Any]:
@@ -114,10 +110,15 @@ def with_shards(content: dict[str, Any], path: Path, template: Template | None =
             warnings.simplefilter("ignore")  # that a single process reads, and what torch says to its developers
             dcp.load(tensors, storage_reader=Reader(folder), no_dist=template is None)
     except Exception as error:  # a file of anyone's can fail in any way
-        raise CheckpointError(f"{path}: its shards in {folder} cannot be read: {first_line(error)}") from error
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise CheckpointError(f"{path}: its shards in {folder} cannot be read: {reason}") from error
     content = {key: value for key, value in content.items() if key != SHARDS}
     for key, tensor in tensors.items():
-        _put(content, places[key], tensor)
+        inner: Any = content
+        *outer, last = places[key]
+        for name in outer:
+            inner = inner.setdefault(name, {}) if isinstance(inner, dict) else inner[name]
+        inner[last] = tensor
     return content
 
 
@@ -156,17 +157,6 @@ def digest_of(path: Path) -> str:
     """The SHA-256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error, or its class if it has no text."""
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
-
-
-def _put(content: Any, keys: Place, tensor: Tensor) -> None:
-    for key in keys[:-1]:
-        content = content.setdefault(key, {}) if isinstance(content, dict) else content[key]
-    content[keys[-1]] = tensor
 
 
 def shards_of(path: Path) -> str | None:

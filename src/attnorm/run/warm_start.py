@@ -53,7 +53,10 @@ def resolve_init(cfg: dict, checkpoint: Path | None = None) -> dict:
             weight_files(start.folder)  # raises DataError if no file is found
         elif not resumed and not (best := start.checkpoint_file(BEST)).is_file():
             raise DataError(f"no checkpoint {best}")
-        if (kind_of_start := kind_of_weights(start)) != kind:
+        model_of_start = start.config["model"] if start.exists else {}
+        if (kind_of_start := kind_of_model(model_of_start) if start.exists else kind_of(start.folder)) is None:
+            raise DataError(f"a run of {model_of_start.get(TARGET)}, which has no encoder to start from")
+        if kind_of_start != kind:
             raise DataError(f"has the weights of {STACKS[kind_of_start]}, but this model is {STACKS[kind]}")
         shape, trained_with = shape_of(start), tokenizer_of(start)
     except ValueError as error:
@@ -115,21 +118,11 @@ def kind_of_model(model: Mapping[str, Any]) -> str | None:
     return "gpt2" if cls is not None and issubclass(cls, GPT) else None
 
 
-def kind_of_weights(start: Run) -> str:
-    """Which weights a folder has, a key of `STACKS`. Raises DataError for those from which no model can start.
-
-    start: a run, or a folder with a model of Hugging Face, as below.
-    """
-    if not start.exists:
-        return kind_of(start.folder)
-    model = start.config["model"]
-    if (kind := kind_of_model(model)) is None:
-        raise DataError(f"a run of {model.get(TARGET)}, which has no encoder to start from")
-    return kind
-
-
 def shape_of(start: Run) -> dict:
-    """Options of the model that the weights in a folder fix, with position_limit (None: no limit) and vocab_size."""
+    """Options of the model that the weights in a folder fix, with position_limit (None: no limit) and vocab_size.
+
+    start: a run, or a folder with a model of Hugging Face.
+    """
     if not start.exists:
         return read_shape(start.folder)
     model = start.config["model"]

@@ -21,8 +21,7 @@ from attnorm.errors import Problem
 from attnorm.imports import nearest, parameters
 from attnorm.parts import RESERVED, TARGET, Part, Problems
 from attnorm.progress import quiet_libraries
-from attnorm.run.folder import is_name
-from attnorm.schema import read_options
+from attnorm.schema import is_name, read_options
 from attnorm.spec.settings import TrainerConfig
 
 CHECKED = {  # groups whose classes are tried, and the keys of them that are checked completely before that
@@ -94,11 +93,8 @@ def read_trainer(settings: Mapping[str, Any], data: Mapping[str, Any], problems:
         elif key not in ARGUMENTS:
             near = nearest(key, ARGUMENTS)
             problems.append(Problem(f"trainer.{key}", f"pytorch_lightning.Trainer has no such argument.{near}"))
-    limited = dict(settings)
+    limited = {key: None if key in LIMITS and value == -1 else value for key, value in settings.items()}
     limited.pop("arguments", None)  # reported above
-    for key in LIMITS:
-        if limited.get(key) == -1:
-            limited[key] = None
     read: TrainerConfig = problems.typed("trainer", TrainerConfig, limited, elsewhere=None)
     trainer = replace(read, arguments=dict(settings))
     if problems.is_valid("trainer"):
@@ -174,10 +170,8 @@ def refused_by_lightning(trainer: TrainerConfig) -> list[Problem]:
     if not is_duration:
         return [Problem("trainer.max_time", "allowed: durations DD:HH:MM:SS above 0 or null", trainer.max_time)]
     given = {key: value for key, value in trainer.arguments.items() if value is not None}  # null: it is not set
+    given = {key: value for key, value in given.items() if key not in LIMITS or value != -1}
     given.pop("deterministic", None)  # it acts on the whole process
-    for key in LIMITS:
-        if given.get(key) == -1:
-            del given[key]
     try:
         whole = {**given, "strategy": strategy_of(trainer)}
         lightning().Trainer(**whole, logger=False, enable_checkpointing=False, enable_progress_bar=False)
