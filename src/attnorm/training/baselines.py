@@ -67,12 +67,8 @@ def limits(cfg: ResolvedConfig, steps: int, updates_an_epoch: int) -> list[str]:
     if trainer.max_steps or not trainer.max_epochs:
         group = "trainer" if trainer.max_steps else "task"  # task.max_steps counts only without the trainer's limits
         default = choices("task").get(cfg.task.name, {}).get("max_steps", 0)
-        more = rounded_up(max(EPOCHS * updates_an_epoch, FACTOR * steps))
+        more = max(EPOCHS * updates_an_epoch, FACTOR * steps)
+        unit = 10 ** max(0, len(str(more)) - 2)
+        more = -(-more // unit) * unit  # rounded up to two digits before the zeros: 3,200 for 3,128
         typed.append(f"{group}.max_steps={default if steps < default else more}")
     return typed
-
-
-def rounded_up(count: int) -> int:
-    """The next number with at most two digits before its zeros: 3,200 for 3,128."""
-    unit = 10 ** max(0, len(str(count)) - 2)
-    return -(-count // unit) * unit

@@ -117,13 +117,9 @@ def counts() -> tuple[int, int]:
 def try_compiler(device: torch.device) -> None:
     """Compiles and runs a small function. Raises ConfigError if that fails."""
     try:
-        torch.compile(_twice, backend=BACKEND)(torch.ones(8, device=device))
+        torch.compile(lambda x: x + x, backend=BACKEND)(torch.ones(8, device=device))
     except Exception as error:  # of many kinds: no compiler, no headers of Python, no Triton
         cause = getattr(error, "inner_exception", error)  # what went wrong within the compiler
         reason = f"{type(cause).__name__}: {cause}".strip().splitlines()[0]
         message = f"torch.compile does not work here ({reason}). Allowed: false"
         raise ConfigError([Problem("run.compile", message, True)]) from error
-
-
-def _twice(x: torch.Tensor) -> torch.Tensor:
-    return x + x

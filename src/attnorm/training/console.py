@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.markup import escape
 from rich.table import Table
@@ -12,10 +11,6 @@ from attnorm.run.folder import RunState
 from attnorm.run.tables import NO_EVIDENCE, is_share
 from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.results import NAMES, NATS_OR_BITS, Results
-
-if TYPE_CHECKING:
-    from pytorch_lightning import Trainer
-    from pytorch_lightning.profilers import Profiler
 
 WIDE = 6  # metrics that a table has side by side; more of them stand one below the other
 UNLIMITED = 10_000  # columns of a console
@@ -41,14 +36,6 @@ def show_plan(summary: dict, batch_tokens: int, updates: int) -> None:
     size, padding = f"{summary['parameters']:,} parameters", f"{summary['padding_share']:.1%} padding"
     size += f", {summary['frozen']:,} of them frozen" * bool(summary["frozen"])
     console.print(f"{updates:,} updates of at most {batch_tokens:,} tokens ({padding}), {size}")
-
-
-def show_profile(trainer: "Trainer") -> None:
-    """The report of trainer.profiler, and its folder."""
-    profiler: Profiler = trainer.profiler  # type: ignore[attr-defined]  # set by Lightning
-    if profiler.dirpath is not None:
-        console.print(profiler.summary(), markup=False)
-        console.print(f"profile: {profiler.dirpath}", markup=False)
 
 
 def show_ending(run: Path, summary: dict) -> None:

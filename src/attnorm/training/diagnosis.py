@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.errors import RunError
 from attnorm.tasks.module import TaskModule
-from attnorm.tasks.ranks import whole
-from attnorm.training.module import Microbatch, random_state, set_random_state
+from attnorm.training.module import Microbatch, set_random_state
 
 
 class Finding(NamedTuple):
@@ -43,13 +42,15 @@ def examine(
     """
     sharded = any(hasattr(parameter, "full_tensor") for parameter in task.model.parameters())
     buffers = {name: buffer.clone() for name, buffer in task.model.named_buffers()}
+    device = part.batch["rows"].device
     with (
-        _random_state(part.random_state, part.batch["rows"].device),
+        torch.random.fork_rng([device] if device.type == "cuda" else []),
         torch.compiler.set_stance("force_eager"),  # compiled code would not call the hooks
         torch.set_grad_enabled(not sharded),
         precision or nullcontext(),
         _watched(task.model) as seen,
     ):
+        set_random_state(part.random_state, device)
         objective = task.loss(part.batch).objective
         if backward and not sharded:
             inputs = [parameter for parameter in task.model.parameters() if parameter.requires_grad]
@@ -99,24 +100,8 @@ def saved(part: Microbatch) -> dict[str, Any]:
     return {"number": part.number, "batch": batch, "random_state": part.random_state, "objective": part.objective.cpu()}
 
 
-def saved_parameters(model: nn.Module) -> dict[str, Tensor]:
-    """The whole parameters and buffers of a model, on the CPU. If they are sharded, every rank has to call this."""
-    return {name: whole(tensor.detach()).cpu() for name, tensor in model.state_dict().items()}
-
-
 def _local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
-
-
-@contextmanager
-def _random_state(state: dict[str, Tensor], device: torch.device) -> Iterator[None]:
-    """Puts the random generators into a state, and back afterwards."""
-    before = random_state(device)
-    try:
-        set_random_state(state, device)
-        yield
-    finally:
-        set_random_state(before, device)
 
 
 @contextmanager

@@ -12,13 +12,7 @@ from pathlib import Path
 from attnorm.source_code import digest_of_attnorm
 
 PACKAGES = (
-    "attnorm",
-    "torch",
-    "pytorch-lightning",
-    "hydra-core",
-    "datasets",
-    "sentencepiece",
-    "tokenizers",
+    *("attnorm", "torch", "pytorch-lightning", "hydra-core", "datasets", "sentencepiece", "tokenizers"),
     "rouge-score",
 )
 

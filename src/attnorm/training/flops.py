@@ -11,7 +11,7 @@ from attnorm.attention.multihead import observe
 from attnorm.data.loader import ResumableLoader
 from attnorm.data.sampler import MicroBatch
 from attnorm.tasks.module import TaskModule
-from attnorm.training.module import random_state, set_random_state
+from attnorm.training.callbacks.attention_stats import in_evaluation
 
 QUANTILES = (0.1, 0.5, 0.9)  # of the lengths of the training examples that are counted
 FORWARD_AND_BACKWARD = 3  # the backward pass has two products for each one of the forward pass
@@ -50,18 +50,14 @@ def flops_per_token(task: TaskModule, loader: ResumableLoader) -> float | None:
     """
     order = np.argsort(loader.sampler.lengths.sum(1), kind="stable")
     rows = [int(order[int(quantile * len(order))]) for quantile in QUANTILES]
-    device, was_training = next(task.model.parameters()).device, task.model.training
-    state = random_state(device)
-    tokens = 0
-    task.model.eval()
+    device, tokens = next(task.model.parameters()).device, 0
     counter = FlopCounterMode(display=False)
-    with torch.no_grad(), observe(task.model, lambda *_: None), counter:
+    forked = torch.random.fork_rng([device] if device.type == "cuda" else [])
+    with torch.no_grad(), forked, in_evaluation(task.model), observe(task.model, lambda *_: None), counter:
         for row in rows:
             batch = {name: tensor.to(device) for name, tensor in loader.dataset[MicroBatch([row], 1)].items()}
             task.loss(batch)
             tokens += int(task.tokens(batch))
-    task.model.train(was_training)
-    set_random_state(state, device)
     operations = FORWARD_AND_BACKWARD * counter.get_total_flops()
     return operations / tokens if tokens and operations else None
 

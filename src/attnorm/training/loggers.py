@@ -36,18 +36,12 @@ class MetricsFile(Logger):
     last_step: the update of the latest row of this process, or 0.
     """
 
+    name, version = "metrics", ""
+
     def __init__(self, run_folder: Path):
         super().__init__()
         self.table = RunWriter(run_folder).continued(self.name)
         self.last_step = 0
-
-    @property
-    def name(self) -> str:
-        return "metrics"
-
-    @property
-    def version(self) -> str:
-        return ""
 
     @rank_zero_only
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
@@ -83,13 +77,6 @@ class RunLogger(Protocol):
 
     def log_final(self, scores: Mapping[str, float], step: int) -> None:
         """The scores of the best model, named "final/<metric>". A logger without it gets them as metrics."""
-
-
-def send_samples(loggers: Iterable[Logger], name: str, samples: Samples, step: int) -> None:
-    """Calls `RunLogger.log_samples` of every logger that has it."""
-    for logger in loggers:
-        if samples and hasattr(logger, "log_samples"):
-            logger.log_samples(name, samples, step)
 
 
 def samples_text(samples: Samples) -> str:
@@ -165,15 +152,12 @@ def markdown_table(table: "pd.DataFrame") -> str:
     """A table in Markdown; numbers have at most four digits."""
 
     def row(cells: Iterable[object]) -> str:
-        return f"| {' | '.join(map(in_cell, cells))} |"
+        texts = (f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells)
+        # a cell ends at `|` and at the end of the line
+        escaped = (" ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|") for text in texts)
+        return f"| {' | '.join(escaped)} |"
 
     return "\n".join([row(table.columns), row(["---"] * len(table.columns)), *map(row, table.to_numpy().tolist())])
-
-
-def in_cell(value: object) -> str:
-    """A value in a cell of a Markdown table, which ends at `|` and at the end of the line."""
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|")
 
 
 def code_block(text: str) -> str:

@@ -15,8 +15,6 @@ from attnorm.optim import Optimization
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.ranks import Ranks, gathered, is_sharded, whole
 
-REMEDY = "The update was not made. Try a smaller optimizer.lr."
-
 
 class NonFiniteLoss(UserError, RuntimeError):
     """The loss or a gradient is NaN or infinite. The update has not been made."""
@@ -61,14 +59,16 @@ class TrainingModule(pl.LightningModule):
     model:         its model, so that the names of parameters in checkpoints start with "model.".
     update:        the microbatches of the update that is being made, or was made last.
     on_non_finite: called with the optimizer, before the update, if the loss or a gradient is not finite. It raises
-                   NonFiniteLoss, or deletes the gradients so that the update changes nothing.
+                   NonFiniteLoss, or deletes the gradients so that the update changes nothing. The callback
+                   `NonFiniteUpdates` sets it.
     """
+
+    on_non_finite: Callable[[torch.optim.Optimizer], None]
 
     def __init__(self, task_module: TaskModule, optimization: Optimization):
         super().__init__()
         self.task_module, self.model, self.optimization = task_module, task_module.model, optimization
         self.update: list[Microbatch] = []
-        self.on_non_finite: Callable[[torch.optim.Optimizer], None] = self._stop
         self.totals: list[Tensor] = []  # the `sums` of the latest update, on the CPU
         self.is_loss_logged = False  # whether the loss of the latest update was due to be logged
         self.validating = ExitStack()  # what lasts as long as a validation
@@ -157,9 +157,6 @@ class TrainingModule(pl.LightningModule):
             *totals, size = whole_update.cpu().unbind()
         for name, total in zip(sums, totals, strict=True):
             self.log(name, total / max(1, size), prog_bar=name == "train/loss")
-
-    def _stop(self, optimizer: torch.optim.Optimizer) -> None:
-        raise NonFiniteLoss(f"the loss or a gradient is not finite at step {self.trainer.global_step + 1}. {REMEDY}")
 
     def on_validation_epoch_start(self) -> None:
         self.task_module.begin_validation()

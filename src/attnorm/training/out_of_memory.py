@@ -2,9 +2,10 @@
 
 import traceback
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ class NotEnoughMemory(UserError, MemoryError):
     """A batch did not fit into memory."""
 
 
-class OutOfMemory:
+class OutOfMemory(AbstractContextManager["OutOfMemory"]):
     """Turns an out-of-memory error into NotEnoughMemory, with the original error as its cause.
 
     It is a context manager around training and scoring. A Linux kernel that kills the process for its use of memory
@@ -40,15 +41,19 @@ class OutOfMemory:
         self.cfg, self.phase = cfg, "scoring"
         self.trainer: Trainer | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, kind: type | None, error: BaseException | None, where: TracebackType | None) -> None:
-        if error is not None and is_out_of_memory(error):
-            files = {Path(frame.f_code.co_filename).name for frame, _ in traceback.walk_tb(where)}  # of Lightning
+        is_on_cpu = isinstance(error, RuntimeError) and any(text in str(error) for text in ON_CPU)
+        is_out_of_memory = isinstance(error, (torch.OutOfMemoryError, MemoryError))  # on a GPU, or of Python
+        if is_on_cpu or (is_out_of_memory and not isinstance(error, NotEnoughMemory)):
+            frames = [frame for frame, _ in traceback.walk_tb(where)]
+            files = {Path(frame.f_code.co_filename).name for frame in frames}  # of Lightning
             in_fit = "training" if "fit_loop.py" in files else "scoring"
             self.phase = "validation" if "evaluation_loop.py" in files else in_fit
-            raise NotEnoughMemory(self.message(batch_in(where))) from error
+            innermost: dict[str, Tensor] = {}  # of the variables `batch` that hold tensors
+            for batch in (frame.f_locals.get("batch") for frame in frames):
+                if isinstance(batch, dict) and batch and all(isinstance(value, Tensor) for value in batch.values()):
+                    innermost = batch
+            raise NotEnoughMemory(self.message(innermost)) from error
 
     def message(self, batch: Mapping[str, Tensor]) -> str:
         """What happened, with the largest batch that is known, and what to change."""
@@ -71,30 +76,13 @@ class OutOfMemory:
         yield f"trainer.accumulate_grad_batches={2 * cfg.trainer.accumulate_grad_batches} (same result)"
         if getattr(cfg.model, "attention_dropout", 0):
             yield "model.attention_dropout=0 (otherwise all attention weights are kept)"
-        if self.trainer and (tables := normalizers_with_tables(self.trainer.lightning_module)):
+        layers = attention_layers(self.trainer.lightning_module).values() if self.trainer else ()
+        kinds = {type(layer.normalizer) for layer in layers}
+        if tables := sorted(kind.__name__ for kind in kinds if kind.attend is Normalizer.attend):
             yield f"another normalizer than {', '.join(tables)}, which keeps all attention weights"
         if str(cfg.trainer.precision).startswith("32"):
             yield "trainer.precision=bf16-mixed"
         yield "a smaller data.batch_tokens (which changes the training)"
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory could not be allocated, by torch on any device, or by Python."""
-    if isinstance(error, NotEnoughMemory):
-        return False
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in ON_CPU)
-
-
-def batch_in(where: TracebackType | None) -> dict[str, Tensor]:
-    """The batch that was being processed: the innermost variable `batch` of a traceback that holds tensors."""
-    innermost: dict[str, Tensor] = {}
-    for frame, _ in traceback.walk_tb(where):
-        batch = frame.f_locals.get("batch")
-        if isinstance(batch, dict) and batch and all(isinstance(value, Tensor) for value in batch.values()):
-            innermost = batch
-    return innermost
 
 
 def size_of(batch: Mapping[str, Tensor]) -> str:
@@ -108,9 +96,3 @@ def size_of(batch: Mapping[str, Tensor]) -> str:
 
 
 TOKENS = ("source", "target", "ids")  # tensors of token ids in the batches of the tasks
-
-
-def normalizers_with_tables(model: torch.nn.Module) -> list[str]:
-    """The normalizers of a model that always compute the whole table of attention weights."""
-    kinds = {type(layer.normalizer) for layer in attention_layers(model).values()}
-    return sorted(kind.__name__ for kind in kinds if kind.attend is Normalizer.attend)

@@ -1,11 +1,12 @@
 """Python logging during a run: on the console and in run.log."""
 
 import logging
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from attnorm.imports import package_of
 from attnorm.parts import TARGET
 from attnorm.progress import console
 from attnorm.run.writing import RunWriter
@@ -61,32 +62,27 @@ class LogFile(logging.FileHandler):
         """Ignores a message that cannot be written; it has been printed."""
 
 
-class RunLog:
+@contextmanager
+def logged(cfg: Mapping[str, Any], run_folder: Path) -> Iterator[LogFile]:
     """Within this context, messages from `logging` are printed, and appended to run.log with their time and origin.
 
-    file: run.log, which is written from its `begin` on.
+    Yields run.log, which is written from its `begin` on.
     """
-
-    def __init__(self, cfg: Mapping[str, Any], run_folder: Path):
-        named = (value for key, value in leaves(cfg) if key.endswith(TARGET) and isinstance(value, str))
-        self.packages = {"attnorm", *(path.partition(".")[0].partition(":")[0] for path in named)} - LIBRARIES
-        self.file = LogFile(RunWriter(run_folder).log_file)
-
-    def __enter__(self) -> "RunLog":
-        is_first = is_first_rank()
-        self.handlers: list[logging.Handler] = [ConsoleHandler(self.packages)] if is_first else []
-        self.handlers.append(self.file)
-        root = logging.getLogger()
-        self.level = root.level
-        root.setLevel(logging.INFO)
-        for handler in self.handlers:
-            root.addHandler(handler)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        root = logging.getLogger()
-        for handler in self.handlers:
+    named = (value for key, value in leaves(cfg) if key.endswith(TARGET) and isinstance(value, str))
+    file = LogFile(RunWriter(run_folder).log_file)
+    handlers: list[logging.Handler] = [file]
+    if is_first_rank():
+        handlers.insert(0, ConsoleHandler({"attnorm", *map(package_of, named)} - LIBRARIES))
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.INFO)
+    for handler in handlers:
+        root.addHandler(handler)
+    try:
+        yield file
+    finally:
+        for handler in handlers:
             root.removeHandler(handler)
             with suppress(OSError):
                 handler.close()
-        root.setLevel(self.level)
+        root.setLevel(level)

@@ -3,8 +3,9 @@
 import logging
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger
@@ -13,17 +14,14 @@ from attnorm.run.checkpoint import read_checkpoint
 from attnorm.run.run import Run
 from attnorm.spec.lightning import build_entries
 from attnorm.spec.settings import ResolvedConfig
-from attnorm.tasks.results import Predictions, Results
-from attnorm.training.loggers import LARGEST, MetricsFile, Samples, send_samples
+from attnorm.tasks.results import Results
+from attnorm.training.loggers import LARGEST, MetricsFile, Samples
 from attnorm.training.processes import is_first_rank
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 log = logging.getLogger(__name__)
 
 
-class RunLoggers(pl.Callback):
+class RunLoggers(pl.Callback, AbstractContextManager["RunLoggers"]):
     """metrics.csv and the loggers of the group `logger`, closed when this context ends.
 
     Before that the figures of the run are drawn and sent, whether the run ended well or not. What fails after training
@@ -80,13 +78,13 @@ class RunLoggers(pl.Callback):
         named = {f"final/{name}": value for name, value in results.metrics.items()}
         for logger in self.others:
             attempt("log the final scores", logger, getattr(logger, "log_final", logger.log_metrics), named, step)
-            attempt("log the samples", logger, send_samples, [logger], "final", samples, step)
+            if samples and hasattr(logger, "log_samples"):
+                attempt("log the samples", logger, logger.log_samples, "final", samples, step)
             if results.predictions is not None and hasattr(logger, "log_predictions"):
-                table = first_rows(results.predictions)
+                table = results.predictions.table().slice(0, LARGEST).to_pandas()
+                for name in ("reference", "output"):  # lists of texts become one text
+                    table[name] = [text if isinstance(text, str | None) else ", ".join(text) for text in table[name]]
                 attempt("log the predictions", logger, logger.log_predictions, results.split, table, step)
-
-    def __enter__(self) -> "RunLoggers":
-        return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
         if not is_first_rank() or not self.is_open or not self.run_folder.is_dir():
@@ -102,14 +100,6 @@ class RunLoggers(pl.Callback):
                 if hasattr(logger, "log_curves"):
                     attempt(f"log the curves of {name}", logger, logger.log_curves, name, layers, step)
             attempt("close", logger, logger.finalize, "success" if kind is None else "failed")
-
-
-def first_rows(predictions: Predictions) -> "pd.DataFrame":
-    """The first LARGEST rows of the table of predictions; lists of texts become one text."""
-    table = predictions.table().slice(0, LARGEST).to_pandas()
-    for name in ("reference", "output"):
-        table[name] = [value if isinstance(value, str) or value is None else ", ".join(value) for value in table[name]]
-    return table
 
 
 def attempt(what: str, owner: object, action: Callable, *arguments: Any) -> Any:

@@ -35,13 +35,11 @@ class FullySharded(ModelParallelStrategy):
                          file. This is faster for large models.
     """
 
+    lightning_restore_optimizer = True
+
     def __init__(self, sharded_checkpoints: bool = False):
         super().__init__(save_distributed_checkpoint=False)
         self.sharded_checkpoints = sharded_checkpoints
-
-    @property
-    def lightning_restore_optimizer(self) -> bool:
-        return True
 
     def setup_environment(self) -> None:
         # Lightning's defaults are tensor parallel within a machine and data parallel across machines.

@@ -32,7 +32,7 @@ from attnorm.tasks.ranks import is_sharded
 from attnorm.tasks.task import Task, task_of
 from attnorm.training import console
 from attnorm.training.baselines import warnings_of
-from attnorm.training.callbacks.checkpointing import ResumeState
+from attnorm.training.callbacks.checkpointing import Checkpoints, ResumeState
 from attnorm.training.callbacks.graceful_stop import GracefulStop
 from attnorm.training.callbacks.learned_scalars import fast_scalars
 from attnorm.training.callbacks.nonfinite import NonFiniteUpdates
@@ -43,9 +43,9 @@ from attnorm.training.datamodule import TaskDataModule
 from attnorm.training.module import TrainingModule
 from attnorm.training.out_of_memory import OutOfMemory
 from attnorm.training.processes import DECIDED, PARENT, is_first_rank, requeued, was_launched
-from attnorm.training.run_log import RunLog
+from attnorm.training.run_log import logged
 from attnorm.training.run_loggers import RunLoggers
-from attnorm.training.trainer import best_value, build_trainer, checkpoint_cost, ending, profiled, set_length
+from attnorm.training.trainer import build_trainer, ending, set_length
 
 Draw = Callable[[Path], list[Path]]
 SAMPLES = 5  # examples that are shown at the end
@@ -83,7 +83,7 @@ def train(
     }
     with (
         locked(run_folder) if is_first else nullcontext(),
-        RunLog(config.settings, run_folder) as run_log,
+        logged(config.settings, run_folder) as log_file,
         requeued(config.resume is not None),  # a job that cannot continue would start from the beginning
         RunFiles(run, throughput, **facts) as files,
         GracefulStop(run) as stop,
@@ -95,7 +95,7 @@ def train(
 
         def begin() -> None:
             """Changes the first bytes in the folder."""
-            run_log.file.begin()
+            log_file.begin()
             files.begin(config, overrides)
 
         checkpoint = config.checkpoint
@@ -120,8 +120,12 @@ def train(
         memory.trainer = trainer = build_trainer(config, run, task_module, resuming, required, stop)
         data = TaskDataModule(task, splits)
         updates = set_length(trainer, data)
-        fingerprints = task.data_fingerprints(splits)
-        resuming.set_record(deciding(config.settings), fingerprints, splits["train"].tokenizer, updates)
+        resuming.record = {
+            "settings": deciding(config.settings),
+            "data": task.data_fingerprints(splits),
+            "tokenizer": splits["train"].tokenizer.fingerprint(),
+            "updates": updates,
+        }
         if config.checkpoint is not None:
             resuming.check(config.checkpoint, module)
         if config.continues:
@@ -132,18 +136,18 @@ def train(
             if checkpoint is not None:
                 run.rewind(checkpoint)
         trainer.loggers = loggers.open()
-        summary |= describe_parts(task, model, data)
+        summary |= describe_parts(model, data)
         if is_first:
             console.show_plan(summary, config.data.batch_tokens, updates)
-        with profiled(trainer):
-            fit(trainer, module, data, checkpoint, watchdog)
+        fit(trainer, module, data, checkpoint, watchdog)
         if trainer.is_global_zero and not config.trainer.fast_dev_run:
             keep_best(run.checkpoints)
-        summary |= describe_length(trainer, data, updates, run)
+        summary |= describe_length(data, updates, run)
         if not config.trainer.fast_dev_run:
-            summary |= evaluate_best(task, trainer, module, data, summary["steps"], updates, run, loggers, watchdog)
-        if is_first:
-            console.show_profile(trainer)
+            summary |= evaluate_best(data, module, summary["steps"], updates, run, loggers, watchdog)
+        profiler = trainer.profiler  # type: ignore[attr-defined]  # set by Lightning
+        if is_first and profiler.dirpath is not None:
+            console.show_lines(profiler.summary(), f"profile: {profiler.dirpath}")
     if is_first:
         console.show_ending(run_folder, summary)
     return summary.get("best_value")
@@ -164,7 +168,8 @@ def fit(
     try:
         with nullcontext() if launcher is None else starting_processes(**variables):
             trainer.fit(module, datamodule=data, ckpt_path=checkpoint)
-    except Exception as error:
+    except BaseException as error:
+        trainer.profiler.describe()  # type: ignore[attr-defined]  # Lightning does so after a whole training only
         frames = (frame.f_code for frame, _ in walk_tb(error.__traceback__))
         if any(code.co_filename.endswith("checkpoint_connector.py") and "restore" in code.co_name for code in frames):
             with naming_the_reason(Path(str(checkpoint))):
@@ -193,12 +198,12 @@ def build_model(task: Task, tokenizer: Tokenizer, show: bool) -> torch.nn.Module
     return model
 
 
-def describe_parts(task: Task, model: torch.nn.Module, data: TaskDataModule) -> dict[str, Any]:
+def describe_parts(model: torch.nn.Module, data: TaskDataModule) -> dict[str, Any]:
     """Dataset, sizes and padding, for summary.json."""
-    source = task.cfg.settings["data"]["_target_"]
+    source = data.cfg.settings["data"]["_target_"]
     return {
         "data": {"source": source, **{name: split.counts for name, split in data.splits.items()}},
-        "data_fingerprints": task.data_fingerprints(data.splits),
+        "data_fingerprints": data.task.data_fingerprints(data.splits),
         "padding_share": round(data.train_sampler.padding(), 4),
         "vocabulary": data.splits["train"].tokenizer.vocab_size,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -207,19 +212,20 @@ def describe_parts(task: Task, model: torch.nn.Module, data: TaskDataModule) -> 
     }
 
 
-def describe_length(trainer: pl.Trainer, data: TaskDataModule, updates: int, run: Run) -> dict[str, Any]:
+def describe_length(data: TaskDataModule, updates: int, run: Run) -> dict[str, Any]:
     """How far training came, for summary.json."""
+    trainer = data.trainer
     # processes that were forked for training do not tell their parent how far they came
     steps = trainer.global_step or read_checkpoint(run.checkpoint_file(LAST))["global_step"]
-    epochs = round(steps / data.updates_per_epoch(), 2)
-    return {"steps": steps, "epochs": epochs, **checkpoint_cost(trainer), **ending(trainer, steps, updates)}
+    length: dict[str, Any] = {"steps": steps, "epochs": round(steps / data.updates_per_epoch(), 2)}
+    if isinstance(saves := trainer.checkpoint_callback, Checkpoints):
+        length["checkpoints"] = {"saved": saves.count, "seconds": round(saves.seconds, 3)}  # of this process
+    return length | ending(trainer, steps, updates)
 
 
 def evaluate_best(
-    task: Task,
-    trainer: pl.Trainer,
-    module: TrainingModule,
     data: TaskDataModule,
+    module: TrainingModule,
     steps: int,
     updates: int,
     run: RunWriter,
@@ -228,7 +234,7 @@ def evaluate_best(
 ) -> dict[str, Any]:
     """Scores the best model on the validation split, on all ranks together. The first rank shows, writes and logs the
     results; what summary.json says of them."""
-    split = data.splits["validation"]
+    task, trainer, split = data.task, data.trainer, data.splits["validation"]
     trainer.strategy.barrier()  # until the first rank has written the best checkpoint
     task_module = module.task_module
     if is_sharded(module.model):
@@ -255,10 +261,13 @@ def evaluate_best(
         lr_factor = task.cfg.optimization.groups.hybrid_lr_factor if name in fast else None
         console.show_learned_scalar(name, curves, lr_factor)
     console.show_warnings(warnings)
-    best = {
+    saves = trainer.checkpoint_callback
+    return {
         "monitor": task_module.monitor,
         "mode": task_module.mode,
-        "best_value": best_value(trainer),
+        # forked processes, which have trained and saved, keep the best value to themselves
+        "best_value": saves.best[0][0] if isinstance(saves, Checkpoints) and saves.best else None,
         "best_step": best_step,
+        "validation": scores.record(),
+        "warnings": warnings,
     }
-    return {**best, "validation": scores.record(), "warnings": warnings}

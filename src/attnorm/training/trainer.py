@@ -1,8 +1,6 @@
 """Lightning's trainer for a run: its callbacks, how many updates it makes, when it validates, and its profiler."""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -74,15 +72,11 @@ def build_trainer(
         check_val_every_n_epoch=None,
         default_root_dir=run.folder,
     )
-    set_collective_timeout(trainer, cfg.run.hang_timeout)
-    return trainer
-
-
-def set_collective_timeout(trainer: pl.Trainer, hang_timeout: float | None) -> None:
-    """Makes processes wait longer for each other than the watchdog allows, which knows more about a hang."""
-    if hasattr(trainer.strategy, "_timeout"):
-        seconds = FOREVER if hang_timeout is None else max(SHORTEST_WAIT, SLOW * hang_timeout + 60.0)
+    if hasattr(trainer.strategy, "_timeout"):  # longer than the watchdog allows, which knows more about a hang
+        limit = cfg.run.hang_timeout
+        seconds = FOREVER if limit is None else max(SHORTEST_WAIT, SLOW * limit + 60.0)
         trainer.strategy._timeout = timedelta(seconds=seconds)
+    return trainer
 
 
 def set_length(trainer: pl.Trainer, data: TaskDataModule) -> int:
@@ -122,27 +116,3 @@ def ending(trainer: pl.Trainer, steps: int, updates: int) -> dict[str, Any]:
         if isinstance(callback, TimeLimit) and (callback.time_remaining() or 0) <= 0:
             return {"state": RunState.INTERRUPTED, "why": f"trainer.max_time was reached {made}"}
     return {"state": RunState.INTERRUPTED, "why": f"training ended {made}"}
-
-
-def best_value(trainer: pl.Trainer) -> float | None:
-    """The best value of the monitored metric; None after training in forked processes, which keep it to themselves."""
-    callback = trainer.checkpoint_callback
-    return callback.best[0][0] if isinstance(callback, Checkpoints) and callback.best else None
-
-
-def checkpoint_cost(trainer: pl.Trainer) -> dict[str, Any]:
-    """How many checkpoints this process has saved, and the seconds that this took; empty if it saves none."""
-    callback = trainer.checkpoint_callback
-    if not isinstance(callback, Checkpoints):
-        return {}
-    return {"checkpoints": {"saved": callback.count, "seconds": round(callback.seconds, 3)}}
-
-
-@contextmanager
-def profiled(trainer: pl.Trainer) -> Iterator[None]:
-    """Writes the report of a training that does not come to its end. Lightning does so only after a whole training."""
-    try:
-        yield
-    except BaseException:
-        trainer.profiler.describe()  # type: ignore[attr-defined]  # set by Lightning
-        raise

@@ -54,9 +54,6 @@ class EveryNSteps(pl.Callback):
         if self.every_n_steps and step % self.every_n_steps == 0 and step != self.started_at:
             self._record(trainer, module)
 
-    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self._record(trainer, module)
-
     def _record(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         assert isinstance(module, TrainingModule)
         if self.every_n_steps and trainer.global_step != self.last_step:
@@ -64,6 +61,8 @@ class EveryNSteps(pl.Callback):
             with gathered(module.model):
                 if trainer.is_global_zero:
                     self.on_step(trainer, module)
+
+    on_train_end = _record  # type: ignore[assignment]
 
     def on_step(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Records the model at the current step; called on the first rank only, which has all parameters then."""

@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,13 @@ import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from pytorch_lightning.callbacks import Checkpoint
 
-from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError
-from attnorm.optim import Optimization
 from attnorm.run.checkpoint import (
     LAST,
     LOGGED,
     RECORD,
     best_file,
-    checked_content,
-    load_verified,
-    naming_the_intact,
+    read_checkpoint,
     read_resumable,
     replace_by_copy,
     write_checkpoint,
@@ -46,11 +41,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         self, path: Any, map_location: Any | None = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
         """`read_checkpoint`, whatever else is asked for. Forked processes also hand over bare parameters this way."""
-        path = Path(path)
-        with naming_the_intact(path):
-            content = load_verified(path)
-            bare = isinstance(content, dict) and "state_dict" not in content
-            return content if bare else checked_content(content, path)
+        return read_checkpoint(Path(path), may_be_bare=True)
 
 
 class ResumeState(pl.Callback):
@@ -64,7 +55,7 @@ class ResumeState(pl.Callback):
     `TrainingModule.lr_scheduler_step` ignores Lightning's calls, and checkpoints have the metrics of the latest
     validation and whether a step is still to be made.
 
-    record: what a resumed run must agree with (settings, data, tokenizer, number of updates), see `set_record`.
+    record: what a resumed run must agree with (settings, data, tokenizer, number of updates); every checkpoint gets it.
     """
 
     def __init__(self, seed: int):
@@ -73,11 +64,6 @@ class ResumeState(pl.Callback):
         self.metrics: dict[str, float] = {}  # of the latest validation
         self.updates = self.epochs = 0  # that have just ended; 0: no step is due
         self.record: dict[str, Any] = {}
-
-    def set_record(self, settings: dict[str, Any], data: Mapping[str, str], tokenizer: Tokenizer, updates: int) -> None:
-        """The record of this run, which every checkpoint gets."""
-        fingerprint = tokenizer.fingerprint()
-        self.record = {"settings": settings, "data": dict(data), "tokenizer": fingerprint, "updates": updates}
 
     def state_dict(self) -> dict[str, Any]:
         return {"metrics": dict(self.metrics), "updates": self.updates, "epochs": self.epochs}
@@ -135,10 +121,12 @@ class ResumeState(pl.Callback):
                 problems.append(f"data: the {split} split differs from that of the run being resumed")
         if before["tokenizer"] != self.record["tokenizer"]:
             problems.append("tokenizer: it differs from that of the run being resumed")
-        updates, planned = self.record["updates"], before["updates"]
+        updates, planned, optimization = self.record["updates"], before["updates"], module.optimization
         if step > updates:
             problems.append(f"ckpt_path={checkpoint}: it is from update {step:,}, but this run ends after {updates:,}")
-        elif planned != updates and not same_rates(module.optimization, updates, planned, step + 1):
+        elif optimization.depends_on_length and (
+            optimization.learning_rates(updates, step + 1) != optimization.learning_rates(planned, step + 1)
+        ):
             problems.append(
                 f"scheduler: a run of {updates:,} updates would have had other learning rates before update "
                 f"{step + 1:,} than the run being resumed, which was planned for {planned:,}; a run can be "
@@ -147,13 +135,6 @@ class ResumeState(pl.Callback):
         if problems:
             raise ConfigError(with_advice(problems, checkpoint))
         check_fit(module.model, content, checkpoint)
-
-
-def same_rates(optimization: Optimization, updates: int, planned: int, count: int) -> bool:
-    """Whether a run has the same learning rates in its first `count` updates, whichever of two lengths it has."""
-    if not optimization.depends_on_length:
-        return True
-    return optimization.learning_rates(updates, count) == optimization.learning_rates(planned, count)
 
 
 class Checkpoints(Checkpoint):
@@ -201,7 +182,9 @@ class Checkpoints(Checkpoint):
             trainer.should_stop = True  # makes Lightning validate, and so save, before it leaves the loop
             trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None  # would keep it from stopping
         signal, is_due = self._agreed(trainer, module)
-        if (signal or is_due) and not validates_now(trainer):  # otherwise the validation saves
+        batches = self.step * trainer.accumulate_grad_batches
+        validates_now = trainer.should_stop or batches % trainer.val_check_interval == 0  # which saves
+        if (signal or is_due) and not validates_now:
             self._save(trainer)
         self.stop.saved_for = self.stop.saved_for or signal
 
@@ -257,10 +240,3 @@ class Checkpoints(Checkpoint):
         self.best.insert(position, [value, step])
         del self.best[self.settings.keep_best :]
         return position
-
-
-def validates_now(trainer: pl.Trainer) -> bool:
-    """Whether a validation follows the update that has just ended."""
-    batches = trainer.global_step * trainer.accumulate_grad_batches
-    is_last = trainer.should_stop or trainer.global_step == trainer.max_steps
-    return is_last or batches % trainer.val_check_interval == 0

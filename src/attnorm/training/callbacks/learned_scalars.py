@@ -15,12 +15,7 @@ from attnorm.schema import Count
 from attnorm.training.callbacks.attention_stats import EveryNSteps, log_now
 from attnorm.training.module import TrainingModule
 
-RESERVED = (
-    "attention",
-    "head_measures",
-    "metrics",
-    "state_measures",
-)  # CSV files of a run folder that hold something else
+RESERVED = ("attention", "head_measures", "metrics", "state_measures")  # CSV files that hold something else
 
 
 class LearnedScalars(EveryNSteps):

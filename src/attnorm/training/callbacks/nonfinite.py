@@ -1,6 +1,7 @@
 """An update whose loss or gradient is NaN or infinite: it is reported, and then skipped, or the run ends."""
 
 import logging
+import math
 from collections.abc import MutableMapping
 from itertools import chain
 from pathlib import Path
@@ -11,10 +12,10 @@ import torch
 from torch import Tensor
 
 from attnorm.files import write_json
-from attnorm.tasks.ranks import Ranks
+from attnorm.tasks.ranks import Ranks, whole
 from attnorm.training.callbacks.attention_stats import log_now
-from attnorm.training.diagnosis import Finding, examine, not_finite, saved, saved_parameters
-from attnorm.training.module import REMEDY, Microbatch, NonFiniteLoss, TrainingModule, scales_gradients
+from attnorm.training.diagnosis import Finding, examine, not_finite, saved
+from attnorm.training.module import Microbatch, NonFiniteLoss, TrainingModule, scales_gradients
 from attnorm.wording import listed
 
 log = logging.getLogger(__name__)
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 FOLDER = "failures"
 SHOWN = 8  # examples and parameters that a message names; the report has all of them
 METRIC = "train/skipped_updates"
+REMEDY = "The update was not made. Try a smaller optimizer.lr."
 
 
 class NonFiniteUpdates(pl.Callback):
@@ -95,13 +97,14 @@ class NonFiniteUpdates(pl.Callback):
         precision = trainer.precision_plugin.train_step_context
         findings = [examine(module.task_module, part, not bad_loss, precision()) for part in module.update]
         parts = [self.describe(trainer, part, finding) for part, finding in zip(module.update, findings, strict=True)]
-        whole = None if skips else saved_parameters(module.model)
+        state = {} if skips else module.model.state_dict()  # which may be sharded, so every rank gathers it
+        state = {name: whole(tensor.detach()).cpu() for name, tensor in state.items()}
         content = {
             "step": step,
             "epoch": trainer.current_epoch,
             "precision": str(trainer.precision),
             "microbatches": [saved(part) for part in module.update],
-            "parameters": whole if trainer.is_global_zero else None,
+            "parameters": state if trainer.is_global_zero and not skips else None,
         }
         self.folder.mkdir(exist_ok=True)
         of_rank = f"_rank_{trainer.global_rank}" if trainer.global_rank else ""
@@ -163,4 +166,4 @@ def cause(record: dict[str, Any]) -> str:
 def as_json(value: Tensor | float) -> float | str:
     """A number, or a string if it is not finite, for which JSON has no number."""
     number = float(value)
-    return number if torch.isfinite(torch.tensor(number)) else str(number)
+    return number if math.isfinite(number) else str(number)

@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from attnorm.progress import bar, console
 from attnorm.schema import WholeNumber
-from attnorm.training.loggers import Samples, samples_text, send_samples
+from attnorm.training.loggers import samples_text
 from attnorm.training.module import TrainingModule
 
 log = logging.getLogger(__name__)
@@ -48,16 +48,14 @@ class Progress(pl.Callback):
         }
         loss = f"val loss {metrics['loss']:.3f}  " if "loss" in metrics else ""
         log.info("step %6s  %s%s", f"{trainer.global_step:,}", loss, module.task_module.format_line(metrics))
-        self._show_samples(trainer.global_step, module.task_module.samples[: self.samples])
-        send_samples(trainer.loggers, "validation", module.task_module.samples[: self.samples], trainer.global_step)
-
-    def _show_samples(self, step: int, samples: Samples) -> None:
-        if not samples:
-            return
-        self.folder.mkdir(exist_ok=True)
-        (self.folder / f"step_{step:06d}.txt").write_text(samples_text(samples) + "\n")
-        for label, line in list(samples[0].items())[1:]:
-            console.print(f"[dim]{label:>18}[/] {escape(line)}")
+        if samples := module.task_module.samples[: self.samples]:
+            self.folder.mkdir(exist_ok=True)
+            (self.folder / f"step_{trainer.global_step:06d}.txt").write_text(samples_text(samples) + "\n")
+            for label, line in list(samples[0].items())[1:]:
+                console.print(f"[dim]{label:>18}[/] {escape(line)}")
+            for logger in trainer.loggers:
+                if hasattr(logger, "log_samples"):  # of `RunLogger`
+                    logger.log_samples("validation", samples, trainer.global_step)
 
     def _stop(self, *_: object) -> None:
         if self.bar is not None:

@@ -135,11 +135,17 @@ class RunFiles(pl.Callback):
         self.value, self.best = state["value"], state["best"]
 
     def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
-        self._complete_environment(trainer)
+        if not trainer.is_global_zero or not self.run.exists:
+            return
+        facts: dict[str, object] = {"attention_kernels": kernels.self_checks()}
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by Lightning
+            if isinstance(callback, CompiledModel):
+                facts["compile"] = callback.facts()
+        self.run.write("environment", self.run.record("environment") | facts)
 
     def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
         with suppress(OSError):  # such as a full disk, which has probably ended the run
-            self._complete_environment(trainer)
+            self.teardown(trainer, module, "fit")
 
     def _write_progress(self, trainer: pl.Trainer) -> None:
         if not trainer.is_global_zero:
@@ -159,12 +165,3 @@ class RunFiles(pl.Callback):
             "seconds_left": None if left is None else round(left, 1),
         }
         self.run.write("progress", content)
-
-    def _complete_environment(self, trainer: pl.Trainer) -> None:
-        if not trainer.is_global_zero or not self.run.exists:
-            return
-        facts: dict[str, object] = {"attention_kernels": kernels.self_checks()}
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by Lightning
-            if isinstance(callback, CompiledModel):
-                facts["compile"] = callback.facts()
-        self.run.write("environment", self.run.record("environment") | facts)

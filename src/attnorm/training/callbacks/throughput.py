@@ -1,5 +1,6 @@
 """How fast a run trains (tokens per second, padding, waiting for data, use of the device), and what an update costs."""
 
+import operator
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,12 +29,7 @@ class Amounts(NamedTuple):
     waited: float = 0.0
 
     def minus(self, other: "Amounts") -> "Amounts":
-        return Amounts(
-            self.tokens - other.tokens,
-            self.positions - other.positions,
-            self.seconds - other.seconds,
-            self.waited - other.waited,
-        )
+        return Amounts(*map(operator.sub, self, other))
 
 
 class Throughput(pl.Callback):

@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -64,9 +65,10 @@ class Watchdog(pl.Callback):
         self.file: IO[str] | None = None
         self.thread: threading.Thread | None = None
         self.batches = 0
+        self.tracked = partial(self.allow, "scoring", slow=True)  # after an item under a progress bar
         self.allow("starting", slow=True)
 
-    def allow(self, activity: str, slow: bool = False) -> None:
+    def allow(self, activity: str, slow: bool) -> None:
         """There was progress: the time starts anew. activity: what the process does now."""
         self.activity, self.limit = activity, (self.timeout or 0.0) * (SLOW if slow else 1)
         self.deadline = time.monotonic() + self.limit
@@ -76,13 +78,13 @@ class Watchdog(pl.Callback):
     def __enter__(self) -> "Watchdog":
         if was_launched():
             die_with_parent()
-        progress.listeners.append(self._tracked)
+        progress.listeners.append(self.tracked)
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> None:
         if error is not None:
             self._record(error)
-        progress.listeners.remove(self._tracked)
+        progress.listeners.remove(self.tracked)
         self._stop()
 
     def finish(self, trainer: pl.Trainer) -> None:
@@ -90,9 +92,6 @@ class Watchdog(pl.Callback):
         trainer.strategy.barrier()
         self.allow("ending", slow=True)
         self.peers.forget()
-
-    def _tracked(self) -> None:
-        self.allow("scoring", slow=True)
 
     # the trainer
 
