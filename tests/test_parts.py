@@ -92,7 +92,6 @@ def test_an_error_inside_a_users_module_is_not_taken_for_a_wrong_path(tmp_path, 
 def test_options_are_the_keys_beside_the_target():
     settings = {"_target_": "a.B", "_partial_": True, "lr": 1, "shared": 2, "other": None}
     assert options_of(settings) == {"lr": 1, "shared": 2, "other": None}
-    assert options_of(settings, ("shared", "absent")) == {"lr": 1, "other": None}
     assert settings.keys() >= set(parts.RESERVED)  # they were left as they were
 
 

@@ -1,6 +1,8 @@
 """attnorm: a laboratory for attention normalizers. `attnorm.attention` stands alone; the rest trains and compares."""
 
-from attnorm.moved import find_moved_modules
+import sys
+
+from attnorm.moved import MovedModules
 
 TYPE_CHECKING = False  # no library is imported here: with `python -m`, it could be a file of the working directory
 if TYPE_CHECKING:
@@ -10,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Run", "load_run", "train"]
 __version__ = "0.1.0"
-find_moved_modules()
+sys.meta_path.insert(0, MovedModules())
 
 
 def __getattr__(name: str) -> object:

@@ -41,12 +41,6 @@ def split_options(arguments: Sequence[str]) -> tuple[tuple[str, ...], list[Path]
     return tuple(options), folders, rest, problems
 
 
-def files_with(key: str) -> list[str]:
-    """The choices whose file sets a key: ["data=vqa_v2"] for "data.features"."""
-    group, _, name = key.partition(".")
-    return [f"{group}={file}" for file, settings in choices(group).items() if name in settings]
-
-
 def selectable(group: str, names: Iterable[str]) -> list[str]:
     """The names of files of a group, sorted, without those of attnorm that are only the base of other files."""
     return sorted(name for name in names if name in choices(group) or not (CONF / group / f"{name}.yaml").exists())

@@ -1,6 +1,5 @@
 """Modules and states in checkpoints under the names that they had before: what users wrote with them keeps working."""
 
-import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
@@ -97,8 +96,3 @@ class MovedModules:
     def exec_module(self, module: ModuleType) -> None:
         now = vars(import_module(ELSEWHERE[module.__name__]))
         vars(module).update({name: value for name, value in now.items() if name not in OF_A_MODULE})
-
-
-def find_moved_modules() -> None:
-    """Makes `import` find them."""
-    sys.meta_path.insert(0, MovedModules())

@@ -124,9 +124,9 @@ def class_of(group: str, settings: Mapping[str, Any], base: type | None = None) 
     return located
 
 
-def options_of(settings: Mapping[str, Any], shared: Collection[str] = ()) -> dict[str, Any]:
-    """The options that stand beside `_target_`, without those that the program reads itself."""
-    return {key: value for key, value in settings.items() if key not in RESERVED and key not in shared}
+def options_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that stand beside `_target_`."""
+    return {key: value for key, value in settings.items() if key not in RESERVED}
 
 
 @cache

@@ -72,7 +72,8 @@ def read(
         if "," in text and text[0] != "[" and get_origin(member_of(types.get(key))) is Literal:
             text = f"[{text}]"
             argument = f"{key}={text}"
-        if key in types and is_text(types[key]):
+        allowed = {*alternatives(types[key])} if key in types else set()
+        if str in allowed and allowed <= {str, type(None)}:  # text of any kind, and besides at most null
             if text[:1] + text[-1:] in ("[]", "{}") and value_problems(key, "", types[key]):  # a name, not any text
                 problems.append(Problem(key, "expected a single value, without brackets", text))
             values[key] = unquoted(text)
@@ -127,12 +128,6 @@ def read(
     if problems:
         raise ConfigError(problems)
     return command
-
-
-def is_text(annotation: Any) -> bool:
-    """Whether an annotation allows text of any kind, and besides at most null."""
-    kinds = alternatives(annotation)
-    return str in kinds and {*kinds} <= {str, type(None)}
 
 
 def member_of(annotation: Any) -> Any:

@@ -24,21 +24,11 @@ def explained() -> Iterator[None]:
 
 
 def hydra_problem(error: Exception) -> str:
-    """What an error of Hydra or OmegaConf means for the user."""
+    """What an error of Hydra or OmegaConf means for the user. The frequent ones name terms and options of Hydra."""
     if isinstance(error, OverrideParseException) and "=" in error.override:
         key, _, value = error.override.lstrip("+").partition("=")
         return Problem(key, "cannot be read; check its commas, brackets and quotes", value)
     message = str(error)
-    if plain := in_our_words(message):
-        return plain
-    match = re.search(r"(?:Could not override|overriding|full_key:|Key) '?([\w./]+)'?", message)
-    if match and (owners := known_keys().get(match[1])):  # Hydra would advise to append the key
-        return f"{message.splitlines()[0]}\n{match[1]} is a key of {' and '.join(owners)}."
-    return "\n".join(filter(None, [message, match and suggest_key(match[1])]))
-
-
-def in_our_words(message: str) -> str:
-    """The message for the frequent errors of Hydra that mention its own terms or options; '' for the others."""
     if match := re.search(
         r"Could not find '([\w/]+)/([^'/]+)'\n\nAvailable options in [^\n]*\n((?:\t[^\n]*\n?)+)", message
     ):
@@ -61,7 +51,10 @@ def in_our_words(message: str) -> str:
         return Problem(key or name, f"there is no key {name}; type \\${{{name}}} for the text itself", f"${{{name}}}")
     if (match := re.search(r"Error parsing override '([^=\n]*)'\n", message)) and match[1]:
         return f"{match[1]}: expected key=value"
-    return ""
+    match = re.search(r"(?:Could not override|overriding|full_key:|Key) '?([\w./]+)'?", message)
+    if match and (owners := known_keys().get(match[1])):  # Hydra would advise to append the key
+        return f"{message.splitlines()[0]}\n{match[1]} is a key of {' and '.join(owners)}."
+    return "\n".join(filter(None, [message, match and suggest_key(match[1])]))
 
 
 def no_such_file(group: str, name: str, names: Iterable[str]) -> Problem:

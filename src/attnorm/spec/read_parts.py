@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnorm.choices import choices, files_with
+from attnorm.choices import choices
 from attnorm.data.sources.base import Source
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem, UnknownOption, key_of
@@ -145,10 +145,10 @@ def _without(settings: Mapping[str, Any], keys: Collection[str], group: str = ""
 def with_owners(problem: str, settings: Mapping[str, Any]) -> str:
     """A problem with a suggestion, if it is about an unknown option: the files of its group that have this option, or
     else the key with this meaning."""
-    key = key_of(problem)
     if not isinstance(problem, UnknownOption):
         return problem
-    if owners := files_with(key):
+    key, (group, _, name) = problem.key, problem.key.partition(".")
+    if owners := [f"{group}={file}" for file, settings in choices(group).items() if name in settings]:
         return Problem.about(key, f"{problem} {key} is a key of {', '.join(owners)}.")
     if "Did you mean" in problem:
         return problem
