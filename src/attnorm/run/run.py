@@ -22,7 +22,6 @@ from attnorm.spec.settings import leaves
 if TYPE_CHECKING:
     import pandas as pd
 
-TEXTS = ("layer", "place")  # columns of CSV files that are no numbers
 VALIDATION = "validation"  # the stem of the table of the final evaluation
 
 
@@ -223,8 +222,8 @@ class Run:
         return read_csv(path) if (path := self.folder / f"{stem}.csv").is_file() else []
 
     def numbers(self, stem: str = "metrics", prefixes: tuple[str, ...] = ("",)) -> "pd.DataFrame":
-        """<stem>.csv: the columns in TEXTS as texts, all others as numbers, with NaN where the text is not a number; an
-        empty table without a column "step". prefixes: of the other columns that are read."""
+        """<stem>.csv: layers and places as texts, the rest as numbers, with NaN where the text is not one; an empty
+        table without a column "step". prefixes: of the other columns that are read."""
         import pandas as pd
 
         try:
@@ -239,7 +238,7 @@ class Run:
         if "step" not in table:
             return pd.DataFrame()
         for column in table.columns:
-            if column in TEXTS:
+            if column in ("layer", "place"):
                 table[column] = table[column].astype(str)
             elif not pd.api.types.is_numeric_dtype(table[column]):
                 table[column] = pd.to_numeric(table[column], errors="coerce")

@@ -84,13 +84,10 @@ class SweepSettings:
 
     def problems(self, typed: Collection[str]) -> list[Problem]:
         """What is wrong with the combination of keys. typed: the keys that were given."""
-        problems = []
-        if not self.is_search:
-            message = "has no effect with search=grid; it is for search=random and search=optuna"
-            problems += [Problem(key, message, getattr(self, key)) for key in SEARCH_KEYS if key in typed]
-        else:
-            message = f"has no effect with search={self.search}; it is for search=grid"
-            problems += [Problem(key, message, getattr(self, key)) for key in GRID_KEYS if key in typed]
+        searches = "search=random and search=optuna"
+        others, use = (GRID_KEYS, "search=grid") if self.is_search else (SEARCH_KEYS, searches)
+        message = f"has no effect with search={self.search}; it is for {use}"
+        problems = [Problem(key, message, getattr(self, key)) for key in others if key in typed]
         if self.is_search and self.trials is None:
             problems.append(Problem("trials", f"must be given with search={self.search}, as in trials=20"))
         for name in LAUNCHER_KEYS:
