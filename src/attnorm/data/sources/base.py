@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from attnorm.errors import ConfigError, DataError, Problem
 from attnorm.imports import parameters
@@ -115,31 +115,61 @@ class Source(ABC):
         return text
 
 
-# a validation split that is held out of the rows of train: evenly spaced rows, always the same ones
+class NamedSplits(Source):
+    """A source whose options name what each split is read from.
 
-
-def holdout_problems(share: float, needed: bool, files: str) -> list[str]:
-    """A problem if a validation split is `needed` that has neither `files` of its own nor a share of train."""
-    if share or not needed:
-        return []
-    message = f"the validation split is asked for; name its {files}, or set data.holdout above 0"
-    return [Problem("data.validation", message, None)]
-
-
-def holdout_part(rows: Iterable[Row], split: str, share: float, key: str) -> Iterator[Row]:
-    """The rows of one split: "validation" has the share `share` of all rows, evenly spaced, and "train" has the others.
-
-    key: the config key of the files, for messages. Raises ValueError if there are rows, but none in this split.
+    given: what the user has named for each split; None for a split that does not exist.
     """
-    number = kept = 0
-    for number, row in enumerate(rows, start=1):
-        # the running sum of the shares passes k + 1/2: with a share of 1/20 these are rows 10, 30, 50, ...
-        held_out = int(number * share + 0.5) > int((number - 1) * share + 0.5)
-        if held_out == (split == "validation"):
-            kept += 1
-            yield row
-    if number and not kept:
-        raise DataError(
-            f"data.holdout={share}: no row is left for the {split} split, because {key} has {number}; "
-            "change the share or name the file of data.validation"
-        )
+
+    given: Mapping[str, Any]
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that are named."""
+        return tuple(split for split, named in self.given.items() if named is not None)
+
+
+class DividedTrain(NamedSplits):
+    """A source that needs no validation split of its own: the share `holdout` of the rows of train, evenly spaced, is
+    held out for it. They are always the same rows."""
+
+    holdout: float
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that are named, or held out of train."""
+        held_out = self.given["train"] if self.is_divided("validation") and self.holdout else self.given["validation"]
+        return tuple(split for split, named in {**self.given, "validation": held_out}.items() if named is not None)
+
+    def is_divided(self, split: str) -> bool:
+        """Whether the split is a part of the rows of train."""
+        return self.given["validation"] is None and split != "test"
+
+    def origin(self, split: str) -> str:
+        """The split whose files contain the rows of this one."""
+        return "train" if self.is_divided(split) else split
+
+    def holdout_problems(self, splits: Sequence[str], files: str) -> list[str]:
+        """A problem if validation is one of `splits`, and has neither `files` of its own nor a share of train."""
+        if self.holdout or "validation" not in splits or not self.is_divided("validation"):
+            return []
+        message = f"the validation split is asked for; name its {files}, or set data.holdout above 0"
+        return [Problem("data.validation", message, None)]
+
+    def part(self, rows: Iterable[Row], split: str, key: str) -> Iterator[Row]:
+        """The rows of a split, from those of its `origin`.
+
+        key: the config key of the files, for messages. Raises ValueError if there are rows, but none in this split.
+        """
+        number = kept = 0
+        for number, row in enumerate(rows, start=1):
+            # the running sum of the shares passes k + 1/2: with a share of 1/20 these are rows 10, 30, 50, ...
+            held_out = int(number * self.holdout + 0.5) > int((number - 1) * self.holdout + 0.5)
+            if not self.is_divided(split) or held_out == (split == "validation"):
+                kept += 1
+                yield row
+        if number and not kept:
+            raise DataError(
+                f"data.holdout={self.holdout}: no row is left for the {split} split, because {key} has {number}; "
+                "change the share or name the file of data.validation"
+            )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
-from attnorm.data.sources.base import GROUPED_DOCUMENTS, SPLITS, Source, holdout_part, holdout_problems
+from attnorm.data.sources.base import GROUPED_DOCUMENTS, DividedTrain
 from attnorm.errors import Problem
 from attnorm.schema import Count, Share, Text
 
@@ -16,7 +16,7 @@ from attnorm.schema import Count, Share, Text
 CHAPTER = r"^\s*((?i:chapter)\s+([IVXLC]+|\d+|[A-Z]+|[A-Z][a-z]+)\b(\s*[.:—-].*)?|[IVXLC]+\.?|\d{1,3}\.?)\s*$"
 
 
-class Books(Source):
+class Books(DividedTrain):
     """The text files of `folder` and its subfolders, plain or gzipped. Hidden files are ignored.
 
     The documents of a file are a group, which has the name of the file in `folder`.
@@ -46,12 +46,8 @@ class Books(Source):
     ):
         self.folder, self.chapter, self.words = Path(folder), chapter, words
         self.patterns = {"validation": tuple(validation), "test": tuple(test)}
+        self.given = {"train": folder} | {split: names or None for split, names in self.patterns.items()}
         self.holdout, self.encoding = holdout, encoding
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        held_out = self.patterns | {"validation": self.patterns["validation"] or self.holdout}
-        return ("train", *(split for split in SPLITS[1:] if held_out[split]))
 
     @cached_property
     def paths(self) -> list[Path]:
@@ -77,8 +73,7 @@ class Books(Source):
                     problems.append(Problem(f"data.{split}", message, pattern))
         if both := [name for name in names if all(self._matches(name, split) for split in self.patterns)]:
             problems.append(Problem("data.test", f"also in data.validation: {', '.join(both)}", self.patterns["test"]))
-        if "validation" in splits and not self.patterns["validation"]:
-            problems += holdout_problems(self.holdout, True, "books")
+        problems += self.holdout_problems(splits, "books")
         if "test" in splits and not self.patterns["test"]:
             problems.append(Problem("data.test", "the test split is asked for; name its books", []))
         if not self._paths("train"):
@@ -89,7 +84,7 @@ class Books(Source):
 
     def fingerprint(self, split: str) -> str:
         """A hash of the files, of their names, and of the settings that divide them into documents."""
-        share = [split, self.holdout] if self._held_out(split) else None
+        share = [split, self.holdout] if self.is_divided(split) else None
         paths = self._paths(split)
         settings = ["books", 2, self.chapter, self.words, share, self.encoding, *map(self._name, paths)]
         return files.digest(settings, *paths)
@@ -97,11 +92,7 @@ class Books(Source):
     def rows(self, split: str) -> Iterator[tuple[str, str]]:
         """Streams the documents. Raises ValueError that names file and line if something cannot be read."""
         rows = ((text, self._name(path)) for path in self._paths(split) for text in self._documents(path))
-        return holdout_part(rows, split, self.holdout, "data.folder") if self._held_out(split) else rows
-
-    def _held_out(self, split: str) -> bool:
-        """Whether the split is a part of the documents of the train books."""
-        return split != "test" and not self.patterns["validation"]
+        return self.part(rows, split, "data.folder")
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.folder).as_posix()
@@ -110,7 +101,7 @@ class Books(Source):
         return any(fnmatchcase(name, pattern) for pattern in self.patterns[split])
 
     def _paths(self, split: str) -> list[Path]:
-        if split == "train" or self._held_out(split):
+        if self.origin(split) == "train":
             return [path for path in self.paths if not any(self._matches(path.name, other) for other in self.patterns)]
         return [path for path in self.paths if self._matches(path.name, split)]
 

@@ -11,12 +11,12 @@ from attnorm.data.images import Images, MappedPixels, RegionFeatures, Side, read
 from attnorm.data.readers import text as files
 from attnorm.data.readers.captions import read_captions, read_list
 from attnorm.data.readers.image_features import FeatureFiles, view_problem
-from attnorm.data.sources.base import path_of
+from attnorm.data.sources.base import NamedSplits, path_of
 from attnorm.errors import DataError, Problem
 from attnorm.schema import Count
 
 
-class CaptionFiles(CaptionSource):
+class CaptionFiles(NamedSplits, CaptionSource):
     """`train`, `validation` and `test` are files with captions in the formats of `readers.captions`, or None.
 
     Several splits may name the same file (Flickr8k). Then each of them needs a list of its images.
@@ -47,20 +47,15 @@ class CaptionFiles(CaptionSource):
         side: Side = 128,
         max_boxes: Count = 100,
     ):
-        self.captions = {"train": train, "validation": validation, "test": test}
+        self.given = {"train": train, "validation": validation, "test": test}
         self.lists = {"train": train_list, "validation": validation_list, "test": test_list}
         folders = {"train": train_images, "validation": validation_images, "test": test_images}
         self.folders = {split: folder or images for split, folder in folders.items()}
         self.features, self.side, self.max_boxes = features, side, max_boxes
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """The splits that have captions."""
-        return tuple(split for split, path in self.captions.items() if path is not None)
-
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
         """Missing files and folders, neither or both of images and features, and splits that share their images."""
-        problems = checks.split_files(self.captions, splits, files.file_problem)
+        problems = checks.split_files(self.given, splits, files.file_problem)
         for split in splits:
             if self.lists[split] is not None:
                 key = f"data.{split}_list={self.lists[split]}"
@@ -71,7 +66,7 @@ class CaptionFiles(CaptionSource):
     def _sharing_problems(self, split: str) -> list[str]:
         """A problem if the split has the captions of another one, and does not have images of its own."""
         listed = self.lists[split]
-        others = [other for other in self.splits if other != split and self.captions[other] == self.captions[split]]
+        others = [other for other in self.splits if other != split and self.given[other] == self.given[split]]
         same = [other for other in others if listed is None or self.lists[other] == listed]
         if not same:
             return []
@@ -93,7 +88,7 @@ class CaptionFiles(CaptionSource):
     def fingerprint(self, split: str) -> str:
         """A hash of the captions and of the list of images."""
         listed = self.lists[split]
-        paths = [path_of(self.captions, split), *([] if listed is None else [Path(listed)])]
+        paths = [path_of(self.given, split), *([] if listed is None else [Path(listed)])]
         return files.digest(["caption_files", 2, len(paths)], *paths)
 
     def rows(self, split: str) -> Iterator[tuple[str, str]]:
@@ -112,7 +107,7 @@ class CaptionFiles(CaptionSource):
         paths = [folder / name for name in names]
         if missing := [path.name for path in paths if not path.is_file()]:
             more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
-            raise DataError(f"{folder}: no such image: {missing[0]}{more}, of {self.captions[split]}")
+            raise DataError(f"{folder}: no such image: {missing[0]}{more}, of {self.given[split]}")
 
         def build(target: Path) -> None:
             pixels = (read_image(path, self.side) for path in progress(paths, f"scaling {split}"))
@@ -124,7 +119,7 @@ class CaptionFiles(CaptionSource):
 
     def _captions(self, split: str) -> Mapping[str, list[str]]:
         """The captions of the images of a split."""
-        path, listed = path_of(self.captions, split), self.lists[split]
+        path, listed = path_of(self.given, split), self.lists[split]
         captions = read_captions(path)
         if listed is None:
             return captions

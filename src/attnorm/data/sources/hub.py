@@ -7,16 +7,16 @@ from typing import Any
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import usable
 from attnorm.data.readers.tables import Cells, Columns, missing_columns, text_cell
-from attnorm.data.sources.base import DOCUMENTS, SHORT, Source
+from attnorm.data.sources.base import DOCUMENTS, SHORT, NamedSplits
 from attnorm.errors import DataError, Problem
 from attnorm.schema import Text
 
 
-class HubSource(Source):
+class HubSource(NamedSplits):
     """Rows of some text columns of the dataset `path`, which is a name ("owner/name") or a folder.
 
     config_name: the configuration of the dataset to use.
-    names:       the dataset's names of our splits; None if it does not have a split.
+    given:       the dataset's names of our splits; None if it does not have a split.
     columns:     [(config key, column name)].
     skip_bad:    skip rows with a cell that is not text and log their number, instead of raising an error.
 
@@ -27,24 +27,19 @@ class HubSource(Source):
         self,
         path: str,
         config_name: str | None,
-        names: Mapping[str, str | None],
+        given: Mapping[str, str | None],
         columns: Columns,
         skip_bad: bool,
     ):
         self.path, self.config_name = path, config_name
-        self.names, self.columns, self.skip_bad = names, columns, skip_bad
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """The splits that have a name."""
-        return tuple(split for split, name in self.names.items() if name is not None)
+        self.given, self.columns, self.skip_bad = given, columns, skip_bad
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
         """Splits without a name, and a folder that does not exist or does not contain a parquet file."""
         problems: list[str] = [
             Problem(f"data.{SHORT[split]}_split", f"the {split} split is asked for; name it", None)
             for split in splits
-            if self.names[split] is None
+            if self.given[split] is None
         ]
         folder = Path(self.path)
         if folder.is_dir():
@@ -56,7 +51,7 @@ class HubSource(Source):
 
     def fingerprint(self, split: str) -> str:
         """A hash of the settings and of the folder's files, or of the dataset's revision on the hub."""
-        settings = ["hub", 1, self.config_name, self.names[split], *(name for _, name in self.columns)]
+        settings = ["hub", 1, self.config_name, self.given[split], *(name for _, name in self.columns)]
         settings += files.reading_settings(files.UTF8, self.skip_bad)
         if Path(self.path).is_dir():
             # The name of a file determines its split here, so names are part of the hash.
@@ -75,7 +70,7 @@ class HubSource(Source):
         missing_columns(f"data.path={self.path}", self.columns, dataset.column_names or list(dataset.features or ()))
         names = [name for _, name in self.columns]
         tables = dataset.select_columns(list(dict.fromkeys(names))).with_format("arrow").iter(batch_size=1000)
-        where, number = f"data.path={self.path}: {self.names[split]} row", 0
+        where, number = f"data.path={self.path}: {self.given[split]} row", 0
         try:
             for table in tables:
                 for cells in zip(*(table.column(name).to_pylist() for name in names), strict=True):
@@ -97,7 +92,7 @@ class HubSource(Source):
 
         try:
             return datasets.load_dataset(
-                self.path, self.config_name, split=self.names[split], streaming=Path(self.path).is_dir()
+                self.path, self.config_name, split=self.given[split], streaming=Path(self.path).is_dir()
             )
         except ConnectionError as error:
             raise DataError(
@@ -111,7 +106,7 @@ class HubSource(Source):
         except (ValueError, RuntimeError, TypeError, AttributeError) as error:
             raise DataError(
                 f"data.path={self.path}, data.config_name={self.config_name}, "
-                f"data.{SHORT[split]}_split={self.names[split]}: {error}"
+                f"data.{SHORT[split]}_split={self.given[split]}: {error}"
             ) from error
 
 

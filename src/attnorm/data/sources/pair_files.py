@@ -13,29 +13,29 @@ from attnorm.data.readers import tables as table_files
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import usable
 from attnorm.data.readers.tables import Column
-from attnorm.data.sources.base import Source, holdout_part, holdout_problems, path_of
+from attnorm.data.sources.base import DividedTrain, path_of
 from attnorm.schema import Share, Text
 
 
-class TableSource(Source):
+class TableSource(DividedTrain):
     """Rows of tables, one file per split.
 
-    paths:    the file of each split, or None, in the formats of `readers.tables`.
+    given:    the file of each split, or None, in the formats of `readers.tables`.
     columns:  [(config key, column)].
-    share:    if the validation split has no file, this share of the rows of train, evenly spaced, is held out for it.
+    holdout:  if the validation split has no file, this share of the rows of train, evenly spaced, is held out for it.
     encoding: the encoding of text formats.
     skip_bad: skip unreadable rows and log their number, instead of raising an error.
     """
 
     def __init__(
         self,
-        paths: Mapping[str, str | None],
+        given: Mapping[str, str | None],
         columns: table_files.Columns,
-        share: float,
+        holdout: float,
         encoding: str,
         skip_bad: bool,
     ):
-        self.paths, self.columns, self.share = paths, columns, share
+        self.given, self.columns, self.holdout = given, columns, holdout
         self.encoding, self.skip_bad = encoding, skip_bad
 
     @abstractmethod
@@ -46,52 +46,34 @@ class TableSource(Source):
     def row(self, where: str, cells: tuple) -> tuple[str, ...]:
         """The texts of a row. Raises BadRow, starting with `where`, for an invalid cell."""
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """The splits that have a path, or are held out of train."""
-        files = self._files() | ({} if self.share else {"validation": self.paths["validation"]})
-        return tuple(split for split, path in files.items() if path is not None)
-
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
         """Invalid options; missing or empty files, unknown formats, and content that is not text."""
-        held_out = self._held_out("validation")
-        named_splits = [split for split in splits if split != "validation" or not held_out]
-        if len(named_splits) < len(splits) and "train" not in named_splits:
-            named_splits.append("train")  # its file contains the validation split
-        paths = [Path(path) for split in named_splits if isinstance(path := self.paths[split], str)]
+        read = list(dict.fromkeys(map(self.origin, splits)))
+        paths = [Path(path) for split in read if isinstance(path := self.given[split], str)]
         problem = partial(table_files.problem, encoding=self.encoding, skip_bad=self.skip_bad)
         return [
             *table_files.column_problems(self.columns, paths),
-            *holdout_problems(self.share, held_out and "validation" in splits, "file"),
+            *self.holdout_problems(splits, "file"),
             *table_files.encoding_problems(self.encoding, paths),
-            *checks.split_files(self.paths, named_splits, problem),
+            *checks.split_files(self.given, read, problem),
         ]
 
     def fingerprint(self, split: str) -> str:
         """A hash of the file and of all settings that determine its rows."""
-        path = path_of(self._files(), split)
-        held_out = [["holdout", split, self.share]] if self._held_out(split) and self.share else []
+        path = path_of(self.given, self.origin(split))
+        held_out = [["holdout", split, self.holdout]] if self.is_divided(split) and self.holdout else []
         reading = files.reading_settings(self.encoding, self.skip_bad)
         return files.digest([*self.settings(path), *held_out, *reading], path)
 
     def rows(self, split: str) -> Iterator[tuple[str, ...]]:
         """Streams the rows. Raises ValueError that names file and line for an invalid column or row."""
-        read = table_files.read_rows(path_of(self._files(), split), self.columns, self.encoding)
-        rows = usable(read, lambda cells: self.row(*cells), self.skip_bad)
-        return holdout_part(rows, split, self.share, "data.train") if self._held_out(split) else rows
+        read = table_files.read_rows(path_of(self.given, self.origin(split)), self.columns, self.encoding)
+        return self.part(usable(read, lambda cells: self.row(*cells), self.skip_bad), split, "data.train")
 
     def texts(self, where: str, cells: tuple) -> list[str]:
         """The texts of the cells of the first columns."""
         names = [name for _, name in self.columns]
         return [table_files.text_cell(where, *named) for named in zip(names, cells, strict=False)]
-
-    def _held_out(self, split: str) -> bool:
-        """Whether the split is taken from the rows of the train file."""
-        return self.paths["validation"] is None and split != "test"
-
-    def _files(self) -> dict[str, str | None]:
-        """The file that contains each split."""
-        return {split: self.paths["train"] if self._held_out(split) else path for split, path in self.paths.items()}
 
 
 class PairFiles(TableSource):

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow, usable
-from attnorm.data.sources.base import RowSchema, Source
+from attnorm.data.sources.base import NamedSplits, RowSchema, Source
 from attnorm.errors import DataError
 from attnorm.schema import Text
 
@@ -81,7 +81,7 @@ def _pair(lines: tuple[str | BadRow, str | BadRow]) -> tuple[str, str]:
     return first.rstrip("\r\n"), second.rstrip("\r\n")
 
 
-class ParallelFiles(AlignedFiles):
+class ParallelFiles(NamedSplits, AlignedFiles):
     """Pairs from a folder with two files per split, one per language, as the Moses tools use them.
 
     dir:  the folder. Line i of `train.de` belongs to line i of `train.en`. Each file may be plain or .gz; if both
@@ -109,22 +109,18 @@ class ParallelFiles(AlignedFiles):
     ):
         super().__init__(dir, encoding, skip_bad)
         self.languages = {"source_language": source_language, "target_language": target_language}
-        self.stems = {"train": train, "validation": validation, "test": test}
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return tuple(split for split, stem in self.stems.items() if stem is not None)
+        self.given = {"train": train, "validation": validation, "test": test}
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
         """Missing or empty files, a missing folder, equal languages, and several names of validation files."""
         source, target = self.languages.values()
         problems = [
-            f"data.{split}=null: must be the name of its files" for split in splits if self.stems[split] is None
+            f"data.{split}=null: must be the name of its files" for split in splits if self.given[split] is None
         ]
         if source == target:
             problems.append(f"data.target_language={target}: must differ from data.source_language")
         existing = self._existing_names()
-        is_auto = "validation" in splits and self.stems["validation"] == AUTO
+        is_auto = "validation" in splits and self.given["validation"] == AUTO
         if is_auto and len(existing) != 1 and Path(self.dir).is_dir():
             several = f"{' and '.join(existing)} all name validation files there; type data.validation=<one of them>"
             none = f"no validation files; expected {', '.join(NAMES)} with the endings of the languages"
@@ -137,7 +133,7 @@ class ParallelFiles(AlignedFiles):
         return files.digest(["moses", 1, *files.reading_settings(self.encoding, self.skip_bad)], *self.paths(split))
 
     def names(self, split: str) -> tuple[str, str]:
-        stem = self.stems[split]
+        stem = self.given[split]
         return self._named([*self._existing_names(), NAMES[0]][0] if split == "validation" and stem == AUTO else stem)
 
     def _existing_names(self) -> list[str]:

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from attnorm.data import validation as checks
 from attnorm.data.readers import text as files
 from attnorm.data.readers.records import Identified, Record, Records, Text, Words, described, excerpt
-from attnorm.data.sources.base import QUESTIONS, Source, path_of
+from attnorm.data.sources.base import QUESTIONS, NamedSplits, path_of
 from attnorm.errors import DataError
 
 UNANSWERED = "no answers, and is_impossible is not true"
@@ -103,7 +103,7 @@ class SquadQuestion(ScoredQuestion):
         return self
 
 
-class Squad(Source):
+class Squad(NamedSplits):
     """`train`, `validation` and `test` are official SQuAD files (.json, also with .gz), or None.
 
     skip_bad: skip bad records and report their number, instead of raising an error. Plausible answers to impossible
@@ -120,28 +120,23 @@ class Squad(Source):
         test: str | None = None,
         skip_bad: bool = False,
     ):
-        self.paths = {"train": train, "validation": validation, "test": test}
+        self.given = {"train": train, "validation": validation, "test": test}
         self.skip_bad = skip_bad
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """The splits that have a path."""
-        return tuple(split for split, path in self.paths.items() if path is not None)
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
         """Missing or empty files."""
-        return checks.split_files(self.paths, splits, files.file_problem)
+        return checks.split_files(self.given, splits, files.file_problem)
 
     def fingerprint(self, split: str) -> str:
         """A hash of the file and of skip_bad."""
-        return files.digest(["squad", 1, self.skip_bad], path_of(self.paths, split))
+        return files.digest(["squad", 1, self.skip_bad], path_of(self.given, split))
 
     def rows(self, split: str) -> Iterator[tuple[str, str, str, str]]:
         """Streams (id, context, question, answers as JSON).
 
         Raises ValueError that names the bad records before the first row, unless they are skipped.
         """
-        path = path_of(self.paths, split)
+        path = path_of(self.given, split)
         for question in read_squad(path, SquadQuestion).settle(path, self.skip_bad):
             answers = json.dumps({"texts": question.texts, "starts": question.starts}, ensure_ascii=False)
             yield question.id, question.context, question.question, answers

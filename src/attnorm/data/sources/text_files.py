@@ -8,7 +8,7 @@ from typing import Any, Literal
 from attnorm.data.readers import tables as table_files
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow, usable
-from attnorm.data.sources.base import DOCUMENTS, Source, holdout_part, holdout_problems
+from attnorm.data.sources.base import DOCUMENTS, DividedTrain
 from attnorm.errors import Problem
 from attnorm.schema import Share, Text
 
@@ -17,7 +17,7 @@ OPTIONS = {"train": "files", "validation": "validation", "test": "test"}  # the 
 _NAMED = 10  # maximum number of listed problems per entry; the others are only counted
 
 
-class TextFiles(Source):
+class TextFiles(DividedTrain):
     """`files`, `validation` and `test` are a path or a list of paths: files, folders and globs.
 
     Files may be plain or gzipped. A folder stands for all files in it except hidden ones, sorted. A .jsonl, .json,
@@ -44,15 +44,9 @@ class TextFiles(Source):
         encoding: str = "utf-8",
         skip_bad: bool = False,
     ):
-        self.entries = {"train": files, "validation": validation, "test": test}
+        self.given = {"train": files, "validation": validation, "test": test}
         self.holdout, self.document, self.column = holdout, document, column
         self.encoding, self.skip_bad = encoding, skip_bad
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """The splits that have files, or are held out of train."""
-        given = [split for split, entries in self.entries.items() if entries is not None]
-        return tuple(split for split in OPTIONS if split in given or (split == "validation" and self.holdout))
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
         """Problems with the options and the files.
@@ -63,32 +57,23 @@ class TextFiles(Source):
         paths = [path for split in splits for path in self._paths(split)]
         tables = [path for path in paths if _format(path) != "text"]
         problems: list[str] = table_files.column_problems([("data.column", self.column)], tables)
-        needed = "validation" in splits and self._held_out("validation")
-        problems += holdout_problems(self.holdout, needed, "files")
+        problems += self.holdout_problems(splits, "files")
         problems += table_files.encoding_problems(self.encoding, paths)
-        named_splits = [split for split in splits if split != "validation" or not self._held_out(split)]
-        if len(named_splits) < len(splits) and "train" not in named_splits:
-            named_splits.append("train")  # its files contain the validation split
-        for split in named_splits:
+        for split in dict.fromkeys(map(self.origin, splits)):
             problems += self._file_problems(split)
         return problems
 
     def fingerprint(self, split: str) -> str:
         """A hash of the files, of their formats, and of the settings that divide them into documents."""
         paths = self._paths(split)
-        share = [split, self.holdout] if self._held_out(split) else None
+        share = [split, self.holdout] if self.is_divided(split) else None
         settings = ["text", 1, self.document, self.column, share, [_format(path) for path in paths]]
         return files.digest([*settings, *files.reading_settings(self.encoding, self.skip_bad)], *paths)
 
     def rows(self, split: str) -> Iterator[tuple[str]]:
         """Streams the documents. Raises ValueError that names file and line if something cannot be read."""
         documents: Iterator[Any] = (document for path in self._paths(split) for document in self._read(path))
-        rows = usable(documents, self._row, self.skip_bad)
-        return holdout_part(rows, split, self.holdout, "data.files") if self._held_out(split) else rows
-
-    def _held_out(self, split: str) -> bool:
-        """Whether the split is taken from the documents of `files`."""
-        return self.entries["validation"] is None and split != "test"
+        return self.part(usable(documents, self._row, self.skip_bad), split, "data.files")
 
     def _read(self, path: Path) -> Iterator[str | table_files.Cells | BadRow]:
         if _format(path) == "text":
@@ -119,7 +104,7 @@ class TextFiles(Source):
 
     def _entries(self, split: str) -> list[str]:
         """The entries of the option that names the files of the split."""
-        entries = self.entries["train" if self._held_out(split) else split]
+        entries = self.given[self.origin(split)]
         return [entries] if isinstance(entries, str) else list(entries or ())
 
     def _paths(self, split: str) -> list[Path]:
@@ -129,7 +114,7 @@ class TextFiles(Source):
     def _file_problems(self, split: str) -> list[str]:
         option, entries = f"data.{OPTIONS[split]}", self._entries(split)
         if not entries:
-            return [Problem(option, f"the {split} split is asked for; name its files", self.entries[split])]
+            return [Problem(option, f"the {split} split is asked for; name its files", self.given[split])]
         problems: list[str] = []
         for entry in entries:
             key, paths = f"{option}={entry}", _matching(entry)

@@ -18,7 +18,7 @@ from attnorm.data.readers.bad_rows import settle
 from attnorm.data.readers.image_features import FeatureFiles, view_problem
 from attnorm.data.readers.records import Entry, Id, Identified, Record, Records, Text, Words
 from attnorm.data.readers.text import read_json
-from attnorm.data.sources.base import path_of
+from attnorm.data.sources.base import NamedSplits, path_of
 from attnorm.errors import DataError
 from attnorm.schema import Count
 
@@ -58,7 +58,7 @@ class Annotated(Identified):
         return [given.answer for given in self.answers]
 
 
-class VqaV2(VisualSource):
+class VqaV2(NamedSplits, VisualSource):
     """Official files (.json, plain or gzipped), or None. A test split may have no annotations.
 
     features:  the paths of the views, the primary one first, in the formats of `readers.image_features`. They are the
@@ -81,7 +81,7 @@ class VqaV2(VisualSource):
         max_boxes: Count = 100,
         skip_bad: bool = False,
     ):
-        self.questions = {"train": train_questions, "validation": validation_questions, "test": test_questions}
+        self.given = {"train": train_questions, "validation": validation_questions, "test": test_questions}
         self.annotations = {
             "train": train_annotations,
             "validation": validation_annotations,
@@ -90,18 +90,13 @@ class VqaV2(VisualSource):
         self.features, self.max_boxes = [] if features is None else features, max_boxes
         self.skip_bad = skip_bad
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """The splits that have questions."""
-        return tuple(split for split, path in self.questions.items() if path is not None)
-
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
         """Missing or empty files, a file that is used twice, and features that cannot be read."""
         problems = []
         for number, path in enumerate(self.features):
             problems += view_problem(f"data.features[{number}]={path}", Path(path))
         for split in splits:
-            paths = {"questions": self.questions[split], "annotations": self.annotations[split]}
+            paths = {"questions": self.given[split], "annotations": self.annotations[split]}
             for part, file in paths.items():
                 key = f"data.{split}_{part}={'null' if file is None else file}"
                 if file:
@@ -114,7 +109,7 @@ class VqaV2(VisualSource):
 
     def fingerprint(self, split: str) -> str:
         """A hash of the two files and of skip_bad."""
-        named = [path for path in (self.questions[split], self.annotations[split]) if path is not None]
+        named = [path for path in (self.given[split], self.annotations[split]) if path is not None]
         return files.digest(["vqa_v2", 1, len(named), *["skip_bad"] * self.skip_bad], *map(Path, named))
 
     def rows(self, split: str) -> Iterator[tuple[str, str, str, str, str]]:
@@ -122,7 +117,7 @@ class VqaV2(VisualSource):
 
         Raises ValueError if the files do not belong together, and for bad records unless they are skipped.
         """
-        path = path_of(self.questions, split)
+        path = path_of(self.given, split)
         asked = read_vqa_questions(path, self.skip_bad)
         if self.annotations[split] is None:
             yield from ((record.id, record.image, record.question, "[]", "") for record in asked)
