@@ -1,6 +1,5 @@
 """Base class of the tasks that train a BERT-shaped encoder on sequences of at most `max_source` tokens."""
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ class EncoderTask(Task):
     head: the class of the model around the encoder.
     """
 
-    interface = "encoder"
+    interface, budget = "encoder", (("max_source",), "the tokens of the longest possible row")
     head: type[torch.nn.Module]
 
     def model(self, tokenizer: Tokenizer) -> torch.nn.Module:
@@ -38,8 +37,3 @@ class EncoderTask(Task):
         ids = [tokenizer.bos_id, *ids, tokenizer.eos_id]
         read = [tokenizer.token(number) for number in ids]
         return (torch.tensor([ids]),), lambda layer: (read, read)
-
-    def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
-        longest = getattr(self.cfg.model, "max_source", None)
-        if longest and is_valid("data.batch_tokens", "model.max_source"):
-            yield from self.budget_problems(longest, "the tokens of the longest possible row")

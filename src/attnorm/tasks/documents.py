@@ -1,6 +1,6 @@
 """Classification of documents of several sentences. The baseline always predicts the most frequent label."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -92,10 +92,7 @@ class DocumentTask(LabelTask):
     """
 
     interface, schema, unit = "documents", PASSAGES, "passages"
-
-    def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
-        if is_valid("data.batch_tokens", "model.max_tokens"):
-            yield from self.budget_problems(self.cfg.model.max_tokens, "the tokens of a document")
+    budget = (("max_tokens",), "the tokens of a document")
 
     def featurizer(self) -> DocumentFeaturizer:
         return DocumentFeaturizer(self.cfg.model.max_tokens, self.labels)

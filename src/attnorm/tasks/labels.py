@@ -21,7 +21,7 @@ from attnorm.data.sampler import TokenBatches
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError, RunError
 from attnorm.spec.settings import ResolvedConfig
-from attnorm.tasks.module import Loss, TaskModule
+from attnorm.tasks.module import TaskModule
 from attnorm.tasks.results import Predictions, Results
 from attnorm.tasks.task import Task
 
@@ -82,9 +82,6 @@ class LabelModule(TaskModule):
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Scores (B, labels)."""
         return self.model(*[batch[name] for name in self.inputs]).float()
-
-    def loss(self, batch: dict[str, Tensor]) -> Loss:
-        return Loss(F.cross_entropy(self(batch), batch["labels"], reduction="sum"), len(batch["labels"]))
 
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
         scores, labels = self(batch), batch["labels"]

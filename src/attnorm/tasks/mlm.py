@@ -22,7 +22,7 @@ from attnorm.models.heads import MaskedLM
 from attnorm.parts import TARGET
 from attnorm.tasks.bert import EncoderTask
 from attnorm.tasks.masking import MaskedLMCollator, Masking, masked_count
-from attnorm.tasks.module import Loss, TaskModule, sums_per_row
+from attnorm.tasks.module import TaskModule, sums_per_row
 from attnorm.tasks.results import Predictions, Results, hash_of
 from attnorm.tasks.task import TaskConfig
 
@@ -100,9 +100,6 @@ class MaskedLMModule(TaskModule):
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Scores of the vocabulary at the masked positions only, (K, V)."""
         return self.model(batch["ids"], batch["segments"], batch["masked_positions"])
-
-    def loss(self, batch: dict[str, Tensor]) -> Loss:
-        return Loss(F.cross_entropy(self(batch).float(), batch["labels"], reduction="sum"), len(batch["labels"]))
 
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
         scores, labels = self(batch).float(), batch["labels"]

@@ -5,6 +5,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
@@ -29,7 +30,8 @@ class Loss(NamedTuple):
 class TaskModule:
     """A model with the loss and the validation of a task. Calling it with a batch calls `forward`.
 
-    Subclasses implement `forward`, `loss`, `tokens`, `validation_step`, `metrics` and `format_line`.
+    Subclasses implement `forward`, `validation_step`, `metrics` and `format_line`, and `loss` and `tokens` where these
+    differ from the cross-entropy of `labels` and from the tokens in `ids`.
 
     A batch is a dict of tensors. In addition to the task's tensors, it contains `rows` (row numbers in the split) and
     `divisor` (the divisor of the loss of the whole update, over all ranks and accumulation steps).
@@ -61,8 +63,8 @@ class TaskModule:
         raise NotImplementedError
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
-        """The loss of a training batch."""
-        raise NotImplementedError
+        """The loss of a training batch: by default, the cross-entropy of `labels`, given the scores of `forward`."""
+        return Loss(F.cross_entropy(self(batch).float(), batch["labels"], reduction="sum"), len(batch["labels"]))
 
     def tokens(self, batch: dict[str, Tensor]) -> Tensor:
         """The number of real tokens (no padding) in the batch: by default, of those in `ids`."""
@@ -78,12 +80,15 @@ class TaskModule:
         raise NotImplementedError
 
     def gather(self, ranks: Ranks) -> None:
-        """Adds up the sums of all ranks, and joins their outputs and examples."""
+        """Adds up the sums of all ranks, and joins their outputs and their examples, in the order of the rows."""
         sums, outputs, examples = zip(*ranks.gather((self.sums, self.outputs, self.examples)), strict=True)
         self.sums = {name: sum(of_rank[name] for of_rank in sums) for name in self.sums}
         self.outputs = list(chain.from_iterable(outputs))
         columns = {name for of_rank in examples for name in of_rank}
-        self.examples = {name: list(chain(*(of_rank.get(name, []) for of_rank in examples))) for name in columns}
+        joined = {name: list(chain(*(of_rank.get(name, []) for of_rank in examples))) for name in columns}
+        rows = joined.pop("rows", [])
+        order = sorted(range(len(rows)), key=rows.__getitem__)
+        self.examples = {name: [values[index] for index in order] for name, values in joined.items()}
 
     def add(self, **values: float) -> None:
         """Adds to the sums of the validation."""
@@ -94,12 +99,6 @@ class TaskModule:
         """Appends to `examples`: one value per row of the batch in each column."""
         for name, values in (("rows", rows), *columns.items()):
             self.examples.setdefault(name, []).extend(values.tolist() if isinstance(values, Tensor) else values)
-
-    def sort_examples(self) -> None:
-        """Sorts `examples` by row, regardless of the order of the batches."""
-        rows = self.examples.pop("rows", [])
-        order = sorted(range(len(rows)), key=rows.__getitem__)
-        self.examples = {name: [values[index] for index in order] for name, values in self.examples.items()}
 
     def metrics(self) -> dict[str, float]:
         """The metrics of the whole split (without the prefix "val/"), computed from `sums` and `outputs`."""

@@ -27,7 +27,7 @@ from attnorm.tasks.task import Task, TaskConfig, Tokens
 class Seq2SeqModule(TaskModule):
     """The loss of target tokens given the source and the earlier target tokens.
 
-    A subclass implements `add_scores` and `format_line`, and extends `metrics`.
+    A subclass implements `add_scores` (or all of `validation_step`) and `format_line`, and extends `metrics`.
 
     shown:        what source, target and text are called where examples are displayed.
     validation:   the texts of the validation split. Row i corresponds to row i of the validation batches.
@@ -62,9 +62,13 @@ class Seq2SeqModule(TaskModule):
         """The decoder's states (B, T, W) under teacher forcing."""
         return self.model(batch["source"], batch["target"][:, :-1])
 
+    def target_logits(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Scores (tokens, V) of the real target tokens, and these tokens."""
+        return target_logits(self.model, batch)
+
     def loss(self, batch: dict[str, Tensor]) -> Loss:
         """Cross-entropy summed over target tokens. The objective includes label smoothing."""
-        logits, labels = target_logits(self.model, batch)
+        logits, labels = self.target_logits(batch)
         plain, smoothed = smoothed_cross_entropy(logits, labels, self.label_smoothing)
         return Loss(smoothed, len(labels), plain if self.label_smoothing else None)
 
@@ -74,7 +78,7 @@ class Seq2SeqModule(TaskModule):
         return (batch["source"] != pad).sum() + (batch["target"][:, 1:] != pad).sum()
 
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
-        logits, labels = target_logits(self.model, batch)
+        logits, labels = self.target_logits(batch)
         logits = logits.float()
         rows, loss = on_cpu(batch["rows"], F.cross_entropy(logits, labels, reduction="sum"))
         self.add(loss=loss.item(), tokens=len(labels))
@@ -183,7 +187,7 @@ class WritingTask(Task):
         raise NotImplementedError
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
-        """Problems with the lengths of the texts that a model may generate."""
+        """Problems with the lengths of the texts that a model may generate, and with those that it reads."""
         decoding, model = self.decoding(), self.cfg.model
         if is_valid("decoding.max_length", "model.max_target") and decoding.max_length >= model.max_target:
             message = f"must be below model.max_target={model.max_target}, because the begin token takes a position"
@@ -191,6 +195,7 @@ class WritingTask(Task):
         if is_valid("decoding.min_length", "decoding.max_length") and decoding.min_length > decoding.max_length:
             message = f"must be at most decoding.max_length={decoding.max_length}"
             yield Problem("decoding.min_length", message, decoding.min_length)
+        yield from super().problems(is_valid)
 
     def score(self, module: Any, split: Split) -> Results:
         """Loss, and the scores of the texts that the model writes for the whole split, with the options `decoding`."""
@@ -234,6 +239,7 @@ class Seq2SeqTask(WritingTask):
 
     Config: ClassVar[type[TaskConfig]] = Seq2SeqTaskConfig
     interface, unit = "seq2seq", "pairs"
+    budget = (("max_source", "max_target"), "the tokens of the longest possible pair")
 
     def featurizer(self) -> PairFeaturizer:
         model = self.cfg.model
@@ -276,10 +282,3 @@ class Seq2SeqTask(WritingTask):
             return wrote if of_decoder else read, wrote if of_decoder and not to_source else read
 
         return (torch.tensor([source]), torch.tensor([target])), tokens
-
-    def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
-        yield from super().problems(is_valid)
-        model = self.cfg.model
-        if is_valid("data.batch_tokens", "model.max_source", "model.max_target"):
-            longest = model.max_source + model.max_target
-            yield from self.budget_problems(longest, "the tokens of the longest possible pair")

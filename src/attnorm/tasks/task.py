@@ -43,6 +43,7 @@ class Task(ABC):
     monitoring:  keys that only affect what is shown during training. They can be changed when a run is resumed.
     measured:    metrics of every validation besides the loss, each with whether "min" or "max" of it is best.
     sampled:     metrics of those validations in which the keys `monitoring` are above 0; "max" is best.
+    budget:      options of the model whose sum is the largest number of tokens of an example, and this number in words.
     """
 
     Config: ClassVar[type[TaskConfig]] = TaskConfig
@@ -55,6 +56,7 @@ class Task(ABC):
     monitoring: ClassVar[tuple[str, ...]] = ()
     measured: ClassVar[Mapping[str, str]] = {}
     sampled: ClassVar[tuple[str, ...]] = ()
+    budget: ClassVar[tuple[tuple[str, ...], str]] = ((), "")
 
     def __init__(self, cfg: ResolvedConfig):
         self.cfg = cfg
@@ -116,7 +118,9 @@ class Task(ABC):
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
         """Problems with combinations of keys. `is_valid(*keys)` says whether keys or groups are valid by themselves."""
-        yield from ()
+        options, what = self.budget
+        if is_valid("data.batch_tokens", *(f"model.{option}" for option in options)):
+            yield from self.budget_problems(sum(getattr(self.cfg.model, option, 0) or 0 for option in options), what)
 
     def budget_problems(self, least: int, what: str) -> Iterator[Problem]:
         """Problems with `data.batch_tokens` if one example may have `least` tokens. what: that number in words."""
@@ -273,7 +277,6 @@ class Task(ABC):
             samples[number] = module.samples
         module.samples = [sample for of_batch in ranks.gather_items(samples) for sample in of_batch]
         module.gather(ranks)
-        module.sort_examples()
         return module.metrics()
 
     def score(self, module: Any, split: Split) -> Results:

@@ -1,6 +1,5 @@
 """Image captioning: images with their captions as rows and batches, and the loss of the words, with teacher forcing."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,11 +15,9 @@ from attnorm.data.images import Images
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.models.generation import Decoding, search
-from attnorm.tasks.bleu import sacrebleu
-from attnorm.tasks.captioning.metric import CaptionMetric
-from attnorm.tasks.module import Collator, Loss, TaskModule, sums_per_row
+from attnorm.tasks.module import Collator, sums_per_row
 from attnorm.tasks.pairs import real_targets, special_tokens
-from attnorm.tasks.seq2seq import smoothed_cross_entropy
+from attnorm.tasks.seq2seq import Seq2SeqModule
 
 
 def references(texts: Table) -> list[list[str]]:
@@ -28,59 +25,37 @@ def references(texts: Table) -> list[list[str]]:
     return [cell.split("\n") for cell in texts["captions"]]
 
 
-class CaptioningModule(TaskModule):
-    """Loss, validation loss, and scores of greedy captions of the first `scored_images` validation images.
+class CaptioningModule(Seq2SeqModule):
+    """Loss, validation loss, and scores of greedy captions of the first `scored_pairs` validation images.
 
-    validation: a table with the columns id and captions. Row i corresponds to row i of the validation batches.
+    validation: a table with the columns id and captions. scorer: `CaptionMetric`.
     """
 
-    counters = ("loss", "tokens")
+    shown = ("image", "reference", "caption")
 
     model: Any  # with the interface "captioning"
-
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Tokenizer,
-        validation: Table,
-        *,
-        label_smoothing: float,
-        scored_images: int,
-        max_length: int,
-    ):
-        super().__init__(model, tokenizer)
-        sacrebleu()  # if it is missing, the user should learn it before the training
-        self.validation, self.label_smoothing, self.scored_rows = validation, label_smoothing, scored_images
-        self.greedy = Decoding(max_length=max_length)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """The decoder's states (C, T, W) for the captions of a batch."""
         return self.model(batch["image"], batch.get("present"), batch["target"][:, :-1], batch["owner"])
 
-    def target_logits(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores (tokens, V) of the real target tokens, these tokens, and where they are, bool (C, T)."""
-        real = real_targets(batch["target"], self.tokenizer.pad_id)
+    def target_logits(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        real = real_targets(batch["target"], self.special.pad)
         labels = index_by_mask(batch["target"][:, 1:], real)
-        return self.model.logits(index_by_mask(self(batch), real)).float(), labels, real
-
-    def loss(self, batch: dict[str, Tensor]) -> Loss:
-        """Cross-entropy summed over target tokens. The objective includes label smoothing."""
-        logits, labels, _ = self.target_logits(batch)
-        plain, smoothed = smoothed_cross_entropy(logits, labels, self.label_smoothing)
-        return Loss(smoothed, len(labels), plain if self.label_smoothing else None)
+        return self.model.logits(index_by_mask(self(batch), real)).float(), labels
 
     def tokens(self, batch: dict[str, Tensor]) -> Tensor:
         """Number of predicted target tokens."""
-        return (batch["target"][:, 1:] != self.tokenizer.pad_id).sum()
+        return (batch["target"][:, 1:] != self.special.pad).sum()
 
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
-        logits, labels, real = self.target_logits(batch)
+        logits, labels = self.target_logits(batch)
         losses = F.cross_entropy(logits, labels, reduction="none")
         rows, loss = on_cpu(batch["rows"], losses.sum())
         self.add(loss=loss.item(), tokens=len(labels))
         if self.keep_examples:
             of_image = torch.zeros(len(batch["rows"]), dtype=torch.float64)
-            owner = batch["owner"].cpu()
+            real, owner = real_targets(batch["target"], self.special.pad), batch["owner"].cpu()
             self.record(
                 rows,
                 loss_sum=of_image.index_add(0, owner, sums_per_row(losses, real)),
@@ -94,20 +69,19 @@ class CaptioningModule(TaskModule):
             captions = map(self.tokenizer.decode, written)
             self.outputs += zip(rows[scored].tolist(), captions, strict=True)
 
-    def sample(self, image: str, references: Sequence[str], caption: str) -> dict[str, str]:
+    def sample(self, source: str, target: Sequence[str], text: str) -> dict[str, str]:
         """An image, one of its captions and the generated one, for display."""
-        return {"image": image, "reference": references[0], "caption": caption}
+        return super().sample(source, target[0], text)
 
     def metrics(self) -> dict[str, float]:
         """loss (nats per target token), perplexity, and the scores of greedy captions if there are any."""
-        loss = self.sums["loss"] / self.sums["tokens"]
-        metrics = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
+        metrics = super().metrics()
         if self.outputs:
             rows, captions = zip(*sorted(self.outputs), strict=True)
             table = self.validation[list(rows)]
             gold = references(table)
             self.samples = list(map(self.sample, table["id"], gold, captions))
-            metrics |= CaptionMetric(gold)(captions)
+            metrics |= self.scorer(gold)(captions)
         return metrics
 
     def format_line(self, metrics: dict[str, float]) -> str:

@@ -23,6 +23,7 @@ from attnorm.errors import DataError, RunError
 from attnorm.models.generation import Decoding
 from attnorm.schema import Share
 from attnorm.spec.settings import ResolvedConfig
+from attnorm.tasks.bleu import sacrebleu
 from attnorm.tasks.captioning.metric import CORPUS_METRICS, CaptionMetric, overall
 from attnorm.tasks.captioning.module import (
     CaptionCollator,
@@ -97,12 +98,14 @@ class CaptioningTask(WritingTask):
         return self.build_model(tokenizer, **asdict(self.shape()))
 
     def module(self, model: torch.nn.Module, tokenizer: Tokenizer, validation: Split) -> CaptioningModule:
+        sacrebleu()  # if it is missing, the user should learn it before the training
         return CaptioningModule(
             model,
             tokenizer,
             validation.texts,
+            CaptionMetric,
             label_smoothing=self.config.label_smoothing,
-            scored_images=self.config.scored_images,
+            scored_pairs=self.config.scored_images,
             max_length=self.decoding().max_length,
         )
 

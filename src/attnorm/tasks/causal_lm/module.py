@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnorm.attention.transfer import index_by_mask, on_both, on_cpu
 from attnorm.data.tokenizers.base import Tokenizer
-from attnorm.tasks.module import Loss, TaskModule, sums_per_row
+from attnorm.tasks.module import TaskModule, sums_per_row
 from attnorm.tasks.results import CorpusMetric
 
 
@@ -86,9 +86,6 @@ class LanguageModule(TaskModule):
         """Scores of the next token at the real positions only, (K, V)."""
         real = on_both(lambda segments: segments > 0, batch["segments"])
         return index_by_mask(self.model(batch["ids"], batch["segments"]), real)
-
-    def loss(self, batch: dict[str, Tensor]) -> Loss:
-        return Loss(F.cross_entropy(self(batch).float(), batch["labels"], reduction="sum"), len(batch["labels"]))
 
     def tokens(self, batch: dict[str, Tensor]) -> Tensor:
         return (batch["segments"] > 0).sum()

@@ -11,7 +11,7 @@ problem", 1991, method C), where T(v) is the number of different tokens seen aft
 import math
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -105,6 +105,7 @@ class CausalLMTask(Task):
     Config, interface, schema, unit = TaskConfig, "causal_lm", DOCUMENTS, "documents"
     groups: ClassVar[dict[str, type]] = {"decoding": Sampling}
     primary, scoring = "perplexity", ("decoding",)
+    budget = (("max_target",), "the tokens of the longest possible row")
     measured: ClassVar[dict[str, str]] = {"perplexity": "min", "bits_per_byte": "min"}
 
     def __init__(self, cfg: ResolvedConfig):
@@ -267,11 +268,6 @@ class CausalLMTask(Task):
         ids = [tokenizer.bos_id, *ids][: self.length]
         read = [tokenizer.token(number) for number in ids]
         return (torch.tensor([ids]),), lambda layer: (read, read)
-
-    def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
-        longest = getattr(self.cfg.model, "max_target", None)
-        if longest and is_valid("data.batch_tokens", "model.max_target"):
-            yield from self.budget_problems(longest, "the tokens of the longest possible row")
 
 
 def groups_of(split: Split) -> Sequence[object]:

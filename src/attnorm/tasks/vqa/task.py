@@ -44,6 +44,7 @@ class VqaTask(Task):
     """
 
     Config, interface, schema, unit = VqaTaskConfig, "vqa", VISUAL, "questions"
+    budget = (("max_question",), "the tokens of the longest possible question")
 
     def __init__(self, cfg: ResolvedConfig):
         super().__init__(cfg)
@@ -156,8 +157,7 @@ class VqaTask(Task):
         return VqaFeaturizer(self.cfg.model.max_question, self.answers())
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
-        if is_valid("data.batch_tokens", "model.max_question"):
-            yield from self.budget_problems(self.cfg.model.max_question, "the tokens of the longest possible question")
+        yield from super().problems(is_valid)
         if not is_valid("model", "data"):
             return
         given = self.cfg.source.options.get("features")
