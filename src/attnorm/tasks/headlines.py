@@ -13,7 +13,7 @@ from attnorm.data.sources.base import PAIRS, Source
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import RunError
 from attnorm.spec.settings import ResolvedConfig
-from attnorm.tasks.rouge import METRICS, SAMPLE, Rouge, Words, lead, means, rouge_line, words_for
+from attnorm.tasks.rouge import METRICS, SAMPLE, Rouge, Words, lead, means, words_for
 from attnorm.tasks.seq2seq import Seq2SeqModule, Seq2SeqTask, Seq2SeqTaskConfig, TextScores
 
 FILE = "rouge.json"
@@ -24,6 +24,7 @@ class HeadlineModule(Seq2SeqModule):
 
     counters = ("loss", "tokens", "pairs", *METRICS)
     shown = ("article", "title", "headline")
+    sampled_line = "  ROUGE-1/2/L {rouge1:.1f} / {rouge2:.1f} / {rougeL:.1f} (greedy)"
 
     def add_scores(self, texts: list[str], targets: list[str]) -> None:
         sums = self.scorer.sums(texts, targets)
@@ -33,10 +34,6 @@ class HeadlineModule(Seq2SeqModule):
         """loss (nats per target token), perplexity, and ROUGE if headlines were generated."""
         rouge = {metric: self.sums[metric] / self.sums["pairs"] for metric in METRICS if self.sums["pairs"]}
         return {**super().metrics(), **rouge}
-
-    def format_line(self, metrics: dict[str, float]) -> str:
-        rouge = f"  {rouge_line(metrics)} (greedy)" if "rouge1" in metrics else ""
-        return f"perplexity {metrics['perplexity']:,.1f}{rouge}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -74,6 +74,7 @@ class LabelModule(TaskModule):
 
     monitor, mode = "val/accuracy", "max"
     counters = ("loss", "rows", "correct")
+    line = "accuracy {accuracy:.1f}"
 
     def __init__(self, model: Any, tokenizer: Any, texts: Table, labels: Sequence[str]):
         super().__init__(model, tokenizer)
@@ -104,9 +105,6 @@ class LabelModule(TaskModule):
             self.samples.append({**texts, "predicted": label})
         accuracy = 100.0 * self.sums["correct"] / self.sums["rows"]
         return {"loss": self.sums["loss"] / self.sums["rows"], "accuracy": accuracy}
-
-    def format_line(self, metrics: dict[str, float]) -> str:
-        return f"accuracy {metrics['accuracy']:.1f}"
 
 
 class LabelTask(Task):

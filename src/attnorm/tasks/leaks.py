@@ -23,8 +23,10 @@ def describe_leaks(task: Task, splits: dict[str, Split], recorded: Mapping[str, 
     recorded: fingerprints of further splits, see `Task.data_fingerprints`. They are left out if the cache does not have
     the hashes of their rows.
     """
+    of_task = type(task).__module__, type(task).__qualname__
     fingerprints = {**(recorded or {}), **task.data_fingerprints(splits)}
-    folders = {name: hashes_folder(task, fingerprint) for name, fingerprint in fingerprints.items()}
+    keys = {name: digest([*of_task, str(fingerprint)]) for name, fingerprint in fingerprints.items()}
+    folders = {name: task.cache() / f"hashes-{key}" for name, key in keys.items()}
     try:
         for name, split in splits.items():
             folders[name] = cached(folders[name], partial(write_hashes, task, split))
@@ -40,12 +42,6 @@ def describe_leaks(task: Task, splits: dict[str, Split], recorded: Mapping[str, 
                     yield f"{name}: {count:,} of {len(rows):,} {task.unit} occur in {other}, too; scores are too good"
     except OSError as error:  # of the cache, which others may own
         yield f"rows that occur in several splits are not counted: {error}"
-
-
-def hashes_folder(task: Task, fingerprint: object) -> Path:
-    """The folder of the cache with the hashes of the rows of a split."""
-    cls = type(task)
-    return task.cache() / f"hashes-{digest([cls.__module__, cls.__qualname__, str(fingerprint)])}"
 
 
 def write_hashes(task: Task, split: Split, folder: Path) -> None:

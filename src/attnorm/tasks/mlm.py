@@ -96,6 +96,7 @@ class MaskedLMModule(TaskModule):
     """Cross-entropy at the masked tokens. Validation reports loss, perplexity and accuracy."""
 
     counters = ("loss", "masked", "correct")
+    line = "perplexity {perplexity:,.1f}  accuracy {accuracy:.1f}"
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Scores of the vocabulary at the masked positions only, (K, V)."""
@@ -135,9 +136,6 @@ class MaskedLMModule(TaskModule):
         loss = self.sums["loss"] / self.sums["masked"]
         accuracy = 100.0 * self.sums["correct"] / self.sums["masked"]
         return {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "accuracy": accuracy}
-
-    def format_line(self, metrics: dict[str, float]) -> str:
-        return f"perplexity {metrics['perplexity']:,.1f}  accuracy {metrics['accuracy']:.1f}"
 
 
 EVALUATION_SEED = 0  # of the masks of validation and test splits: runs with different seeds can be compared

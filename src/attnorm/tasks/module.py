@@ -1,6 +1,7 @@
 """What a task defines about its model, without Lightning: its batches, their loss, and how a validation is scored."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -30,8 +31,8 @@ class Loss(NamedTuple):
 class TaskModule:
     """A model with the loss and the validation of a task. Calling it with a batch calls `forward`.
 
-    Subclasses implement `forward`, `validation_step`, `metrics` and `format_line`, and `loss` and `tokens` where these
-    differ from the cross-entropy of `labels` and from the tokens in `ids`.
+    Subclasses implement `forward`, `validation_step`, `metrics` and `line` (or `format_line`), and also `loss` and
+    `tokens` where these differ from the cross-entropy of `labels` and from the tokens in `ids`.
 
     A batch is a dict of tensors. In addition to the task's tensors, it contains `rows` (row numbers in the split) and
     `divisor` (the divisor of the loss of the whole update, over all ranks and accumulation steps).
@@ -42,10 +43,14 @@ class TaskModule:
     outputs:       other results of a validation that `metrics` needs. They are gathered from all ranks.
     examples:      values of single examples by column, collected with `record` in the final evaluation only.
     samples:       a few examples of the last validation for display, as dicts of texts by label.
+    line:          the metrics of a validation as text, in the notation of `str.format`.
+    sampled_line:  what follows if the validation has these metrics, too, as those of greedy texts.
     """
 
     monitor, mode = "val/loss", "min"
     counters: tuple[str, ...]
+    line: str
+    sampled_line = ""
 
     def __init__(self, model: nn.Module, tokenizer: Any):
         self.model, self.tokenizer = model, tokenizer
@@ -106,7 +111,9 @@ class TaskModule:
 
     def format_line(self, metrics: dict[str, float]) -> str:
         """The metrics of a validation as text, printed after "step 100  val loss 3.210"."""
-        raise NotImplementedError
+        with suppress(KeyError):
+            return f"{self.line}{self.sampled_line}".format(**metrics)
+        return self.line.format(**metrics)
 
 
 def sums_per_row(values: Tensor, mask: Tensor) -> Tensor:

@@ -139,11 +139,6 @@ def read_references(paths: Sequence[str | Path], predictions: str | Path, count:
     return list(zip(*files, strict=True))
 
 
-def rouge_line(scores: dict[str, float]) -> str:
-    """'ROUGE-1/2/L 31.2 / 12.1 / 29.8'."""
-    return "ROUGE-1/2/L " + " / ".join(f"{scores[metric]:.1f}" for metric in METRICS)
-
-
 def lead(article: str, words: int = 8) -> str:
     """The first words of the article. This is the baseline that a headline should beat."""
     return " ".join(article.split()[:words])

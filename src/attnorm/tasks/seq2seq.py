@@ -27,7 +27,7 @@ from attnorm.tasks.task import Task, TaskConfig, Tokens
 class Seq2SeqModule(TaskModule):
     """The loss of target tokens given the source and the earlier target tokens.
 
-    A subclass implements `add_scores` (or all of `validation_step`) and `format_line`, and extends `metrics`.
+    A subclass implements `add_scores` (or all of `validation_step`) and extends `metrics`.
 
     shown:        what source, target and text are called where examples are displayed.
     validation:   the texts of the validation split. Row i corresponds to row i of the validation batches.
@@ -37,6 +37,7 @@ class Seq2SeqModule(TaskModule):
     """
 
     counters: tuple[str, ...] = ("loss", "tokens")
+    line = "perplexity {perplexity:,.1f}"
     shown: tuple[str, str, str]
 
     model: Any  # a model with the interface "seq2seq"

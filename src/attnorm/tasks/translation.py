@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from attnorm.attention.multihead import MultiHeadAttention, attention_layers, observe
 from attnorm.attention.names import normalizers_of
 from attnorm.attention.normalizers.fertility import Fertility, FertilitySoftmax, FertilitySparsemax
-from attnorm.data.featurizer import pad
+from attnorm.data.featurizer import cut, pad
 from attnorm.data.preprocess import Split
 from attnorm.data.sources.parallel import PARALLEL
 from attnorm.data.tokenizers.base import Tokenizer
@@ -137,22 +137,18 @@ class TranslationModule(Seq2SeqModule):
     """Loss, validation loss, and BLEU and chrF of greedy translations. scorer: a `Scorer`."""
 
     shown = ("source", "reference", "translation")
+    sampled_line = "  BLEU {BLEU:.1f} chrF {chrF:.1f} (greedy)"
 
     def add_scores(self, texts: list[str], targets: list[str]) -> None:
         self.outputs.append(self.scorer.statistics(self.scorer.plain(texts), self.scorer.plain(targets)))
 
     def metrics(self) -> dict[str, float]:
         """loss (nats per target token), perplexity, and BLEU and chrF if translations were generated."""
-        return {**super().metrics(), **(corpus_scores(_joined(self.outputs)) if self.outputs else {})}
-
-    def format_line(self, metrics: dict[str, float]) -> str:
-        scores = f"  BLEU {metrics['BLEU']:.1f} chrF {metrics['chrF']:.1f} (greedy)" if "BLEU" in metrics else ""
-        return f"perplexity {metrics['perplexity']:,.1f}{scores}"
-
-
-def _joined(tables: Sequence[dict[str, list[int]]]) -> dict[str, list[int]]:
-    """Tables with the same columns, one below the other."""
-    return {name: [value for table in tables for value in table[name]] for name in tables[0]}
+        metrics, tables = super().metrics(), self.outputs
+        if tables:
+            columns = {name: [value for table in tables for value in table[name]] for name in tables[0]}
+            metrics |= corpus_scores(columns)
+        return metrics
 
 
 AUTO = "auto"
@@ -223,17 +219,14 @@ class TranslationTask(Seq2SeqTask):
                 message = f"{wrong[0]} has no form with fertility; it needs attention.cross={'|'.join(WITH_FERTILITY)}"
                 yield Problem("decoding.fertility", message, fertility)
 
-    def coverage_of(self, model: Any, split: Split, translations: list[str]) -> dict[str, float]:
-        """How much attention the source tokens of a split receive while the model writes the translations."""
-        tokenizer, limit = split.tokenizer, self.cfg.model.max_target - 1
-        written = [ids[:limit] for ids in tokenizer.encode(translations)]
-        with self.while_decoding(model):
-            return summary(coverage(model, list(split.rows["source"]), written, special_tokens(tokenizer)))
-
     def text_scores(self, module: TranslationModule, split: Split, texts: list[str]) -> TextScores:
         """BLEU and chrF, those of copying the source, and the coverage of the source."""
+        scorer, tokenizer = module.scorer, split.tokenizer
         sources, targets = list(split.texts["source"]), list(split.texts["target"])
-        scorer, covered = module.scorer, self.coverage_of(module.model, split, texts)
+        written, _ = cut(tokenizer.encode(texts), self.cfg.model.max_target - 1)
+        with self.while_decoding(module.model):
+            masses = coverage(module.model, list(split.rows["source"]), written, special_tokens(tokenizer))
+        covered = summary(masses)
         statistics = scorer.statistics(scorer.plain(texts), scorer.plain(targets))
         return TextScores(
             corpus_scores(statistics),

@@ -31,6 +31,7 @@ class CaptioningModule(Seq2SeqModule):
     validation: a table with the columns id and captions. scorer: `CaptionMetric`.
     """
 
+    line, sampled_line = "perplexity {perplexity:,.2f}", "  CIDEr-D {CIDEr-D:.1f}  BLEU-4 {BLEU-4:.1f} (greedy)"
     shown = ("image", "reference", "caption")
 
     model: Any  # with the interface "captioning"
@@ -83,11 +84,6 @@ class CaptioningModule(Seq2SeqModule):
             self.samples = list(map(self.sample, table["id"], gold, captions))
             metrics |= self.scorer(gold)(captions)
         return metrics
-
-    def format_line(self, metrics: dict[str, float]) -> str:
-        names = [name for name in ("CIDEr-D", "BLEU-4") if name in metrics]
-        scores = "".join(f"  {name} {metrics[name]:.1f}" for name in names) + " (greedy)" * bool(names)
-        return f"perplexity {metrics['perplexity']:,.2f}{scores}"
 
 
 @torch.no_grad()

@@ -75,6 +75,7 @@ class LanguageModule(TaskModule):
     """
 
     counters = ("loss", "tokens", "bytes", *(f"{name}_{end}x" for end in BANDS for name in ("loss", "tokens")))
+    line = "perplexity {perplexity:,.1f}  bits per byte {bits_per_byte:.3f}"
 
     model: Any  # with the interface "causal_lm"
 
@@ -145,6 +146,3 @@ class LanguageModule(TaskModule):
         }
         bands = {f"loss_{end}x": (self.sums[f"loss_{end}x"], self.sums[f"tokens_{end}x"]) for end in BANDS}
         return metrics | {name: total / tokens for name, (total, tokens) in bands.items() if tokens}
-
-    def format_line(self, metrics: dict[str, float]) -> str:
-        return f"perplexity {metrics['perplexity']:,.1f}  bits per byte {metrics['bits_per_byte']:.3f}"

@@ -4,7 +4,6 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import ClassVar
 
 import torch
@@ -41,6 +40,7 @@ class SpanModule(TaskModule):
 
     monitor, mode = "val/f1", "max"
     counters = ("loss", "windows")
+    line = "exact match {exact:.1f}  F1 {f1:.1f}"
 
     def __init__(
         self,
@@ -92,12 +92,7 @@ class SpanModule(TaskModule):
         gold = [reference for reference in references(self.texts) if reference[0] in answers]
         with_null = () if self.null_threshold is None else (odds, self.null_threshold)
         official = score(answers, gold, *with_null)
-        self._show(gold)
-        kept = {name: value for name, value in official.items() if not name.endswith(("total", "missing", "extra"))}
-        return {"loss": self.sums["loss"] / self.sums["windows"], **kept}
-
-    def _show(self, gold: list[tuple[str, list[str]]]) -> None:
-        answers, _ = self.spans.answers(self.null_threshold)
+        answers, _ = everywhere.answers(self.null_threshold)
         questions = dict(zip(self.texts["id"], self.texts["question"], strict=True))
         self.samples = [
             {
@@ -105,11 +100,10 @@ class SpanModule(TaskModule):
                 "gold": " | ".join(dict.fromkeys(texts)) or "(none)",
                 "answer": answers[name] or "(none)",
             }
-            for name, texts in islice(gold, SHOWN)
+            for name, texts in gold[:SHOWN]
         ]
-
-    def format_line(self, metrics: dict[str, float]) -> str:
-        return f"exact match {metrics['exact']:.1f}  F1 {metrics['f1']:.1f}"
+        kept = {name: value for name, value in official.items() if not name.endswith(("total", "missing", "extra"))}
+        return {"loss": self.sums["loss"] / self.sums["windows"], **kept}
 
 
 @dataclass(frozen=True, kw_only=True)

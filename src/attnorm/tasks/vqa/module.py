@@ -33,6 +33,7 @@ class VqaModule(TaskModule):
 
     monitor, mode = "val/accuracy", "max"
     counters = ("loss", "questions", "credit")
+    line = "accuracy {accuracy:.2f}"
 
     def __init__(self, model: Any, tokenizer: Any, texts: Table, answers: list[str]):
         super().__init__(model, tokenizer)
@@ -72,9 +73,6 @@ class VqaModule(TaskModule):
             self.samples.append({**shown, "given": self.answers[number]})
         accuracy = 100.0 * self.sums["credit"] / self.sums["questions"]
         return {"loss": self.sums["loss"] / self.sums["questions"], "accuracy": accuracy}
-
-    def format_line(self, metrics: dict[str, float]) -> str:
-        return f"accuracy {metrics['accuracy']:.2f}"
 
 
 def views_of(
