@@ -3,7 +3,7 @@
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,13 +46,27 @@ def write_rows(
     """
     import pyarrow as pa
 
-    def make(text: str, column: str) -> str:
-        return cleaned(text, column, cleaner, lowercase=lowercase, digits=digits)
-
     schema = pa.schema([(name, pa.string()) for name in row_schema.columns])
+    needed = [row_schema.columns.index(name) for name in row_schema.needed]
     counts = {"read": 0, "empty": 0, "kept": 0}
+
+    def usable_rows() -> Iterator[tuple[str, ...]]:
+        for row in progress(rows, what, limit):
+            counts["read"] += 1
+            row = tuple(
+                cleaned(text, name, cleaner, lowercase=lowercase, digits=digits) if name in row_schema.cleaned else text
+                for text, name in zip(row, row_schema.columns, strict=True)
+            )
+            if not all(row[column] for column in needed):
+                counts["empty"] += 1
+                continue
+            counts["kept"] += 1
+            yield row
+            if counts["kept"] == limit:  # stop before the next row is read
+                return
+
     with pa.ipc.new_stream(str(folder / TABLE), schema) as writer:
-        kept = _cleaned(progress(rows, what, limit), counts, row_schema, make, limit)
+        kept = usable_rows()
         while batch := list(itertools.islice(kept, BATCH)):
             columns = [pa.array(column, pa.string()) for column in zip(*batch, strict=True)]
             writer.write_batch(pa.record_batch(columns, schema=schema))
@@ -63,29 +77,6 @@ def write_rows(
 def cleaned(text: str, column: str, cleaner: Source | None, *, lowercase: bool, digits: bool) -> str:
     """Applies all cleaning to a text of this column: `cleaner.clean` of a source, then `cleaning.clean`."""
     return clean(text if cleaner is None else cleaner.clean(text, column), lowercase=lowercase, digits=digits)
-
-
-def _cleaned(
-    rows: Iterable[tuple[str, ...]],
-    counts: dict[str, int],
-    row_schema: RowSchema,
-    make: Callable[[str, str], str],
-    limit: int | None,
-) -> Iterator[tuple[str, ...]]:
-    needed = [row_schema.columns.index(name) for name in row_schema.needed]
-    for row in rows:
-        counts["read"] += 1
-        row = tuple(
-            make(text, name) if name in row_schema.cleaned else text
-            for text, name in zip(row, row_schema.columns, strict=True)
-        )
-        if not all(row[column] for column in needed):
-            counts["empty"] += 1
-            continue
-        counts["kept"] += 1
-        yield row
-        if counts["kept"] == limit:  # stop before the next row is read
-            return
 
 
 def write_tokens(rows: Path, folder: Path, tokenizer: Tokenizer, layout: Featurizer, what: str) -> dict[str, int]:

@@ -20,6 +20,7 @@ import numpy as np
 
 from attnorm.data.sources.base import VISUAL, Source
 from attnorm.errors import DataError
+from attnorm.wording import counted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -91,7 +92,7 @@ def refuse_missing(where: object, missing: Sequence[str], what: str = "features"
     """Raises ValueError if there are `missing` images. what: that which images have in the place `where`."""
     if missing:
         more = ", ..." if len(missing) > NAMED else ""
-        count = f"{len(missing):,} image{'s' * (len(missing) != 1)}"
+        count = counted(len(missing), "image")
         raise DataError(f"{where}: no {what} of {count}: {', '.join(missing[:NAMED])}{more}")
 
 
@@ -115,19 +116,17 @@ class MappedRows:
 
     index: a JSON file with the names of the images and whatever else a subclass needs.
     what:  what the arrays hold, for messages.
+    files: the names of the files with the arrays.
     """
 
     index: ClassVar[str]
     what: ClassVar[str]
+    files: list[str]
 
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
         self.about = json.loads((self.folder / self.index).read_text())
         self.rows = {image: row for row, image in enumerate(self.about["images"])}
-
-    @abstractmethod
-    def files(self) -> list[str]:
-        """The names of the files with the arrays."""
 
     def check(self, images: Iterable[str]) -> None:
         """Raises ValueError that names the images that are missing."""
@@ -144,7 +143,7 @@ class MappedRows:
     @cached_property
     def arrays(self) -> list[np.ndarray]:
         """The arrays, mapped on first use."""
-        return [np.load(self.folder / file, mmap_mode="r") for file in self.files()]
+        return [np.load(self.folder / file, mmap_mode="r") for file in self.files]
 
     def __getstate__(self) -> dict:
         """The state without the arrays. A process that receives it maps them itself, instead of receiving a copy."""
@@ -160,9 +159,7 @@ class MappedFeatures(MappedRows, ImageFeatures):
         super().__init__(folder)
         self.names, self.boxes, self.widths = (self.about[name] for name in ("names", "boxes", "widths"))
         self.geometry = [True] * len(self.names)
-
-    def files(self) -> list[str]:
-        return [file for view in range(len(self.names)) for file in _files(view)]
+        self.files = [file for view in range(len(self.names)) for file in _files(view)]
 
     def has(self, image: str) -> bool:
         return image in self.rows

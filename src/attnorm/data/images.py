@@ -71,10 +71,7 @@ class MappedPixels(MappedRows, Images):
 
     def __init__(self, folder: str | Path):
         super().__init__(folder)
-        self.shape = ImageShape(side=self.about["side"])
-
-    def files(self) -> list[str]:
-        return [PIXELS]
+        self.shape, self.files = ImageShape(side=self.about["side"]), [PIXELS]
 
     def read(self, images: Sequence[str]) -> "dict[str, Tensor]":
         [pixels] = self.tensors(images)

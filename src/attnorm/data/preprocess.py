@@ -121,15 +121,12 @@ def _rows(
                 f"{counts['read']:,} read, {counts['empty']:,} of them empty"
             )
 
-    settings = [FORMAT, source.fingerprint(split), split, lowercase, digits, limit, *_foreign(cleaner, source)]
+    settings = [FORMAT, source.fingerprint(split), split, lowercase, digits, limit]
+    cls = type(cleaner)
+    if cleaner is not source and not (cls.clean is type(source).clean is Source.clean):
+        # a source's own cleaning is part of its fingerprint; this one is that of another source
+        settings += [f"{cls.__module__}:{cls.__qualname__}", repr(sorted(vars(cleaner).items()))]
     return cached(cache_dir / f"rows-{files.digest(settings)}", build)
-
-
-def _foreign(cleaner: Source, source: Source) -> list[str]:
-    """Identifies the cleaning of another source. A source's own cleaning is part of its fingerprint."""
-    if cleaner is source or type(cleaner).clean is type(source).clean is Source.clean:
-        return []
-    return [f"{type(cleaner).__module__}:{type(cleaner).__qualname__}", repr(sorted(vars(cleaner).items()))]
 
 
 def _tokenizer(settings: Mapping[str, object], words: tuple[str, ...], rows: Path | None, cache_dir: Path) -> Tokenizer:

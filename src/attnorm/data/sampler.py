@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from torch.utils.data import Sampler
@@ -80,9 +81,7 @@ class TokenBatches(Sampler[MicroBatch]):
 
     def __iter__(self) -> Iterator[MicroBatch]:
         start, self.start = self.start, 0
-        for number, part in enumerate(self._parts()):
-            if number >= start:
-                yield part
+        yield from islice(self._parts(), start, None)
 
     def _parts(self) -> Iterator[MicroBatch]:
         batches = len(self.cuts) - 1

@@ -57,22 +57,19 @@ class FeatureFiles(ImageFeatures):
             self.geometry.append(geometry is not None)
 
     def has(self, image: str) -> bool:
-        return all(image in each.images() for each in self._used())
+        return all(image in each.images() for each in self.readers[: len(self.names)])
 
     def check(self, images: Iterable[str]) -> None:
         images = list(images)
-        for each in self._used():
+        for each in self.readers[: len(self.names)]:
             images_of_view = each.images()
             refuse_missing(each.path, [image for image in images if image not in images_of_view])
 
     def read(self, images: Sequence[str]) -> list[View]:
         return [
             padded([self._boxes(view, image) for image in images], self.boxes[view], self.widths[view])
-            for view in range(len(self._used()))
+            for view in range(len(self.names))
         ]
-
-    def _used(self) -> list["FeatureReader"]:
-        return self.readers[: len(self.names)]
 
     def _boxes(self, view: int, image: str) -> Boxes:
         each, width, most = self.readers[view], self.widths[view], self.boxes[view]
@@ -125,9 +122,9 @@ class FeatureReader(ABC):
     def open(self) -> Any:
         """Opens what is needed for reading: a file, or an index."""
 
-    @abstractmethod
     def images(self) -> Collection[str]:
-        """The ids of the images."""
+        """The ids of the images: by default, what is opened."""
+        return self.opened()
 
     @property
     def first(self) -> str | None:
@@ -170,9 +167,6 @@ class NpzFolder(FeatureReader):
                 index[number] = name
         return index
 
-    def images(self) -> Collection[str]:
-        return self.opened()
-
     def where(self, image: str) -> Path:
         return self.path / self.opened()[image]
 
@@ -190,9 +184,6 @@ class Hdf5File(FeatureReader):
         except ImportError as error:
             raise DataError("h5py is not installed; pip install h5py") from error
         return h5py.File(self.path, "r")
-
-    def images(self) -> Collection[str]:
-        return self.opened()
 
     def arrays(self, image: str) -> dict[str, np.ndarray]:
         entry = self.opened()[image]

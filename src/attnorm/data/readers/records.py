@@ -32,7 +32,8 @@ def _as_text(value: object) -> str:
     return str(value)
 
 
-def _without_surrogates(text: str) -> str:
+def without_surrogates(text: str) -> str:
+    """The text itself. Raises ValueError if it contains half of a surrogate pair."""
     if not text.isascii():
         try:
             text.encode("utf-8")  # JSON can contain half a character ("\ud83d"), which cannot be written to a file
@@ -47,7 +48,7 @@ def _not_blank(text: str) -> str:
     return text
 
 
-Text = Annotated[str, AfterValidator(_without_surrogates)]
+Text = Annotated[str, AfterValidator(without_surrogates)]
 Words = Annotated[Text, AfterValidator(_not_blank)]
 Id = Annotated[Text, BeforeValidator(_as_text)]  # a number or text
 

@@ -16,6 +16,7 @@ from typing import Any
 from attnorm.data import validation as checks
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
+from attnorm.data.readers.records import without_surrogates
 from attnorm.errors import DataError
 from attnorm.schema import Text, WholeNumber
 
@@ -86,12 +87,10 @@ def text_cell(where: str, column: str | int, cell: object) -> str:
         return ""
     if not isinstance(cell, str):
         raise BadRow(f"{where}: {column} is {json.dumps(cell, default=str)[:80]}, not text")
-    if not cell.isascii():
-        try:
-            cell.encode("utf-8")  # JSON can contain half a character ("\ud83d"), which cannot be written to a file
-        except UnicodeEncodeError as error:
-            raise BadRow(f"{where}: {column} holds half of a surrogate pair, which is not text") from error
-    return cell
+    try:
+        return without_surrogates(cell)
+    except ValueError as error:
+        raise BadRow(f"{where}: {column} {error}") from error
 
 
 def missing_columns(where: str, wanted: Columns, existing: Sequence[str]) -> None:

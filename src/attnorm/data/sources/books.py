@@ -7,7 +7,6 @@ from functools import cached_property
 from pathlib import Path
 
 from attnorm.data.readers import text as files
-from attnorm.data.readers.bad_rows import BadRow
 from attnorm.data.sources.base import GROUPED_DOCUMENTS, DividedTrain
 from attnorm.errors import Problem
 from attnorm.schema import Count, Share, Text
@@ -91,7 +90,8 @@ class Books(DividedTrain):
 
     def rows(self, split: str) -> Iterator[tuple[str, str]]:
         """Streams the documents. Raises ValueError that names file and line if something cannot be read."""
-        rows = ((text, self._name(path)) for path in self._paths(split) for text in self._documents(path))
+        documents = ((text, self._name(path)) for path in self._paths(split) for text in self._documents(path))
+        rows = ((text, name) for text, name in documents if len(text.split()) >= self.words)
         return self.part(rows, split, "data.folder")
 
     def _name(self, path: Path) -> str:
@@ -107,16 +107,9 @@ class Books(DividedTrain):
 
     def _documents(self, path: Path) -> Iterator[str]:
         document: list[str] = []
-        for line in files.path_lines(path, self.encoding):
-            if isinstance(line, BadRow):
-                raise line
+        for line in files.read_lines(path, self.encoding):
             if document and self.chapter is not None and re.search(self.chapter, line):
-                yield from self._long_enough(document)
+                yield "".join(document)
                 document = []
             document.append(line)
-        yield from self._long_enough(document)
-
-    def _long_enough(self, document: list[str]) -> Iterator[str]:
-        text = "".join(document)
-        if len(text.split()) >= self.words:
-            yield text
+        yield "".join(document)

@@ -60,18 +60,13 @@ class CaptionFiles(NamedSplits, CaptionSource):
             if self.lists[split] is not None:
                 key = f"data.{split}_list={self.lists[split]}"
                 problems += files.file_problem(key, Path(str(self.lists[split])))
-        problems += [problem for split in splits for problem in self._sharing_problems(split)]
+        for split in splits:
+            listed = self.lists[split]
+            others = [other for other in self.splits if other != split and self.given[other] == self.given[split]]
+            if same := [other for other in others if listed is None or self.lists[other] == listed]:
+                message = f"{' and '.join(same)} would share images with it; give a list of the images of {split} alone"
+                problems.append(Problem(f"data.{split}_list", message, listed))
         return [*problems, *self._image_problems(splits)]
-
-    def _sharing_problems(self, split: str) -> list[str]:
-        """A problem if the split has the captions of another one, and does not have images of its own."""
-        listed = self.lists[split]
-        others = [other for other in self.splits if other != split and self.given[other] == self.given[split]]
-        same = [other for other in others if listed is None or self.lists[other] == listed]
-        if not same:
-            return []
-        message = f"{' and '.join(same)} would share images with it; give a list of the images of {split} alone"
-        return [Problem(f"data.{split}_list", message, listed)]
 
     def _image_problems(self, splits: Sequence[str]) -> list[str]:
         folders = {split: folder for split, folder in self.folders.items() if folder is not None}

@@ -32,13 +32,10 @@ class Chronicles(Source):
     def fingerprint(self, split: str) -> str:
         """A hash of the parameters and of the first documents, which change if the generator changes."""
         size = self.sizes[split]
-        first = [self._document(split, index) for index in range(min(10, size))]
+        first = [chronicle(split, index, self.corpus_seed, self.words) for index in range(min(10, size))]
         return files.digest(["chronicles", 1, split, size, self.words, self.corpus_seed, first])
 
     def rows(self, split: str) -> Iterator[tuple[str]]:
         """Generates the documents one by one."""
         for index in range(self.sizes[split]):
-            yield (self._document(split, index),)
-
-    def _document(self, split: str, index: int) -> str:
-        return chronicle(split, index, self.corpus_seed, self.words)
+            yield (chronicle(split, index, self.corpus_seed, self.words),)

@@ -33,7 +33,7 @@ class EasyVqaImages(ImageSource):
     shape = (64, 64, 3)
 
     def __init__(self, *, label: Literal["shape", "colour"] = "shape"):
-        self.label, self.labels = label, LABELS.get(label, ())
+        self.label, self.labels = label, LABELS[label]
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
         """Splits that do not exist, and packages that are not installed."""

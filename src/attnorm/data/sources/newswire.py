@@ -1,7 +1,5 @@
 """The built-in corpus `newswire`, as pairs and as documents. It is generated, so that no other data is needed."""
 
-import hashlib
-import json
 from collections.abc import Iterator
 from typing import Literal
 
@@ -43,18 +41,14 @@ class Newswire(Source):
 
     def fingerprint(self, split: str) -> str:
         """A hash of the parameters and of the first pairs, which change if the generator changes."""
-        first = [self.pair(split, i) for i in range(min(200, self.sizes[split]))]
-        settings = json.dumps(["newswire", 1, split, self.sizes[split], self.corpus_seed, self.difficulty, first])
-        return hashlib.blake2b(settings.encode(), digest_size=16).hexdigest()
+        size = self.sizes[split]
+        first = [newswire.pair(split, index, self.corpus_seed, self.difficulty) for index in range(min(200, size))]
+        return files.digest(["newswire", 1, split, size, self.corpus_seed, self.difficulty, first])
 
     def rows(self, split: str) -> Iterator[tuple[str, ...]]:
         """Generates the pairs one by one."""
         for index in range(self.sizes[split]):
-            yield self.pair(split, index)
-
-    def pair(self, split: str, index: int) -> tuple[str, str]:
-        """The article and the headline with this number."""
-        return newswire.pair(split, index, self.corpus_seed, self.difficulty)
+            yield newswire.pair(split, index, self.corpus_seed, self.difficulty)
 
 
 class NewswireText(Newswire):
@@ -92,12 +86,8 @@ class NewswireText(Newswire):
         """Generates the documents one by one."""
         for index in range(self.sizes[split]):
             if index % _WINDOW == 0:
-                first = index * STORIES
-                drawn = [self.story(split, first + i) for i in range(_WINDOW * STORIES)]
+                numbers = range(index * STORIES, (index + _WINDOW) * STORIES)
+                drawn = [newswire.story(split, number, self.corpus_seed, self.difficulty) for number in numbers]
                 drawn.sort(key=lambda story: story.event)
             start = index % _WINDOW * STORIES
             yield (" ".join(f"{story.headline} . {story.article}" for story in drawn[start : start + STORIES]),)
-
-    def story(self, split: str, index: int) -> newswire.Story:
-        """The story with this number."""
-        return newswire.story(split, index, self.corpus_seed, self.difficulty)

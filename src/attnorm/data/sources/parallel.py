@@ -63,13 +63,11 @@ class AlignedFiles(Source):
 
     def existing(self, names: tuple[str, str]) -> tuple[Path, Path]:
         """The files of these names: the plain ones, or .gz if only that exists."""
-        first, second = (Path(self.dir) / name for name in names)
-        return _plain_or_packed(first), _plain_or_packed(second)
-
-
-def _plain_or_packed(path: Path) -> Path:
-    packed = path.with_name(f"{path.name}.gz")
-    return packed if packed.exists() and not path.exists() else path
+        paths = []
+        for name in names:
+            plain, packed = Path(self.dir) / name, Path(self.dir) / f"{name}.gz"
+            paths.append(packed if packed.exists() and not plain.exists() else plain)
+        return paths[0], paths[1]
 
 
 def _pair(lines: tuple[str | BadRow, str | BadRow]) -> tuple[str, str]:

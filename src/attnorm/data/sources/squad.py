@@ -78,11 +78,6 @@ class SquadQuestion(ScoredQuestion):
     answers: list[Span] = Field(default_factory=list)  # type: ignore[assignment]
     is_impossible: bool = False
 
-    @property
-    def starts(self) -> list[int]:
-        """The character positions of the answers in the context."""
-        return [answer.answer_start for answer in self.answers]
-
     @model_validator(mode="after")
     def _fits_context(self) -> "SquadQuestion":
         if self.is_impossible and self.answers:
@@ -138,7 +133,8 @@ class Squad(NamedSplits):
         """
         path = path_of(self.given, split)
         for question in read_squad(path, SquadQuestion).settle(path, self.skip_bad):
-            answers = json.dumps({"texts": question.texts, "starts": question.starts}, ensure_ascii=False)
+            starts = [answer.answer_start for answer in question.answers]
+            answers = json.dumps({"texts": question.texts, "starts": starts}, ensure_ascii=False)
             yield question.id, question.context, question.question, answers
 
 

@@ -15,7 +15,7 @@ each detector finds things that are not there.
 """
 
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -103,40 +103,32 @@ def detect(split: str, index: int, seed: int = 0) -> tuple[Detections, ...]:
     things = scene(split, index, seed)
     random = stream("boxes", split, index, seed)
     taken = [thing.box for thing in things]  # no two detectors find the same thing that is not there
-    return tuple(_detect(detector, things, taken, random, f"{seed} {split} {index}", seed) for detector in DETECTORS)
-
-
-def _detect(
-    detector: Detector,
-    things: Sequence[Thing],
-    taken: list[Box],
-    random: Draw,
-    stream_of: str,
-    seed: int,
-) -> Detections:
-    boxes = []  # (confidence range, look, box)
-    for thing in things:
-        if detector.misses(thing):
-            boxes.append((UNSURE, _look(random), _jittered(random, thing)))
-            continue
-        for _ in range(1 + (random() < TWICE)):
-            boxes.append((SURE, thing[:3], _jittered(random, thing)))
-    for _ in range(pick(random, FALSE)):
-        look, box = _look(random), _free_box(random, taken)
-        taken.append(box)
-        boxes.append((SURE, look, box))
-    while len(boxes) < BOXES:
-        x, y, width, height = random(), random(), 0.06 + 0.24 * random(), 0.06 + 0.24 * random()
-        box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
-        boxes.append((UNSURE, _look(random), box))
-    confidence = [low + random() * (high - low) for (low, high), _, _ in boxes]
-    codes = np.stack([sure * detector.code(*look) for sure, (_, look, _) in zip(confidence, boxes, strict=True)])
-    normals = _normals(f"{stream_of} {detector.name}")
-    order = normals.permutation(BOXES)
-    noise = NOISE * normals.standard_normal((BOXES, detector.width))
-    features = codes[order] @ detector.projection(seed) + noise
-    places = np.array([box for _, _, box in boxes])[order].clip(0.0, 1.0)
-    return Detections(features, places, np.array([kind is SURE for kind, _, _ in boxes])[order])
+    views = []
+    for detector in DETECTORS:
+        boxes = []  # (confidence range, look, box)
+        for thing in things:
+            if detector.misses(thing):
+                boxes.append((UNSURE, _look(random), _jittered(random, thing)))
+                continue
+            for _ in range(1 + (random() < TWICE)):
+                boxes.append((SURE, thing[:3], _jittered(random, thing)))
+        for _ in range(pick(random, FALSE)):
+            look, box = _look(random), _free_box(random, taken)
+            taken.append(box)
+            boxes.append((SURE, look, box))
+        while len(boxes) < BOXES:
+            x, y, width, height = random(), random(), 0.06 + 0.24 * random(), 0.06 + 0.24 * random()
+            box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+            boxes.append((UNSURE, _look(random), box))
+        confidence = [low + random() * (high - low) for (low, high), _, _ in boxes]
+        codes = np.stack([sure * detector.code(*look) for sure, (_, look, _) in zip(confidence, boxes, strict=True)])
+        normals = _normals(f"{seed} {split} {index} {detector.name}")
+        order = normals.permutation(BOXES)
+        noise = NOISE * normals.standard_normal((BOXES, detector.width))
+        features = codes[order] @ detector.projection(seed) + noise
+        places = np.array([box for _, _, box in boxes])[order].clip(0.0, 1.0)
+        views.append(Detections(features, places, np.array([kind is SURE for kind, _, _ in boxes])[order]))
+    return tuple(views)
 
 
 def _look(random: Draw) -> tuple[str, str, str]:
