@@ -193,10 +193,7 @@ def chrf_counts(translation: str, reference: str) -> list[int]:
     """
     counts = []
     for n in range(1, CHARACTERS + 1):
-        written, expected = (_ngrams("".join(text.split()), n) for text in (translation, reference))
+        texts = ("".join(text.split()) for text in (translation, reference))
+        written, expected = (Counter(text[at : at + n] for at in range(len(text) - n + 1)) for text in texts)
         counts += [written.total() if expected else 0, expected.total(), (written & expected).total()]
     return counts
-
-
-def _ngrams(text: str, n: int) -> Counter[str]:
-    return Counter(text[start : start + n] for start in range(len(text) - n + 1))

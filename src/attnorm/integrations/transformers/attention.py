@@ -68,7 +68,11 @@ def layer_attention(
     if s_aux is not None:
         normalizer = ModelSink(s_aux)
     if normalizer.couples_queries != "none" and n_queries == n_keys and is_self_attention(module):
-        mask = without_padded_queries(mask)
+        # padding is no query, either; in a tensor, a position that no query may see counts as padding
+        if isinstance(mask, Mask):
+            mask = Mask(queries=mask.keys, keys=mask.keys, causal=mask.causal)
+        elif mask is not None:
+            mask = mask & mask.any(-2).unsqueeze(-1)
     if position_bias is not None:
         log_prior = position_bias if log_prior is None else position_bias + log_prior
     if (groups := query.shape[1] // key.shape[1]) > 1:
@@ -217,13 +221,3 @@ def read_mask(mask: Mask | Tensor | None, is_causal: bool) -> tuple[Mask | Tenso
     if not mask.is_floating_point():
         return mask, None, is_causal
     return *split(mask, look=False), is_causal
-
-
-def without_padded_queries(mask: Mask | Tensor | None) -> Mask | Tensor | None:
-    """The mask of self-attention in which padding is no query, either.
-
-    In a tensor, a position that no query may see counts as padding.
-    """
-    if isinstance(mask, Mask):
-        return Mask(queries=mask.keys, keys=mask.keys, causal=mask.causal)
-    return None if mask is None else mask & mask.any(-2).unsqueeze(-1)

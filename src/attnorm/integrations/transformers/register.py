@@ -101,9 +101,12 @@ def check_requests() -> None:
     @wraps(change)
     def changed(self: Any, attn_implementation: str | dict, *args: Any, **options: Any) -> None:
         wanted = attn_implementation if isinstance(attn_implementation, dict) else {"": attn_implementation}
-        for part, name in wanted.items():
+        for key, name in wanted.items():
             if isinstance(name, str) and name.startswith(CONVERTED):  # the library only warns
-                refuse_part(self, getattr(self.config, part) if part else self.config, name)
+                config = getattr(self.config, key) if key else self.config
+                for part in self.modules():
+                    if isinstance(part, PreTrainedModel) and part.config is config:
+                        refuse_request(type(part), name)
         if attn_implementation == CONVERTED and needs_float_masks(self):
             attn_implementation = WITH_FLOAT_MASKS
         change(self, attn_implementation, *args, **options)
@@ -114,15 +117,6 @@ def check_requests() -> None:
         finish(self)
 
     base.get_correct_attn_implementation, base.set_attn_implementation, base.post_init = checked, changed, finished
-
-
-def refuse_part(model: Any, config: Any, implementation: str) -> None:
-    """Raises ValueError if a part of a model, the one with this configuration, cannot use this implementation."""
-    from transformers import PreTrainedModel
-
-    for part in model.modules():
-        if isinstance(part, PreTrainedModel) and part.config is config:
-            refuse_request(type(part), implementation)
 
 
 def refuse_own_softmax(model: Any, implementation: str | None) -> None:

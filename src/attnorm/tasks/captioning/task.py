@@ -20,7 +20,6 @@ from attnorm.data.readers.text import digest, read_json
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError, RunError
-from attnorm.models.generation import Decoding
 from attnorm.schema import Share
 from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.bleu import sacrebleu
@@ -135,7 +134,7 @@ class CaptioningTask(WritingTask):
         splits = [name for name in ("validation", "test", "train") if name in self.source().splits]
         images = NamedImages(self.shape(), splits, self.images)
         images.check(texts)
-        return write_captions(model, tokenizer, images, texts, self.decoding(), self.cfg.data.batch_tokens)
+        return self.write(model, tokenizer, images, texts)
 
     def attended_example(self, model: Any, split: Split, row: int) -> tuple[tuple, Tokens]:
         """The model looks at an image and writes a caption. Each query is named by the word that it predicts; those of
@@ -154,10 +153,31 @@ class CaptioningTask(WritingTask):
         return (image, present, torch.tensor([[tokenizer.bos_id, *written]])), tokens
 
     def write_split(self, model: Any, split: Split, progress: Callable) -> list[str]:
-        images, names = self.images(split.name), list(split.texts["id"])
-        return write_captions(
-            model, split.tokenizer, images, names, self.decoding(), self.cfg.data.batch_tokens, progress
-        )
+        return self.write(model, split.tokenizer, self.images(split.name), list(split.texts["id"]), progress)
+
+    def write(
+        self,
+        model: Any,
+        tokenizer: Tokenizer,
+        images: Images,
+        names: Sequence[str],
+        progress: Callable[[list], Iterable] = iter,
+    ) -> list[str]:
+        """One caption for each of these images, in their order. `progress` wraps the list of batches.
+
+        Images are decoded in batches of about `data.batch_tokens` tokens over all beams. If several processes train
+        together, each of them writes its share, and all have the captions.
+        """
+        device, decoding = next(model.parameters()).device, self.decoding()
+        size = max(1, self.cfg.data.batch_tokens // (decoding.beam_size * (decoding.max_length + 1)))
+        batches = [range(start, min(start + size, len(names))) for start in range(0, len(names), size)]
+        captions: dict[int, str] = {}
+        ranks = Ranks.present()
+        for rows in progress([rows for _, rows in ranks.share(batches)]):
+            batch = {name: tensor.to(device) for name, tensor in images.read([names[row] for row in rows]).items()}
+            written = write(model, tokenizer, batch["image"], batch.get("present"), decoding)
+            captions |= {row: tokenizer.decode(ids) for row, ids in zip(rows, written, strict=True)}
+        return ranks.gather_items(captions)
 
     def text_scores(self, module: CaptioningModule, split: Split, texts: list[str]) -> TextScores:
         """The scores of captions. The baseline is the most frequent caption of the split, given to all images."""
@@ -168,32 +188,6 @@ class CaptioningTask(WritingTask):
         baselines = {"the most frequent caption": metric([common] * len(gold))}
         undefined = {"undefined": dict.fromkeys(scores, metric.wordless())}
         return TextScores(scores, examples, baselines, metric.describe(), sums, CORPUS_METRICS, undefined)
-
-
-def write_captions(
-    model: Any,
-    tokenizer: Any,
-    images: Images,
-    names: Sequence[str],
-    decoding: Decoding,
-    batch_tokens: int,
-    progress: Callable[[list], Iterable] = iter,
-) -> list[str]:
-    """Writes one caption for each of these images, in their order.
-
-    Images are decoded in batches of about `batch_tokens` tokens over all beams. `progress` wraps the list of batches.
-    If several processes train together, each of them writes its share, and all have the captions.
-    """
-    device = next(model.parameters()).device
-    size = max(1, batch_tokens // (decoding.beam_size * (decoding.max_length + 1)))
-    batches = [range(start, min(start + size, len(names))) for start in range(0, len(names), size)]
-    captions: dict[int, str] = {}
-    ranks = Ranks.present()
-    for rows in progress([rows for _, rows in ranks.share(batches)]):
-        batch = {name: tensor.to(device) for name, tensor in images.read([names[row] for row in rows]).items()}
-        written = write(model, tokenizer, batch["image"], batch.get("present"), decoding)
-        captions |= {row: tokenizer.decode(ids) for row, ids in zip(rows, written, strict=True)}
-    return ranks.gather_items(captions)
 
 
 class NamedImages(Images):

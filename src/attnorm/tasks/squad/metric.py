@@ -118,22 +118,14 @@ def _scores(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Exact match and F1 in [0, 1] of each predicted answer. Questions without a prediction score 0."""
     exact, f1 = (dict.fromkeys(gold, 0.0) for _ in range(2))
-    compare = _compare_1 if all(gold.values()) and null_odds is None else _compare_2
+    by_rules_of_2 = null_odds is not None or not all(gold.values())
     for name, prediction in predictions.items():
-        exact[name], f1[name] = compare(prediction, gold[name])
-    return exact, f1
-
-
-def _compare_1(prediction: str, answers: Sequence[str]) -> tuple[float, float]:
-    """Exact match and F1 by the rules of 1.1."""
-    f1 = max(token_f1(prediction, answer) for answer in answers) if normalize(prediction) else 0.0
-    return max(exact_match(prediction, answer) for answer in answers), f1
-
-
-def _compare_2(prediction: str, answers: Sequence[str]) -> tuple[float, float]:
-    """Exact match and F1 by the rules of 2.0."""
-    answers = [answer for answer in answers if normalize(answer)] or [""]
-    exact, f1 = (max(metric(prediction, answer) for answer in answers) for metric in (exact_match, token_f1))
+        answers = gold[name]
+        if by_rules_of_2:
+            answers = [answer for answer in answers if normalize(answer)] or [""]
+        exact[name] = max(exact_match(prediction, answer) for answer in answers)
+        if by_rules_of_2 or normalize(prediction):
+            f1[name] = max(token_f1(prediction, answer) for answer in answers)
     return exact, f1
 
 
@@ -191,7 +183,8 @@ def read_references(path: str | Path) -> list[tuple[str, list[str]]]:
 
 def read_predictions(path: str | Path) -> dict[str, str]:
     """Reads id -> answer from a JSON object. Raises ValueError for other content and for values that are not text."""
-    return _read_mapping(Path(path), _text, "text", '{"question id": "answer", ...}')
+    form = '{"question id": "answer", ...}'
+    return _read_mapping(Path(path), lambda value: value if isinstance(value, str) else None, "text", form)
 
 
 def read_null_odds(path: str | Path) -> dict[str, float]:
@@ -200,10 +193,6 @@ def read_null_odds(path: str | Path) -> dict[str, float]:
     Raises ValueError as `read_predictions` does, and also for NaN and for numbers that are too large for a float.
     """
     return _read_mapping(Path(path), _number, "a number", '{"question id": 0.5, ...}')
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 def _number(value: object) -> float | None:
@@ -219,7 +208,9 @@ def _read_mapping(path: Path, convert: Callable[[object], object], called: str, 
     """The JSON object in a file with converted values. `convert` returns None for a value that is not `called`."""
     content = read_json(path, unique_keys=True)
     if not isinstance(content, dict):
-        raise DataError(f"{path}: expected one JSON object {form}, got {_called(content)}")
+        kinds: dict[type, str] = {list: "a list", str: "a text"}
+        kind = kinds.get(type(content)) or json.dumps(content)[:60]
+        raise DataError(f"{path}: expected one JSON object {form}, got {kind}")
     converted = {name: convert(value) for name, value in content.items()}
     for name, value in converted.items():
         if value is None:
@@ -227,8 +218,3 @@ def _read_mapping(path: Path, convert: Callable[[object], object], called: str, 
                 f"{path}: {listed([name])} has {json.dumps(content[name])[:60]}, not {called}; expected {form}"
             )
     return converted
-
-
-def _called(value: object) -> str:
-    names: dict[type, str] = {list: "a list", str: "a text"}
-    return names.get(type(value)) or json.dumps(value)[:60]

@@ -50,13 +50,16 @@ class Spans:
         """Adds the scores (B, N) of the windows in these rows. Raises ValueError if they are not finite."""
         table = self.windows[list(rows)]
         start, end = start.detach().float().cpu(), end.detach().float().cpu()
-        may_start, may_end = _ends(table, start.shape[1])
+        may_start, may_end = torch.zeros(2, *start.shape, dtype=torch.bool)
+        for at, (question, best) in enumerate(zip(table["question"], table["context_best"], strict=True)):
+            may_start[at, question : question + len(best)] = torch.tensor(best, dtype=torch.bool)
+            may_end[at, question : question + len(best)] = True
         used = may_end | (torch.arange(start.shape[1]) == 0)
         if not (torch.isfinite(start) & torch.isfinite(end) | ~used).all():
             raise DataError(f"the scores of windows {', '.join(map(str, list(rows)[:8]))} ... are not all finite")
-        best = [values.tolist() for values in best_spans(start, end, may_start, may_end, self.n_best, self.max_answer)]
+        spans = best_spans(start, end, may_start, may_end, self.n_best, self.max_answer)
         nulls = (start[:, 0] + end[:, 0]).tolist()
-        for at, (score, first, last) in enumerate(zip(*best, strict=True)):
+        for at, (score, first, last) in enumerate(zip(*(values.tolist() for values in spans), strict=True)):
             begin = stop = 0
             if score > -torch.inf:
                 begin = table["starts"][at][first - table["question"][at]]
@@ -112,12 +115,3 @@ def _best(scores: Tensor, allowed: Tensor, kept: int) -> tuple[Tensor, Tensor]:
     """The best scores and their indices, (B, kept) each. It sorts, because the order of ties in topk is not defined."""
     values, indices = scores.masked_fill(~allowed, -torch.inf).sort(dim=1, descending=True, stable=True)
     return values[:, :kept], indices[:, :kept]
-
-
-def _ends(table: Mapping[str, list], width: int) -> tuple[Tensor, Tensor]:
-    """Where answers may start and end, bool (B, width) each."""
-    may_start, may_end = torch.zeros(2, len(table["question"]), width, dtype=torch.bool)
-    for at, (question, best) in enumerate(zip(table["question"], table["context_best"], strict=True)):
-        may_start[at, question : question + len(best)] = torch.tensor(best, dtype=torch.bool)
-        may_end[at, question : question + len(best)] = True
-    return may_start, may_end

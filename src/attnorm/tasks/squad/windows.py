@@ -89,12 +89,13 @@ class SquadFeaturizer(Featurizer):
         if not self.no_answer:
             self._refuse_impossible(texts["id"], answers)
         questions, truncated = cut(tokenizer.encode(texts["question"]), self.max_query)
-        context_tokens = lru_cache(maxsize=8)(lambda context: _tokens(context, tokenizer))  # questions share contexts
+        encode_context = lru_cache(maxsize=8)(tokenizer.encode_with_offsets)  # questions share contexts
         table: dict[str, list] = {name: [] for name in self.columns()}
         counts = {"windows": 0, "truncated": truncated, "impossible": 0, "unfit": 0}
         for row, question in enumerate(questions):
             head = [tokenizer.bos_id, *question, tokenizer.eos_id]
-            ids, starts, ends = context_tokens(texts["context"][row])
+            ids, offsets = encode_context(texts["context"][row])
+            starts, ends = np.array(offsets, np.int32).reshape(-1, 2).T
             answer = _answer_tokens(answers[row], starts, ends)
             room = self.max_length - len(head) - 1
             firsts = window_starts(len(ids), room, self.stride)
@@ -102,7 +103,9 @@ class SquadFeaturizer(Featurizer):
             fits = False
             for number, begin in enumerate(firsts):
                 here = slice(begin, min(begin + room, len(ids)))
-                start, end = _inside(answer, here, len(head))
+                start = end = 0  # [CLS], if the window does not contain the whole answer
+                if answer is not None and here.start <= answer[0] and answer[1] < here.stop:
+                    start, end = (token - begin + len(head) for token in answer)
                 fits |= end > 0
                 table["ids"].append([*head, *ids[here], tokenizer.eos_id])
                 table["question"].append(len(head))
@@ -153,13 +156,6 @@ def most_context(firsts: Sequence[int], room: int, tokens: int) -> np.ndarray:
     return context.argmax(0) == np.arange(len(firsts))[:, None]
 
 
-def _tokens(context: str, tokenizer: Tokenizer) -> tuple[list[int], np.ndarray, np.ndarray]:
-    """The ids of a context, and the character range [start, end) of each token."""
-    ids, offsets = tokenizer.encode_with_offsets(context)
-    starts, ends = np.array(offsets, np.int32).reshape(-1, 2).T
-    return ids, starts, ends
-
-
 def _answer_tokens(answers: dict, starts: np.ndarray, ends: np.ndarray) -> tuple[int, int] | None:
     """The first and the last context token that overlap the first answer. None if there is no answer."""
     if not answers["texts"]:
@@ -168,13 +164,6 @@ def _answer_tokens(answers: dict, starts: np.ndarray, ends: np.ndarray) -> tuple
     first = int(np.searchsorted(ends, begin, side="right"))
     last = int(np.searchsorted(starts, begin + len(answers["texts"][0]), side="left")) - 1
     return (first, last) if first <= last else None
-
-
-def _inside(answer: tuple[int, int] | None, window: slice, question: int) -> tuple[int, int]:
-    """The answer's first and last token in the row, or (0, 0) for [CLS] if the window does not contain all of it."""
-    if answer is None or answer[0] < window.start or answer[1] >= window.stop:
-        return 0, 0
-    return answer[0] - window.start + question, answer[1] - window.start + question
 
 
 class SquadCollator(Collator):

@@ -1,7 +1,7 @@
 """Questions on images as rows and batches, and the prediction of the answer that most annotators gave."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -156,7 +156,8 @@ class VqaCollator(Collator):
         self.views, self.n_answers = views, n_answers
         self.images = texts.select_columns(["image"])
         if views is not None:
-            views.check(_unique(self.images))
+            # batch by batch, as there may be hundreds of thousands of rows
+            views.check(dict.fromkeys(name for batch in self.images.iter(10_000) for name in batch["image"]))
 
     def tensors(self, table: dict[str, list], part: MicroBatch) -> dict[str, Tensor]:
         """Returns the tensors, with one view{i}, present{i} and geometry{i} for each view i:
@@ -177,8 +178,3 @@ class VqaCollator(Collator):
                 if geometry is not None:
                     batch[f"geometry{number}"] = geometry
         return batch
-
-
-def _unique(images: Table) -> Iterable[str]:
-    """The distinct images of a table, in order. Reads batch by batch, as there may be hundreds of thousands of rows."""
-    return dict.fromkeys(name for batch in images.iter(10_000) for name in batch["image"])
