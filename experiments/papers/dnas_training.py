@@ -51,7 +51,7 @@ def masses(runs: tuple[Path, ...], trust_code: bool = False) -> Rows:
         except ValueError as error:
             raise ConfigError([Problem("runs", str(error), run)]) from error
         task: Any = task_of(resolve_recorded(cfg), run)  # a visual task, the only kind that has this site
-        _, boxes = task.sizes()
+        _, boxes = task.sizes
         keys = sum(boxes[1:])  # M: the boxes of all views but the primary one, whose boxes are the queries
         for update, mass in curve.items():
             name = short_name(cfg["attention"][SITE])

@@ -289,5 +289,5 @@ def test_a_missing_or_damaged_image_is_named(folder):
     (folder / "images" / "a.png").unlink()
     with pytest.raises(ValueError, match=r"images: no such image: a\.png"):
         flickr(folder).images("validation", folder / "cache")
-    with pytest.raises(ValueError, match=r"input:3: no such image"):
-        read_image(folder / "none.png", 16, "input:3")
+    with pytest.raises(ValueError, match=r"none\.png: no such image"):
+        read_image(folder / "none.png", 16)

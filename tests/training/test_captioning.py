@@ -130,7 +130,7 @@ def test_images_are_looked_up_in_one_split_after_the_other(run):
         opened.append(split)
         return run.task.images(split)
 
-    named = NamedImages(run.task.shape(), ["validation", "test", "train"], images)
+    named = NamedImages(run.task.shape, ["validation", "test", "train"], images)
     assert named.read(["validation-1", "test-3"])["image"].shape == (2, 3, SIDE, SIDE)
     assert opened == ["validation", "test"]
 
@@ -143,7 +143,7 @@ def test_a_split_that_cannot_be_read_is_named(run):
             raise DataError("images: no such image: a.png")
         return run.task.images(split)
 
-    named = NamedImages(run.task.shape(), ["validation", "test"], images)
+    named = NamedImages(run.task.shape, ["validation", "test"], images)
     assert named.read(["validation-1"])["image"].shape == (1, 3, SIDE, SIDE)
     with pytest.raises(DataError, match=r"test-3: .*test cannot be read: images: no such image: a\.png"):
         named.check(["test-3"])
@@ -192,7 +192,7 @@ def test_a_damaged_record_of_the_images_is_refused(tmp_path, content):
     folder = runs.copied_run(tmp_path, TASK)
     (folder / "images.json").write_text(content)
     with pytest.raises(ConfigError, match=r"images\.json: "):
-        load_run(folder).task.shape()
+        _ = load_run(folder).task.shape
 
 
 @pytest.mark.slow
@@ -220,7 +220,7 @@ def test_a_transformer_that_looks_at_features(tmp_path):
     )
     runs.train(cfg, tmp_path / "run")
     run = load_run(tmp_path / "run")
-    assert run.task.shape().width == 3 and run.task.shape().regions == 5
+    assert run.task.shape.width == 3 and run.task.shape.regions == 5
     layers = run.attention(example="9.jpg")
     assert layers["decoder/0/cross"].keys == ["region 0", "region 1"]
     assert run.generate(["10.jpg"]) == [run.predictions.set_index("id")["output"]["10.jpg"]]

@@ -206,7 +206,7 @@ def test_what_the_views_show_counts(tmp_path, typed):
     for number in range(len(WIDTHS)):
         other = model(batch["ids"], views_of({**batch, f"view{number}": batch[f"view{number}"].flip(2)}))
         assert (other - scores).abs().max() > 1e-4
-    assert scores.shape == (5, len(recipe.answers()))
+    assert scores.shape == (5, len(recipe.answers))
 
 
 # what a run leaves behind, and its scores by hand
@@ -281,7 +281,7 @@ def test_answers_are_those_frequent_in_training():
 
 def test_answers_of_training_questions_that_are_not_used_do_not_count():
     recipe = task_of(runs.tiny("data.max_train=20", "task.min_count=1", task="vqa"))
-    assert set(recipe.answers().texts) == {answer for _, answer, _ in rows_of("train", 20)}
+    assert set(recipe.answers.texts) == {answer for _, answer, _ in rows_of("train", 20)}
     assert recipe.splits()["train"].counts["known"] == 20
 
 

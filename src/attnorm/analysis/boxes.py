@@ -49,7 +49,7 @@ def draw_boxes(run: LoadedRun, rows: list[int]) -> "FigureSet":
     shares = view_shares(over_boxes, fusion, sizes)
     names = task.views(split.name).names
     with torch.no_grad():
-        answers = [task.answers().texts[number] for number in model(ids, views).argmax(-1).tolist()]
+        answers = [task.answers.texts[number] for number in model(ids, views).argmax(-1).tolist()]
     drawn = FigureSet()
     for index, row in enumerate(rows):
         text = split.texts[row]

@@ -110,12 +110,11 @@ class RegionFeatures(Images):
         return next((name for name in names if name is not None and self.views.has(name)), stem)
 
 
-def read_image(path: Path, side: int, where: str | None = None, *, height: int | None = None) -> np.ndarray:
+def read_image(path: Path, side: int, *, height: int | None = None) -> np.ndarray:
     """An image file as uint8 (height, side, 3), turned upright as its EXIF data say: its largest part of this shape
     around the middle, scaled.
 
-    where: what a message starts with, by default the path. height: by default `side`, for a square. Raises ValueError
-    if the file is not a readable image.
+    height: by default `side`, for a square. Raises ValueError if the file is not a readable image.
     """
     try:
         from PIL import Image, ImageOps
@@ -132,9 +131,9 @@ def read_image(path: Path, side: int, where: str | None = None, *, height: int |
             box = left, top, left + right, top + bottom
             return np.asarray(image.convert("RGB").resize(size, Image.Resampling.BILINEAR, box), np.uint8)
     except FileNotFoundError as error:
-        raise DataError(f"{where or path}: no such image: {path}") from error
+        raise DataError(f"{path}: no such image: {path}") from error
     except Exception as error:  # for a damaged file, pillow raises SyntaxError, struct.error, zlib.error and others
-        raise DataError(f"{where or path}: not a readable image: {path} ({error})") from error
+        raise DataError(f"{path}: not a readable image: {path} ({error})") from error
 
 
 class ImageSource(Source):

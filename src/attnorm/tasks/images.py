@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -97,10 +98,11 @@ class ImageTask(LabelTask):
 
     interface, schema, unit = "images", IMAGES, "images"
 
-    def data_facts(self) -> dict[str, Any]:
+    @cached_property
+    def facts(self) -> dict[str, Any]:
         """The names of the labels, and the height, width and channels of the images."""
         source: Any = self.source()
-        return {**super().data_facts(), "shape": list(source.shape)}
+        return {**super().facts, "shape": list(source.shape)}
 
     @property
     def grid(self) -> tuple[int, int]:

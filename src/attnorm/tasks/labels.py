@@ -4,6 +4,7 @@ import json
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from attnorm.data.readers.text import read_json
 from attnorm.data.sampler import TokenBatches
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError, RunError
-from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.results import Predictions, Results
 from attnorm.tasks.task import Task
@@ -110,27 +110,17 @@ class LabelModule(TaskModule):
 class LabelTask(Task):
     """A task whose source has `labels`, the names of the labels, and rows with a column `label`.
 
-    The labels, and other facts of the training data that a subclass adds to `data_facts`, are kept in the run folder in
+    The labels, and other facts of the training data that a subclass adds to `facts`, are kept in the run folder in
     labels.json.
     """
 
     primary = "accuracy"
 
-    def __init__(self, cfg: ResolvedConfig):
-        super().__init__(cfg)
-        self._facts: dict[str, Any] | None = None
-
-    def data_facts(self) -> dict[str, Any]:
-        """What the model must know about its training data, as values of a JSON file."""
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """What the model must know about the data that it was, or will be, trained on, as values of a JSON file."""
         source: Any = self.source()
         return {"labels": list(source.labels)}
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """`data_facts` of the data that the model was, or will be, trained on."""
-        if self._facts is None:
-            self._facts = self.data_facts()
-        return self._facts
 
     @property
     def labels(self) -> list[str]:
@@ -143,8 +133,8 @@ class LabelTask(Task):
     def load(self, folder: Path) -> None:
         path = folder / FILE
         try:
-            self._facts = dict(read_json(path))
-            if not all(isinstance(name, str) for name in self._facts["labels"]):
+            self.facts = dict(read_json(path))
+            if not all(isinstance(name, str) for name in self.facts["labels"]):
                 raise DataError(f"{path}: expected labels, a list of names")
         except (KeyError, TypeError) as error:
             raise RunError(f"{path}: expected an object with labels") from error

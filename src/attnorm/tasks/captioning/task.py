@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +21,6 @@ from attnorm.data.sampler import MicroBatch
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError, RunError
 from attnorm.schema import Share
-from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.bleu import sacrebleu
 from attnorm.tasks.captioning.metric import CORPUS_METRICS, CaptionMetric, overall
 from attnorm.tasks.captioning.module import (
@@ -58,28 +57,23 @@ class CaptioningTask(WritingTask):
     primary, monitoring = "CIDEr-D", ("task.scored_images",)
     sampled = ("CIDEr-D", "BLEU-4", "rougeL")
 
-    def __init__(self, cfg: ResolvedConfig):
-        super().__init__(cfg)
-        self._shape: ImageShape | None = None
-
     def images(self, split: str) -> Images:
         """The images of a split."""
         source: Any = self.source()  # a CaptionSource, or one like it
         return source.images(split, self.cache())
 
+    @cached_property
     def shape(self) -> ImageShape:
         """The shape of the images on which the model was trained, or is going to be."""
-        if self._shape is None:
-            self._shape = self.images("train").shape
-        return self._shape
+        return self.images("train").shape
 
     def save(self, folder: Path) -> None:
-        (folder / FILE).write_text(json.dumps(asdict(self.shape())) + "\n", encoding="utf-8")
+        (folder / FILE).write_text(json.dumps(asdict(self.shape)) + "\n", encoding="utf-8")
 
     def load(self, folder: Path) -> None:
         path = folder / FILE
         try:
-            self._shape = ImageShape(**read_json(path))
+            self.shape = ImageShape(**read_json(path))
         except TypeError as error:
             raise RunError(f"{path}: expected an object with side, width and regions") from error
         except (ValueError, OSError, RecursionError) as error:
@@ -88,13 +82,13 @@ class CaptioningTask(WritingTask):
     def data_fingerprints(self, splits: dict[str, Split]) -> dict[str, str]:
         """Fingerprints of the captions and of the shape of the images."""
         captions = super().data_fingerprints(splits)
-        return {name: digest([of_split, asdict(self.shape())]) for name, of_split in captions.items()}
+        return {name: digest([of_split, asdict(self.shape)]) for name, of_split in captions.items()}
 
     def featurizer(self) -> CaptionFeaturizer:
         return CaptionFeaturizer(self.cfg.model.max_target)
 
     def model(self, tokenizer: Tokenizer) -> torch.nn.Module:
-        return self.build_model(tokenizer, **asdict(self.shape()))
+        return self.build_model(tokenizer, **asdict(self.shape))
 
     def module(self, model: torch.nn.Module, tokenizer: Tokenizer, validation: Split) -> CaptioningModule:
         sacrebleu()  # if it is missing, the user should learn it before the training
@@ -110,8 +104,8 @@ class CaptioningTask(WritingTask):
 
     def collator(self, split: Split) -> CaptionCollator:
         images, tokenizer = self.images(split.name), split.tokenizer
-        if (images.shape.side, images.shape.width) != (self.shape().side, self.shape().width):
-            given, trained = asdict(images.shape), asdict(self.shape())
+        if (images.shape.side, images.shape.width) != (self.shape.side, self.shape.width):
+            given, trained = asdict(images.shape), asdict(self.shape)
             raise DataError(f"data: the images have another shape ({given}) than those of the model ({trained})")
         return CaptionCollator(split.rows, split.texts, images, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
 
@@ -132,7 +126,7 @@ class CaptioningTask(WritingTask):
     def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
         """One caption for each image. texts: paths of image files, or ids of images of the data."""
         splits = [name for name in ("validation", "test", "train") if name in self.source().splits]
-        images = NamedImages(self.shape(), splits, self.images)
+        images = NamedImages(self.shape, splits, self.images)
         images.check(texts)
         return self.write(model, tokenizer, images, texts)
 

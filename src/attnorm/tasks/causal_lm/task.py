@@ -13,6 +13,7 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -111,7 +112,6 @@ class CausalLMTask(Task):
     def __init__(self, cfg: ResolvedConfig):
         super().__init__(cfg)
         self.train: Split | None = None  # once it is prepared
-        self._bigrams: Bigrams | None = None
 
     @property
     def length(self) -> int:
@@ -135,19 +135,17 @@ class CausalLMTask(Task):
             splits |= _InWindows(self.cfg).splits(tokenizer, others, cleaner)
         return splits
 
-    @property
+    @cached_property
     def bigrams(self) -> Bigrams:
         """The counts of the training split."""
-        if self._bigrams is None:
-            train = self.train or self.splits(names=("train",))["train"]
-            self._bigrams = Bigrams.of(train.rows, train.tokenizer.vocab_size)
-        return self._bigrams
+        train = self.train or self.splits(names=("train",))["train"]
+        return Bigrams.of(train.rows, train.tokenizer.vocab_size)
 
     def save(self, folder: Path) -> None:
         self.bigrams.save(folder)
 
     def load(self, folder: Path) -> None:
-        self._bigrams = Bigrams.load(folder)
+        self.bigrams = Bigrams.load(folder)
 
     def module(self, model: Any, tokenizer: Tokenizer, validation: Split) -> LanguageModule:
         return LanguageModule(model, tokenizer, self.length)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from attnorm.data.sources.base import VISUAL
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, DataError, Problem, RunError
 from attnorm.schema import Count, Text
-from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.labels import classified
 from attnorm.tasks.results import Predictions, Results, hash_of, hash_of_image
 from attnorm.tasks.task import Task, TaskConfig, Tokens
@@ -46,11 +46,6 @@ class VqaTask(Task):
     Config, interface, schema, unit = VqaTaskConfig, "vqa", VISUAL, "questions"
     budget = (("max_question",), "the tokens of the longest possible question")
 
-    def __init__(self, cfg: ResolvedConfig):
-        super().__init__(cfg)
-        self._answers: AnswerList | None = None
-        self._sizes: tuple[list[int], list[int]] | None = None
-
     @staticmethod
     def completed(cfg: dict) -> dict:
         """Without features, there is nothing to fuse, so model.fusion is set to none."""
@@ -60,47 +55,46 @@ class VqaTask(Task):
 
     def notes(self) -> str:
         alone = self.cfg.model.fusion == "none"
-        views = "the question alone (model.fusion=none)" if alone else f"boxes per view: {self.sizes()[1]}"
+        views = "the question alone (model.fusion=none)" if alone else f"boxes per view: {self.sizes[1]}"
         idle = "" if self.cfg.sites else "; no site for a normalizer in this model"
-        return f"{len(self.answers()):,} answers; {views}{idle}"
+        return f"{len(self.answers):,} answers; {views}{idle}"
 
     def data_fingerprints(self, splits: dict[str, Split]) -> dict[str, str]:
         """Fingerprints of the questions, the views of their images, and the answer list."""
         questions, views = super().data_fingerprints(splits), self.views("train")
         named = [] if views is None else [views.names, views.widths, views.boxes]
-        return {name: digest([of_split, named, self.answers().texts]) for name, of_split in questions.items()}
+        return {name: digest([of_split, named, self.answers.texts]) for name, of_split in questions.items()}
 
     def save(self, folder: Path) -> None:
-        widths, boxes = self.sizes()
-        kept = {"answers": self.answers().texts, "widths": widths, "boxes": boxes}
+        widths, boxes = self.sizes
+        kept = {"answers": self.answers.texts, "widths": widths, "boxes": boxes}
         (folder / FILE).write_text(json.dumps(kept, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def load(self, folder: Path) -> None:
         path = folder / FILE
         try:
             kept = read_json(path)
-            self._answers, self._sizes = AnswerList(kept["answers"], str(path)), (kept["widths"], kept["boxes"])
-            sizes = [size for of_views in self._sizes for size in of_views]
-            if len(self._sizes[0]) != len(self._sizes[1]) or not all(type(size) is int and size > 0 for size in sizes):
+            self.answers, self.sizes = AnswerList(kept["answers"], str(path)), (kept["widths"], kept["boxes"])
+            sizes = [size for of_views in self.sizes for size in of_views]
+            if len(self.sizes[0]) != len(self.sizes[1]) or not all(type(size) is int and size > 0 for size in sizes):
                 raise DataError(f"{path}: expected as many widths as boxes, positive whole numbers")
         except (KeyError, TypeError) as error:
             raise RunError(f"{path}: expected an object with answers, widths and boxes") from error
         except (ValueError, OSError, RecursionError) as error:
             raise RunError(str(error)) from error
 
+    @cached_property
     def answers(self) -> AnswerList:
         """The answers in the file task.answers, or the frequent answers of the training split.
 
         The latter are the answers that most annotators gave to at least task.min_count questions. Raises ValueError,
         naming the key, if no answer is that frequent.
         """
-        if self._answers is None:
-            given = self.config.answers
-            try:
-                self._answers = AnswerList.read(given or self._frequent_answers())
-            except ValueError as error:
-                raise DataError(f"task.answers: {error}" if given else str(error)) from error
-        return self._answers
+        given = self.config.answers
+        try:
+            return AnswerList.read(given or self._frequent_answers())
+        except ValueError as error:
+            raise DataError(f"task.answers: {error}" if given else str(error)) from error
 
     def _frequent_answers(self) -> Path:
         """The cached file with the frequent answers of the training split."""
@@ -139,22 +133,21 @@ class VqaTask(Task):
         views = source.views(split, self.cache())
         return views.first(1) if fusion == "single" else views
 
+    @cached_property
     def sizes(self) -> tuple[list[int], list[int]]:
         """The feature widths and the maximum numbers of boxes of the used views.
 
         Raises ConfigError if the model uses box geometry and a view does not have it.
         """
-        if self._sizes is None:
-            views = self.views("train")
-            if views is not None and self.cfg.model.geometry and not all(views.geometry):
-                name = views.names[views.geometry.index(False)]
-                message = f"{name} has no box positions; use model.geometry=false"
-                raise ConfigError([Problem("model.geometry", message, True)])
-            self._sizes = ([], []) if views is None else (list(views.widths), list(views.boxes))
-        return self._sizes
+        views = self.views("train")
+        if views is not None and self.cfg.model.geometry and not all(views.geometry):
+            name = views.names[views.geometry.index(False)]
+            message = f"{name} has no box positions; use model.geometry=false"
+            raise ConfigError([Problem("model.geometry", message, True)])
+        return ([], []) if views is None else (list(views.widths), list(views.boxes))
 
     def featurizer(self) -> VqaFeaturizer:
-        return VqaFeaturizer(self.cfg.model.max_question, self.answers())
+        return VqaFeaturizer(self.cfg.model.max_question, self.answers)
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
         yield from super().problems(is_valid)
@@ -167,7 +160,7 @@ class VqaTask(Task):
                 yield Problem("model.fusion", message, "attention")
                 return
             try:
-                self.sizes()
+                _ = self.sizes
             except ConfigError as error:
                 yield from error.problems
             except DataError as error:
@@ -186,21 +179,21 @@ class VqaTask(Task):
         return keys
 
     def model(self, tokenizer: Tokenizer) -> torch.nn.Module:
-        widths, boxes = self.sizes()
-        return self.build_model(tokenizer, answers=len(self.answers()), view_widths=widths, view_boxes=boxes)
+        widths, boxes = self.sizes
+        return self.build_model(tokenizer, answers=len(self.answers), view_widths=widths, view_boxes=boxes)
 
     def module(self, model: torch.nn.Module, tokenizer: Tokenizer, validation: Split) -> VqaModule:
-        return VqaModule(model, tokenizer, validation.texts, self.answers().texts)
+        return VqaModule(model, tokenizer, validation.texts, self.answers.texts)
 
     def collator(self, split: Split) -> VqaCollator:
         views, tokenizer = self.views(split.name), split.tokenizer
-        if views is not None and views.widths != self.sizes()[0]:
+        if views is not None and views.widths != self.sizes[0]:
             given = ", ".join(f"{name}: {width}" for name, width in zip(views.names, views.widths, strict=True))
-            trained = ", ".join(map(str, self.sizes()[0]))
+            trained = ", ".join(map(str, self.sizes[0]))
             raise DataError(
                 f"data: the views have other numbers of features per box ({given}) than the model ({trained})"
             )
-        return VqaCollator(split.rows, split.texts, views, tokenizer.pad_id, len(self.answers()))
+        return VqaCollator(split.rows, split.texts, views, tokenizer.pad_id, len(self.answers))
 
     def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
         """As `classified`, with the five most probable answers. texts: the id of an image of the data and a question,
@@ -212,7 +205,7 @@ class VqaTask(Task):
         views = {split: self.views(split) for split in known}
         fitting = (split for split, of_split in views.items() if of_split is None or all(map(of_split.has, images)))
         rows = {"image": images, "question": questions, "answers": ["[]"] * len(texts)}
-        answers, split = self.answers().texts, next(fitting, known[0])
+        answers, split = self.answers.texts, next(fitting, known[0])
         return classified(self, model, tokenizer, rows, labels=answers, independent=True, most=5, split_name=split)
 
     def attended_example(self, model: Any, split: Split, row: int) -> tuple[tuple, Tokens]:
@@ -222,7 +215,7 @@ class VqaTask(Task):
         words = [split.tokenizer.token(number) for number in batch["ids"][0].tolist()]
         boxes = []  # of each view, padded to its maximum as in `Fusion.read`
         if views is not None:
-            most = zip(views.names, self.sizes()[1], strict=True)
+            most = zip(views.names, self.sizes[1], strict=True)
             boxes = [[f"{name} {number}" for number in range(count)] for name, count in most]
         joined = self.cfg.model.fusion == "concat"
         fused = [box for view in (boxes if joined else boxes[:1]) for box in view]
