@@ -91,7 +91,7 @@ class DocumentTask(LabelTask):
     compared on it, is decided for whole parts.
     """
 
-    interface, schema, unit = "documents", PASSAGES, "passages"
+    interface, schema, unit, grouping = "documents", PASSAGES, "passages", "part"
     budget = (("max_tokens",), "the tokens of a document")
 
     def featurizer(self) -> DocumentFeaturizer:
@@ -105,9 +105,6 @@ class DocumentTask(LabelTask):
 
     def collator(self, split: Split) -> DocumentCollator:
         return DocumentCollator(split.rows, split.tokenizer.pad_id)
-
-    def row_groups(self, split: Split) -> Sequence[object]:
-        return list(split.texts["part"])
 
     def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
         rows = {"text": texts, "label": self.labels[:1] * len(texts)}

@@ -90,7 +90,8 @@ class Predictions:
         statistics, and selecting (whether the checkpoint was selected on the example)."""
         import pyarrow as pa
 
-        columns = {"id": _strings(self.ids), "group": _strings(self.ids if self.groups is None else self.groups)}
+        groups = self.ids if self.groups is None else self.groups
+        columns = {name: pa.array(map(str, of), pa.string()) for name, of in (("id", self.ids), ("group", groups))}
         if self.inputs is not None and max(map(len, self.inputs), default=0) <= LONGEST_INPUT:
             columns["input"] = pa.array(self.inputs, pa.string())
         if self.input_hashes is not None and len(self.input_hashes) == len(self.ids):
@@ -118,12 +119,6 @@ class Predictions:
 def direction(metric: str) -> int:
     """1 if a higher value of the metric is better, -1 if a lower one is."""
     return -1 if metric in LOWER_IS_BETTER else 1
-
-
-def _strings(values: Sequence[object]) -> "pa.Array":
-    import pyarrow as pa
-
-    return pa.array(list(map(str, values)), pa.string())
 
 
 def _texts(values: Sequence) -> "pa.Array":

@@ -38,6 +38,7 @@ class Task(ABC):
     interface:   the interface of the models that the task trains, see `attnorm.models`.
     schema:      the row schema that its data source must have.
     unit:        what a split consists of, in the plural.
+    grouping:    the column with the groups of the rows, see `row_groups`; None: each row is a group by itself.
     primary:     the metric of single examples on which runs are compared; None: the one that selects the best model.
     scoring:     keys that only affect how a model is scored. They can be changed when a finished run is evaluated.
     monitoring:  keys that only affect what is shown during training. They can be changed when a run is resumed.
@@ -51,6 +52,7 @@ class Task(ABC):
     interface: ClassVar[str]
     schema: ClassVar[RowSchema]
     unit: ClassVar[str]
+    grouping: ClassVar[str | None] = None
     primary: ClassVar[str | None] = None
     scoring: ClassVar[tuple[str, ...]] = ()
     monitoring: ClassVar[tuple[str, ...]] = ()
@@ -205,11 +207,11 @@ class Task(ABC):
         ]
 
     def row_groups(self, split: Split) -> Sequence[object]:
-        """The group of each row, such as its image, as in the column `group` of predictions; by default its number.
+        """The group of each row, such as its image, as in the column `group` of predictions; or its number.
 
         The rows of a group are either all used to select the best checkpoint, or all used to compare runs.
         """
-        return range(len(split))
+        return range(len(split)) if self.grouping is None else list(split.texts[self.grouping])
 
     def selecting(self, split: Split) -> set[str]:
         """The groups of the validation split on which the best checkpoint is selected, see `selection_half`."""

@@ -200,12 +200,8 @@ class TranslationTask(Seq2SeqTask):
     def decoding(self) -> TranslationDecoding:
         return self.group("decoding")
 
-    def cross_normalizers(self) -> list[str]:
-        """The normalizers of the attention to the source."""
-        return normalizers_of(self.cfg.attention["cross"])
-
     def while_decoding(self, model: Any) -> AbstractContextManager:
-        return limited(model, self.decoding().fertility, self.cross_normalizers())
+        return limited(model, self.decoding().fertility, normalizers_of(self.cfg.attention["cross"]))
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
         yield from super().problems(is_valid)
@@ -214,7 +210,7 @@ class TranslationTask(Seq2SeqTask):
             yield Problem("data.target_language", sentence, self.cfg.source.options["target_language"])
         fertility = self.decoding().fertility
         if fertility is not None and is_valid("attention"):
-            wrong = [name for name in self.cross_normalizers() if name not in WITH_FERTILITY]
+            wrong = [name for name in normalizers_of(self.cfg.attention["cross"]) if name not in WITH_FERTILITY]
             if wrong:
                 message = f"{wrong[0]} has no form with fertility; it needs attention.cross={'|'.join(WITH_FERTILITY)}"
                 yield Problem("decoding.fertility", message, fertility)

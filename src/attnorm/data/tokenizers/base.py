@@ -39,9 +39,9 @@ class Tokenizer(ABC):
     mask_id: int | None = None  # None: there is no mask token
 
     @classmethod
-    @abstractmethod
     def needs_training(cls, options: dict) -> bool:
-        """Whether `from_settings` with these options trains the tokenizer on the train split."""
+        """Whether `from_settings` with these options trains the tokenizer on the train split: if they name no file."""
+        return options.get("file") is None
 
     def __init__(self) -> None:
         self._words: dict[str, list[int]] = {}
@@ -176,6 +176,12 @@ class PipelineTokenizer(Tokenizer):
     def _encode_words(self, words: list[str]) -> list[list[int]]:
         # One by one, because encode_batch starts threads, which do not survive the fork of a data worker.
         return [self._tokenizer.encode(self.before + word, add_special_tokens=False).ids for word in words]
+
+
+def file_in(file: str, names: Iterable[str]) -> Path:
+    """The file itself, or the first of these names in the folder. Returns the folder if it contains none of them."""
+    path = Path(file)
+    return next((path / name for name in names if (path / name).is_file()), path)
 
 
 def read_pipeline(content: bytes, name: str) -> "Pipeline":

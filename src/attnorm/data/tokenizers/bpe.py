@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnorm.data.readers import text as files
-from attnorm.data.tokenizers.base import UNK, PipelineTokenizer, read_pipeline
+from attnorm.data.tokenizers.base import UNK, PipelineTokenizer, file_in, read_pipeline
 from attnorm.errors import DataError
 from attnorm.schema import Text
 
@@ -47,8 +47,7 @@ class ByteBPE(PipelineTokenizer):
         Raises ValueError.
         """
         assert file is not None  # `check` has asked for one
-        path, name = Path(file), f"tokenizer.file={file}"
-        path = path / JSON if (path / JSON).is_file() else path
+        path, name = file_in(file, (JSON,)), f"tokenizer.file={file}"
         return cls(_from_pair(path, name) if path.is_dir() else _from_json(path.read_bytes(), name), name)
 
     @classmethod

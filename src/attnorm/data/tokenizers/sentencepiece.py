@@ -5,13 +5,12 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from attnorm.data.readers.text import file_problem
-from attnorm.data.tokenizers.base import UNK, Tokenizer
+from attnorm.data.tokenizers.base import UNK, Tokenizer, file_in
 from attnorm.errors import DataError
 from attnorm.schema import Count
 
@@ -114,7 +113,7 @@ class SentencePiece(Tokenizer):
             assert draw is not None  # only a tokenizer from a file does without sentences
             return cls.train(draw(sample), model_type=model_type, vocab_size=vocab_size)
         name = f"tokenizer.file={file}"
-        tokenizer = cls.from_bytes(_resolve(file).read_bytes(), name)
+        tokenizer = cls.from_bytes(file_in(file, (cls.FILE,)).read_bytes(), name)
         read = tokenizer._processor
         ids, needed = (read.pad_id(), read.bos_id(), read.eos_id(), read.unk_id()), (_PAD, _BOS, _EOS, _UNK)
         if ids != needed:
@@ -122,17 +121,13 @@ class SentencePiece(Tokenizer):
         return tokenizer
 
     @classmethod
-    def needs_training(cls, options: dict) -> bool:
-        return options.get("file") is None
-
-    @classmethod
     def check(cls, options: dict) -> list[str]:
         """A file that is missing or empty."""
         if (file := options.get("file")) is None:
             return []
-        if _resolve(file).is_dir():
+        if (path := file_in(file, (cls.FILE,))).is_dir():
             return [f"tokenizer.file={file}: no {cls.FILE} in this folder"]
-        return file_problem(f"tokenizer.file={file}", _resolve(file))
+        return file_problem(f"tokenizer.file={file}", path)
 
     @classmethod
     def from_bytes(cls, content: bytes, name: str = "tokenizer") -> "SentencePiece":
@@ -168,12 +163,6 @@ class SentencePiece(Tokenizer):
 
     def decode(self, ids: Iterable[int]) -> str:
         return " ".join("".join([self._pieces[int(id_)] for id_ in ids]).split())
-
-
-def _resolve(file: str) -> Path:
-    """The file itself, or the one in the folder. Returns the folder if it contains none."""
-    path = Path(file) / SentencePiece.FILE
-    return path if path.is_file() else Path(file)
 
 
 def _without_unknown(sentences: Iterable[str], characters: set[str]) -> Iterator[str]:

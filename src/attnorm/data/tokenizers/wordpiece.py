@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnorm.data.readers import text as files
-from attnorm.data.tokenizers.base import REMEMBERED, UNK, PipelineTokenizer, read_pipeline
+from attnorm.data.tokenizers.base import REMEMBERED, UNK, PipelineTokenizer, file_in, read_pipeline
 from attnorm.data.tokenizers.wordpiece_trainer import pipeline, train_wordpiece
 from attnorm.errors import DataError
 from attnorm.schema import Count
@@ -73,14 +73,10 @@ class WordPiece(PipelineTokenizer):
         if file is None:
             assert draw is not None  # only a tokenizer from a file does without sentences
             return cls(train_wordpiece(partial(draw, sample), vocab_size=vocab_size, lowercase=lowercase is not False))
-        path, name = _resolve(file), f"tokenizer.file={file}"
+        path, name = file_in(file, _NAMES), f"tokenizer.file={file}"
         if path.suffix == ".json":
             return cls(_from_json(path.read_bytes(), name, lowercase), name)
         return cls(_from_vocabulary(path, lowercase), name)
-
-    @classmethod
-    def needs_training(cls, options: dict) -> bool:
-        return options.get("file") is None
 
     @classmethod
     def check(cls, options: dict) -> list[str]:
@@ -90,11 +86,11 @@ class WordPiece(PipelineTokenizer):
         key = f"tokenizer.file={file}"
         if not file:
             return [f"{key}: must name a vocab.txt or a tokenizer.json; null trains one"]
-        if _resolve(file).is_dir():
+        if (path := file_in(file, _NAMES)).is_dir():
             return [f"{key}: no {' or '.join(_NAMES)} in this folder"]
         if Path(file).suffix not in (".txt", ".json") and not Path(file).is_dir():
             return [f"{key}: must be a vocab.txt or a tokenizer.json, or a folder with one of them"]
-        return files.file_problem(key, _resolve(file))
+        return files.file_problem(key, path)
 
     @classmethod
     def from_bytes(cls, content: bytes, name: str = "tokenizer") -> "WordPiece":
@@ -139,12 +135,6 @@ class WordPiece(PipelineTokenizer):
 
 def _continues(piece: str) -> bool:
     return len(piece) > 2 and piece.startswith("##")
-
-
-def _resolve(file: str) -> Path:
-    """The file itself, or the one in the folder. Returns the folder if it contains none."""
-    path = Path(file)
-    return next((path / name for name in _NAMES if (path / name).is_file()), path)
 
 
 def _from_vocabulary(file: Path, lowercase: bool | None) -> "Pipeline":

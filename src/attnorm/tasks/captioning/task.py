@@ -53,6 +53,7 @@ class CaptioningTask(WritingTask):
     """
 
     Config, interface, schema, unit = CaptioningTaskConfig, "captioning", CAPTIONS, "images"
+    grouping = "id"
     names, reads_texts = ("images", "captions"), False
     primary, monitoring = "CIDEr-D", ("task.scored_images",)
     sampled = ("CIDEr-D", "BLEU-4", "rougeL")
@@ -116,9 +117,6 @@ class CaptioningTask(WritingTask):
     def row_hashes(self, split: Split) -> list[str]:
         """Hashes of the images."""
         return [hashed.rpartition("-")[2] for hashed in self.input_hashes(split)]
-
-    def row_groups(self, split: Split) -> list[object]:
-        return list(split.texts["id"])
 
     def rows_of(self, split: Split) -> tuple[list[str], list]:
         return list(split.texts["id"]), references(split.texts)

@@ -43,7 +43,7 @@ class VqaTask(Task):
     The answer list and the sizes of the views are facts of the training data. A run folder keeps them in answers.json.
     """
 
-    Config, interface, schema, unit = VqaTaskConfig, "vqa", VISUAL, "questions"
+    Config, interface, schema, unit, grouping = VqaTaskConfig, "vqa", VISUAL, "questions", "image"
     budget = (("max_question",), "the tokens of the longest possible question")
 
     @staticmethod
@@ -120,9 +120,6 @@ class VqaTask(Task):
     def row_hashes(self, split: Split) -> list[str]:
         """Not known: names of images repeat between splits, and the views of a whole training split are large."""
         return []
-
-    def row_groups(self, split: Split) -> Sequence[object]:
-        return list(split.texts["image"])
 
     def views(self, split: str) -> ImageFeatures | None:
         """The views of a split's images that the model uses. None if it uses the question alone."""

@@ -124,16 +124,15 @@ class Desk(NamedTuple):
     sources: list[Template]
 
 
-def _frames(lines: list[str]) -> list[Frame]:
-    return [Frame(_PART.sub("%s", line), tuple(_PART.findall(line))) for line in lines]
-
-
 def _templates(lines: list[str]) -> list[Template]:
     return [compile_template(line, KINDS) for line in lines]
 
 
 _ORDERS, _DESKS = sections(TEXT / "frames.txt"), sections(TEXT / "desks.txt")
-FRAMES, FRAMES_OF_TWO = _frames(_ORDERS["orders"]), _frames(_ORDERS["orders of two"])
+FRAMES, FRAMES_OF_TWO = (
+    [Frame(_PART.sub("%s", line), tuple(_PART.findall(line))) for line in _ORDERS[name]]
+    for name in ("orders", "orders of two")
+)
 ASIDES, DAYS = _templates(_ORDERS["asides"]), _templates(_ORDERS["days"])
 DESKS = {
     name.removeprefix("leads of "): Desk(_templates(lines), _templates(_DESKS[name.replace("leads", "sources", 1)]))
