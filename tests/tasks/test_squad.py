@@ -1,6 +1,7 @@
 """Reading comprehension: the loss, and answers and metrics from planned scores, all by hand."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from attnorm.data.sampler import MicroBatch
+from attnorm.tasks.squad.spans import Spans
 from attnorm.tasks.squad.task import SpanModule
 from attnorm.tasks.squad.windows import SquadCollator, SquadFeaturizer
 
@@ -63,8 +65,8 @@ class Planned(nn.Module):
 def made(null_threshold, texts=TEXTS, max_length=20, stride=2):
     windows, _ = SquadFeaturizer(max_length, 2, stride, True).encode(texts, 0, Words())
     rows, table = Dataset.from_dict(windows), Dataset.from_dict(texts)
-    options = {"n_best": 3, "max_answer": 2, "null_threshold": null_threshold}
-    return SpanModule(Planned(), Words(), rows, table, **options), SquadCollator(rows, Words.pad_id)
+    search = partial(Spans, rows, table, n_best=3, max_answer=2)
+    return SpanModule(Planned(), Words(), table, search, null_threshold), SquadCollator(rows, Words.pad_id)
 
 
 def plan(task, row, **scores):

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from attnorm.data.tokenizers.base import Tokenizer
 
 Table = Any  # a datasets.Dataset: rows by number, columns by name
+Encoded = tuple[
+    Mapping[str, Sequence], dict[str, int]
+]  # columns of rows of ids, and counts that are summed over a split
 
 
 class Featurizer(ABC):
@@ -32,9 +35,7 @@ class Featurizer(ABC):
         """The Arrow type of each column of ids."""
 
     @abstractmethod
-    def encode(
-        self, texts: dict[str, list[str]], first: int, tokenizer: "Tokenizer"
-    ) -> tuple[Mapping[str, Sequence], dict[str, int]]:
+    def encode(self, texts: dict[str, list[str]], first: int, tokenizer: "Tokenizer") -> Encoded:
         """Converts texts to ids, and returns counts that are summed over the split.
 
         first: the row number of the first text in the split.

@@ -3,7 +3,7 @@
 import json
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from attnorm.attention.transfer import on_cpu
 from attnorm.data import validation as checks
-from attnorm.data.featurizer import Featurizer, Table
+from attnorm.data.featurizer import Encoded, Featurizer, Table
 from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import read_json
 from attnorm.data.sampler import TokenBatches
@@ -47,9 +47,7 @@ class LabelFeaturizer(Featurizer):
     def inputs(self, texts: dict[str, list[str]], tokenizer: Tokenizer) -> tuple[dict[str, list], dict[str, int]]:
         """The other columns of the rows, and counts that are summed over the split."""
 
-    def encode(
-        self, texts: dict[str, list[str]], first: int, tokenizer: Tokenizer
-    ) -> tuple[Mapping[str, Sequence], dict[str, int]]:
+    def encode(self, texts: dict[str, list[str]], first: int, tokenizer: Tokenizer) -> Encoded:
         numbers = {name: number for number, name in enumerate(self.labels)}
         if unknown := sorted(set(texts["label"]) - numbers.keys()):
             raise DataError(checks.unknown(self.unknown.format(unknown[0]), unknown[0], self.labels))

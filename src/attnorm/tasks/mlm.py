@@ -1,7 +1,7 @@
 """Masked language modelling ("BERT", Sec. 3.1): documents in blocks, and scores at the masked tokens only."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnorm.attention.transfer import on_cpu
 from attnorm.data import validation as checks
-from attnorm.data.featurizer import Featurizer, Table, list_lengths
+from attnorm.data.featurizer import Encoded, Featurizer, Table, list_lengths
 from attnorm.data.packing import best_fit
 from attnorm.data.preprocess import Split
 from attnorm.data.sources.base import DOCUMENTS
@@ -56,9 +56,7 @@ class PackedFeaturizer(Featurizer):
 
         return dict.fromkeys(("ids", "documents"), pa.list_(pa.int32()))
 
-    def encode(
-        self, texts: dict[str, list[str]], first: int, tokenizer: Tokenizer
-    ) -> tuple[Mapping[str, Sequence], dict[str, int]]:
+    def encode(self, texts: dict[str, list[str]], first: int, tokenizer: Tokenizer) -> Encoded:
         inner = self.max_length - 2
         documents = tokenizer.encode(texts["text"])
         pieces = [

@@ -1,6 +1,6 @@
 """Pairs of texts as rows of token ids and as batches, their target tokens, and the texts that a model writes."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from attnorm.attention.transfer import index_by_mask, noted, remember
-from attnorm.data.featurizer import Featurizer, Table, cut, list_lengths, pad
+from attnorm.data.featurizer import Encoded, Featurizer, Table, cut, list_lengths, pad
 from attnorm.data.sampler import MicroBatch, cut_by_tokens
 from attnorm.data.sources.base import RowSchema
 from attnorm.data.tokenizers.base import Tokenizer
@@ -56,9 +56,7 @@ class PairFeaturizer(Featurizer):
 
         return dict.fromkeys(self.limits, pa.list_(pa.int32()))
 
-    def encode(
-        self, texts: dict[str, list[str]], first: int, tokenizer: Tokenizer
-    ) -> tuple[Mapping[str, Sequence], dict[str, int]]:
+    def encode(self, texts: dict[str, list[str]], first: int, tokenizer: Tokenizer) -> Encoded:
         ids, counts = {}, {}
         for column, (side, limit) in zip(texts.values(), self.limits.items(), strict=True):
             ids[side], counts[f"truncated_{side}"] = cut(tokenizer.encode(column), limit)

@@ -1,6 +1,6 @@
 """Image captioning: images with their captions as rows and batches, and the loss of the words, with teacher forcing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnorm.attention.transfer import index_by_mask, on_cpu
 from attnorm.data.captions import CAPTIONS
-from attnorm.data.featurizer import Featurizer, Table, cut, pad
+from attnorm.data.featurizer import Encoded, Featurizer, Table, cut, pad
 from attnorm.data.images import Images
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.tokenizers.base import Tokenizer
@@ -115,9 +115,7 @@ class CaptionFeaturizer(Featurizer):
 
         return {"ids": pa.list_(pa.int32()), "sizes": pa.list_(pa.int32())}
 
-    def encode(
-        self, texts: dict[str, list[str]], first: int, tokenizer: Tokenizer
-    ) -> tuple[Mapping[str, Sequence], dict[str, int]]:
+    def encode(self, texts: dict[str, list[str]], first: int, tokenizer: Tokenizer) -> Encoded:
         captions = [cell.split("\n") for cell in texts["captions"]]
         encoded, truncated = cut(tokenizer.encode([text for of_image in captions for text in of_image]), self.limit)
         ids, sizes, rest = [], [], iter(encoded)

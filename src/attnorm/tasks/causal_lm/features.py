@@ -5,14 +5,14 @@ its piece. The first token of a later piece is the last one of the piece before.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from attnorm.data.featurizer import Featurizer, Table, list_lengths, pad
+from attnorm.data.featurizer import Encoded, Featurizer, Table, list_lengths, pad
 from attnorm.data.packing import best_fit
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import DOCUMENTS
@@ -58,9 +58,7 @@ class LanguageFeaturizer(Featurizer):
 
         return dict.fromkeys(("ids", "labels"), pa.list_(pa.int32()))
 
-    def encode(
-        self, texts: dict[str, list[str]], first: int, tokenizer: Tokenizer
-    ) -> tuple[Mapping[str, Sequence], dict[str, int]]:
+    def encode(self, texts: dict[str, list[str]], first: int, tokenizer: Tokenizer) -> Encoded:
         documents = tokenizer.encode(texts["text"])
         columns = self.rows(documents, texts["text"], first, tokenizer)
         counts = {

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -34,8 +35,8 @@ SHOWN = 5  # samples
 class SpanModule(TaskModule):
     """The mean of the cross-entropies of start and end over windows; exact match and F1 of the answers.
 
-    rows, texts: the validation windows, and the questions from which they were made.
-    null_threshold: an answer is empty if the score of no answer exceeds its score by more than this. None: never.
+    texts:  the validation questions. search: returns an empty `Spans` of them and of their windows.
+    threshold: an answer is empty if the score of no answer exceeds its score by more than this. None: never.
     """
 
     monitor, mode = "val/f1", "max"
@@ -43,19 +44,10 @@ class SpanModule(TaskModule):
     line = "exact match {exact:.1f}  F1 {f1:.1f}"
 
     def __init__(
-        self,
-        model: SpanModel,
-        tokenizer: Tokenizer,
-        rows: Table,
-        texts: Table,
-        *,
-        n_best: int,
-        max_answer: int,
-        null_threshold: float | None,
+        self, model: SpanModel, tokenizer: Tokenizer, texts: Table, search: Callable[[], Spans], threshold: float | None
     ):
         super().__init__(model, tokenizer)
-        self.rows, self.texts, self.null_threshold = rows, texts, null_threshold
-        self.search = {"n_best": n_best, "max_answer": max_answer}
+        self.texts, self.search, self.null_threshold = texts, search, threshold
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Scores (B, N, 2) of start and end, -inf at padding."""
@@ -71,7 +63,7 @@ class SpanModule(TaskModule):
 
     def begin_validation(self, keep_examples: bool = False) -> None:
         super().begin_validation(keep_examples)
-        self.spans = Spans(self.rows, self.texts, **self.search)
+        self.spans = self.search()
         self.outputs = [self.spans.best]
 
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
@@ -84,7 +76,7 @@ class SpanModule(TaskModule):
 
     def metrics(self) -> dict[str, float]:
         """loss (nats), exact and f1 in percent, over the questions with at least one evaluated window."""
-        everywhere = Spans(self.rows, self.texts, **self.search)
+        everywhere = self.search()
         for spans in self.outputs:  # one per rank; several ranks may have evaluated windows of the same question
             everywhere.merge(spans)
         self.spans = everywhere
@@ -131,15 +123,10 @@ class SquadTask(EncoderTask):
 
     def module(self, model: SpanModel, tokenizer: Tokenizer, validation: Split) -> SpanModule:
         config = self.config
-        return SpanModule(
-            model,
-            tokenizer,
-            validation.rows,
-            validation.texts,
-            n_best=config.n_best,
-            max_answer=config.max_answer,
-            null_threshold=config.null_threshold if config.no_answer else None,
-        )
+        options = {"n_best": config.n_best, "max_answer": config.max_answer}
+        search = partial(Spans, validation.rows, validation.texts, **options)
+        threshold = config.null_threshold if config.no_answer else None
+        return SpanModule(model, tokenizer, validation.texts, search, threshold)
 
     def collator(self, split: Split) -> SquadCollator:
         return SquadCollator(split.rows, split.tokenizer.pad_id)

@@ -6,7 +6,7 @@ apart. A token that is in several windows is scored in the one that maximizes
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from attnorm.data import validation as checks
-from attnorm.data.featurizer import Featurizer, Table, cut, pad, second_part
+from attnorm.data.featurizer import Encoded, Featurizer, Table, cut, pad, second_part
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import QUESTIONS
 from attnorm.data.tokenizers.base import Tokenizer
@@ -82,9 +82,7 @@ class SquadFeaturizer(Featurizer):
             "context_best": pa.list_(pa.bool_()),
         }
 
-    def encode(
-        self, texts: dict[str, list[str]], first: int, tokenizer: Tokenizer
-    ) -> tuple[Mapping[str, Sequence], dict[str, int]]:
+    def encode(self, texts: dict[str, list[str]], first: int, tokenizer: Tokenizer) -> Encoded:
         answers = [json.loads(cell) for cell in texts["answers"]]
         if not self.no_answer:
             self._refuse_impossible(texts["id"], answers)

@@ -1,7 +1,6 @@
 """Questions on images as rows and batches, and the prediction of the answer that most annotators gave."""
 
 import json
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from attnorm.attention.transfer import on_cpu
 from attnorm.data import validation as checks
-from attnorm.data.featurizer import Featurizer, Table, cut, pad
+from attnorm.data.featurizer import Encoded, Featurizer, Table, cut, pad
 from attnorm.data.image_features import ImageFeatures
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import VISUAL
@@ -116,9 +115,7 @@ class VqaFeaturizer(Featurizer):
 
         return {"ids": pa.list_(pa.int32()), "answers": pa.list_(pa.int32()), "scores": pa.list_(pa.float32())}
 
-    def encode(
-        self, texts: dict[str, list[str]], first: int, tokenizer: Tokenizer
-    ) -> tuple[Mapping[str, Sequence], dict[str, int]]:
+    def encode(self, texts: dict[str, list[str]], first: int, tokenizer: Tokenizer) -> Encoded:
         questions, truncated = cut(tokenizer.encode(texts["question"]), self.max_question - 1)
         given = [json.loads(cell) for cell in texts["answers"]]
         targets = [self.answers.targets(answers) for answers in given]
