@@ -18,7 +18,7 @@ MANIFEST = "manifest.json"
 _CHUNK = 1 << 20
 
 
-def cached(folder: Path, build: Callable[[Path], None]) -> Path:
+def cached(folder: Path, build: Callable[[Path], object]) -> Path:
     """Returns `folder`. If it does not exist or is damaged, it is built by `build(empty folder)` first.
 
     If it belongs to another user, who lets nobody read it, `user_<number of this user>/<name>` beside it is used.
@@ -36,7 +36,7 @@ def cached(folder: Path, build: Callable[[Path], None]) -> Path:
         return _shared(user_folder, build)
 
 
-def _shared(folder: Path, build: Callable[[Path], None]) -> Path:
+def _shared(folder: Path, build: Callable[[Path], object]) -> Path:
     if damage(folder) is None:
         return folder
     from filelock import FileLock, Timeout
@@ -87,7 +87,7 @@ def _checksum(path: Path) -> int:
     return checksum
 
 
-def _build(folder: Path, build: Callable[[Path], None]) -> None:
+def _build(folder: Path, build: Callable[[Path], object]) -> None:
     aside = folder.with_name(f"{folder.name}.part")
     _remove(aside)  # left by a killed build; only the holder of the lock builds
     aside.mkdir()

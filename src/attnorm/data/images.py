@@ -155,9 +155,6 @@ class ImageSource(Source):
 
     def pixels(self, split: str, cache_dir: str | Path) -> np.ndarray:
         """As `read`, memory-mapped from the cache. They are read only once."""
-
-        def build(folder: Path) -> None:
-            np.save(folder / PIXELS, self.read(split))
-
-        folder = cached(Path(cache_dir) / f"pixels-{files.digest(['images', 1, self.fingerprint(split)])}", build)
+        place = Path(cache_dir) / f"pixels-{files.digest(['images', 1, self.fingerprint(split)])}"
+        folder = cached(place, lambda folder: np.save(folder / PIXELS, self.read(split)))
         return np.load(folder / PIXELS, mmap_mode="r")

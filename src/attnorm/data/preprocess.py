@@ -148,11 +148,11 @@ def _tokenizer(settings: Mapping[str, object], words: tuple[str, ...], rows: Pat
 def _split(name: str, rows: Path, tokenizer: Tokenizer, layout: Featurizer, cache_dir: Path) -> Split:
     from datasets import Dataset
 
-    def build(folder: Path) -> None:
-        tables.write_tokens(rows, folder, tokenizer, layout, what=f"tokenizing {name}")
-
-    settings = [FORMAT, rows.name, tokenizer.fingerprint(), layout.settings()]
-    tokens = cached(cache_dir / f"tokens-{files.digest(settings)}", build)
+    settings, what = [FORMAT, rows.name, tokenizer.fingerprint(), layout.settings()], f"tokenizing {name}"
+    tokens = cached(
+        cache_dir / f"tokens-{files.digest(settings)}",
+        lambda folder: tables.write_tokens(rows, folder, tokenizer, layout, what=what),
+    )
     texts, ids = (Dataset.from_file(str(folder / tables.TABLE)) for folder in (rows, tokens))
     counts: dict[str, int] = {}
     for folder in (rows, tokens):

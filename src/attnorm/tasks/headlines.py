@@ -27,8 +27,8 @@ class HeadlineModule(Seq2SeqModule):
     sampled_line = "  ROUGE-1/2/L {rouge1:.1f} / {rouge2:.1f} / {rougeL:.1f} (greedy)"
 
     def add_scores(self, texts: list[str], targets: list[str]) -> None:
-        sums = self.scorer.sums(texts, targets)
-        self.add(**{metric: sums[metric] for metric in METRICS}, pairs=len(texts))
+        scores = self.scorer.each(texts, targets)
+        self.add(**{metric: sum(scores[metric]) for metric in METRICS}, pairs=len(texts))
 
     def metrics(self) -> dict[str, float]:
         """loss (nats per target token), perplexity, and ROUGE if headlines were generated."""

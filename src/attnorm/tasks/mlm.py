@@ -101,7 +101,7 @@ class MaskedLMModule(TaskModule):
         return self.model(batch["ids"], batch["segments"], batch["masked_positions"])
 
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
-        scores, labels = self(batch).float(), batch["labels"]
+        scores, labels, mask = self(batch).float(), batch["labels"], batch["masked_positions"]
         guesses = scores.argmax(-1)
         loss, correct = F.cross_entropy(scores, labels, reduction="sum"), (guesses == labels).sum()
         shown = (batch[name] for name in ("rows", "ids", "masked_positions", "labels"))
@@ -109,18 +109,12 @@ class MaskedLMModule(TaskModule):
         self.add(loss=loss.item(), masked=len(labels), correct=correct.item())
         self._show(*read)
         if self.keep_examples:
-            self._record(batch, F.cross_entropy(scores, labels, reduction="none"), guesses)
-
-    def _record(self, batch: dict[str, Tensor], losses: Tensor, guesses: Tensor) -> None:
-        """Records the sums of each row, and its masked tokens with the predicted ones."""
-        mask, labels = batch["masked_positions"], batch["labels"]
-        counts = mask.sum(1).tolist()
-        reference, output = ([part.tolist() for part in tokens.split(counts)] for tokens in (labels, guesses))
-        correct = sums_per_row(guesses == labels, mask).long()
-        loss_sum = sums_per_row(losses, mask)
-        self.record(
-            batch["rows"], reference=reference, output=output, loss_sum=loss_sum, n_tokens=counts, correct=correct
-        )
+            counts = mask.sum(1).tolist()
+            reference, output = ([part.tolist() for part in tokens.split(counts)] for tokens in (labels, guesses))
+            correct = sums_per_row(guesses == labels, mask).long()
+            loss_sum = sums_per_row(F.cross_entropy(scores, labels, reduction="none"), mask)
+            columns = {"loss_sum": loss_sum, "n_tokens": counts, "correct": correct}
+            self.record(batch["rows"], reference=reference, output=output, **columns)
 
     def _show(self, rows: Tensor, ids: Tensor, mask: Tensor, labels: Tensor, guesses: Tensor) -> None:
         """Shows the first rows of the split: the model's input, the original text, and the model's completion."""

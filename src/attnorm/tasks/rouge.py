@@ -70,10 +70,6 @@ class Rouge:
         scores = list(self._each(headlines, ((title,) for title in titles)))
         return {metric: [score[metric] for score in scores] for metric in self.metrics}
 
-    def sums(self, headlines: Iterable[str], titles: Iterable[str]) -> dict[str, float]:
-        """The sums of the F1 of each headline against its title. Divide by the number of headlines for the mean."""
-        return {metric: sum(values) for metric, values in self.each(headlines, titles).items()}
-
     def __call__(self, headlines: list[str], titles: list[str]) -> dict[str, float]:
         """Mean F1 in percent. Raises ValueError if the numbers of headlines and titles differ."""
         return means(self.each(headlines, titles))

@@ -14,7 +14,6 @@ import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from pydantic import ValidationError
 
@@ -27,13 +26,7 @@ from attnorm.errors import DataError
 
 HEADERS = (["image", "caption"], ["image_name", "comment_number", "comment"])
 DELIMITERS = (",", "|")
-
-
-class Header(NamedTuple):
-    """The first line of a table: the names of its columns, one of HEADERS, and what separates them."""
-
-    columns: list[str]
-    delimiter: str
+Header = tuple[list[str], str]  # the columns of a table, one of HEADERS, and what separates them
 
 
 def read_captions(path: Path) -> dict[str, list[str]]:
@@ -81,7 +74,7 @@ def _header(text: str, required: bool, where: str) -> Header | None:
     for delimiter in DELIMITERS:
         columns = [cell.strip().lower() for cell in text.split(delimiter)]
         if columns in HEADERS:
-            return Header(columns, delimiter)
+            return columns, delimiter
     if required:
         known = " or ".join(map(",".join, HEADERS))
         raise DataError(f"{where}: expected the header {known}, got {json.dumps(text)[:60]}")

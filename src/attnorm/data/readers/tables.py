@@ -8,7 +8,7 @@ column may also be given by its number, from 0. Then the file has no header, and
 import csv
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,11 @@ def text_cell(where: str, column: str | int, cell: object) -> str:
         return without_surrogates(cell)
     except ValueError as error:
         raise BadRow(f"{where}: {column} {error}") from error
+
+
+def text_cells(where: str, columns: Columns, cells: Iterable[object]) -> tuple[str, ...]:
+    """The texts of the cells of the first of these columns, as in `text_cell`."""
+    return tuple(text_cell(where, name, cell) for (_, name), cell in zip(columns, cells, strict=False))
 
 
 def missing_columns(where: str, wanted: Columns, existing: Sequence[str]) -> None:

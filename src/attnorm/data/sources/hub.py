@@ -6,7 +6,7 @@ from typing import Any
 
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import usable
-from attnorm.data.readers.tables import Cells, Columns, missing_columns, text_cell
+from attnorm.data.readers.tables import Cells, Columns, missing_columns, text_cells
 from attnorm.data.sources.base import DOCUMENTS, SHORT, NamedSplits
 from attnorm.errors import DataError, Problem
 from attnorm.schema import Text
@@ -61,7 +61,7 @@ class HubSource(NamedSplits):
 
     def rows(self, split: str) -> Iterator[tuple[str, ...]]:
         """Streams the rows. Raises ValueError if a split or column does not exist, or if the hub cannot be reached."""
-        yield from usable(self._cells(split), self._texts, self.skip_bad)
+        yield from usable(self._cells(split), lambda row: text_cells(row[0], self.columns, row[1]), self.skip_bad)
 
     def _cells(self, split: str) -> Iterator[Cells]:
         from pyarrow import ArrowException
@@ -78,11 +78,6 @@ class HubSource(NamedSplits):
                     yield f"{where} {number}", cells
         except (OSError, UnicodeDecodeError, ArrowException) as error:
             raise DataError(f"{where} {number + 1} cannot be read: {error}") from error
-
-    def _texts(self, row: Cells) -> tuple[str, ...]:
-        where, cells = row
-        names = [name for _, name in self.columns]
-        return tuple(text_cell(where, *named) for named in zip(names, cells, strict=True))
 
     def _files(self) -> list[Path]:
         return sorted(Path(self.path).rglob("*.parquet"))

@@ -64,7 +64,7 @@ class LabelledFiles(TableSource):
     def row(self, where: str, cells: tuple) -> tuple[str, str, str]:
         """(text, second, label), with second "" for single texts. Raises BadRow if the label is not one of `labels`."""
         *words, label = cells
-        texts = self.texts(where, tuple(words))
+        texts = table_files.text_cells(where, self.columns, words)
         name = self.known.get(str(label)) if isinstance(label, (str, int)) and not isinstance(label, bool) else None
         if name is None:
             said = "empty" if label in (None, "") else json.dumps(label, default=str)[:80]

@@ -70,11 +70,6 @@ class TableSource(DividedTrain):
         read = table_files.read_rows(path_of(self.given, self.origin(split)), self.columns, self.encoding)
         return self.part(usable(read, lambda cells: self.row(*cells), self.skip_bad), split, "data.train")
 
-    def texts(self, where: str, cells: tuple) -> list[str]:
-        """The texts of the cells of the first columns."""
-        names = [name for _, name in self.columns]
-        return [table_files.text_cell(where, *named) for named in zip(names, cells, strict=False)]
-
 
 class PairFiles(TableSource):
     """`train`, `validation` and `test` are paths or None, in the formats of `readers.tables`.
@@ -102,6 +97,5 @@ class PairFiles(TableSource):
     def settings(self, path: Path) -> list:
         return ["pairs", 1, table_files.suffix(path), *(name for _, name in self.columns)]
 
-    def row(self, where: str, cells: tuple) -> tuple[str, str]:
-        article, title = self.texts(where, cells)
-        return article, title
+    def row(self, where: str, cells: tuple) -> tuple[str, ...]:
+        return table_files.text_cells(where, self.columns, cells)
