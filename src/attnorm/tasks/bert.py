@@ -20,16 +20,12 @@ class EncoderTask(Task):
     head: type[torch.nn.Module]
 
     def model(self, tokenizer: Tokenizer) -> torch.nn.Module:
-        return self.build_model(tokenizer, self.head, encoder=self.cfg.model_class, **self.extra())
+        return self.build_model(tokenizer, self.head, encoder=self.cfg.model_class)
 
     @classmethod
     def provides(cls, model: type) -> tuple[str, ...]:
         """Those of the head, which calls the encoder, and of the encoder itself."""
         return (*getattr(cls.head, "provides", ()), *super().provides(model))
-
-    def extra(self) -> dict:
-        """Further arguments of the head."""
-        return {}
 
     def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
         """The model reads [CLS] text [SEP]."""

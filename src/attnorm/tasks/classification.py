@@ -104,8 +104,9 @@ class ClassificationTask(EncoderTask):
     def featurizer(self) -> ClassificationFeaturizer:
         return ClassificationFeaturizer(self.cfg.model.max_source, self.cfg.source.options["labels"])
 
-    def extra(self) -> dict:
-        return {"labels": len(self.cfg.source.options["labels"])}
+    def model(self, tokenizer: Tokenizer) -> torch.nn.Module:
+        labels = len(self.cfg.source.options["labels"])
+        return self.build_model(tokenizer, self.head, encoder=self.cfg.model_class, labels=labels)
 
     def module(self, model: Classifier, tokenizer: Tokenizer, validation: Split) -> ClassificationModule:
         return ClassificationModule(model, tokenizer, validation.texts, self.cfg.source.options["labels"])

@@ -50,7 +50,8 @@ def chronicle(split: str, index: int, seed: int = 0, length: int = 3000) -> str:
     people = _people(random)
     things = _distinct(random, lambda: f"{_word(random, 'materials')} {_word(random, 'things')}", _THINGS)
     owners = {thing: pick(random, people) for thing in things}
-    song = [_song_line(random) for _ in range(_SONG_LINES)]
+    syllables = [[_word(random, "song syllables") for _ in range(2 * _SONG_WORDS)] for _ in range(_SONG_LINES)]
+    song = [" ".join(map("".join, zip(line[::2], line[1::2], strict=True))) for line in syllables]
     paragraphs = [
         f"The chronicle of {_place(random)}.",
         " ".join(_sentence(random, "introductions", person, person) for person in people),
@@ -102,11 +103,6 @@ def _people(random: Draw) -> list[_Person]:
     places = _distinct(random, lambda: _place(random), _PEOPLE)
     animals = _distinct(random, lambda: f"{_word(random, 'colours')} {_word(random, 'animals')}", _PEOPLE)
     return [_Person(*facts) for facts in zip(names, trades, places, animals, strict=True)]
-
-
-def _song_line(random: Draw) -> str:
-    syllables = [_word(random, "song syllables") for _ in range(2 * _SONG_WORDS)]
-    return " ".join(first + second for first, second in zip(syllables[::2], syllables[1::2], strict=True))
 
 
 def _kind(random: Draw) -> str:
