@@ -13,6 +13,7 @@ import importlib.util
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from attnorm.data.arrow import progress
 from attnorm.data.cache import cached
 from attnorm.data.image_features import MappedFeatures, VisualSource, write_features
 from attnorm.data.readers import text as files
+from attnorm.data.sources.base import Source
 from attnorm.errors import DataError
 
 PART = {"train": "train", "validation": "test"}  # our split -> the package's
@@ -28,14 +30,23 @@ COLOURS, DIRECTIONS, QUARTERS, PATCHES = 4, 9, 2, 4
 FLAT = 0.01  # change of brightness per pixel; a cell with much smaller changes has no edge
 
 
-def package_problems(data: str, splits: Sequence[str]) -> Iterator[str]:
-    """Splits that do not exist, and packages that are not installed. data: the choice of the group `data`."""
-    for split in splits:
-        if split not in PART:
-            yield f"data={data}: there is no {split} split (its test part is the validation split)"
-    for module, package in (("easy_vqa", "easy-vqa"), ("PIL", "pillow")):
-        if importlib.util.find_spec(module) is None:
-            yield f"data={data}: the package {package} is not installed; pip install {package}"
+class EasyVqaPackage(Source):
+    """A source that reads the package. choice: its name in the group `data`."""
+
+    splits = tuple(PART)
+    choice: ClassVar[str]
+
+    def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
+        """Splits that do not exist, and packages that are not installed."""
+        wrong = [
+            f"there is no {split} split (its test part is the validation split)"
+            for split in splits
+            if split not in PART
+        ]
+        for module, package in (("easy_vqa", "easy-vqa"), ("PIL", "pillow")):
+            if importlib.util.find_spec(module) is None:
+                wrong.append(f"the package {package} is not installed; pip install {package}")
+        return [f"data={self.choice}: {problem}" for problem in wrong]
 
 
 def part_folder(split: str) -> Path:
@@ -51,14 +62,10 @@ def questions_of(split: str) -> list[tuple[str, str, int]]:
     return [tuple(record) for record in json.loads((part_folder(split) / "questions.json").read_text())]
 
 
-class EasyVqa(VisualSource):
+class EasyVqa(EasyVqaPackage, VisualSource):
     """The questions of the installed package. Its test part is the validation split."""
 
-    splits = tuple(PART)
-
-    def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
-        """Splits that do not exist, and packages that are not installed."""
-        return list(package_problems("easy_vqa", splits))
+    choice = "easy_vqa"
 
     def fingerprint(self, split: str) -> str:
         """A hash of the questions."""

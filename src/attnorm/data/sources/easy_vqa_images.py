@@ -15,7 +15,7 @@ import numpy as np
 from attnorm.data.arrow import progress
 from attnorm.data.images import ImageSource
 from attnorm.data.readers import text as files
-from attnorm.data.sources.easy_vqa import PART, package_problems, part_folder, questions_of, read_pixels
+from attnorm.data.sources.easy_vqa import PART, EasyVqaPackage, part_folder, questions_of, read_pixels
 
 LABELS = {
     "shape": ("circle", "rectangle", "triangle"),
@@ -23,21 +23,17 @@ LABELS = {
 }
 
 
-class EasyVqaImages(ImageSource):
+class EasyVqaImages(EasyVqaPackage, ImageSource):
     """The images of the installed package. Its test part is the validation split.
 
     label: "shape" (3 labels) or "colour" (8 labels).
     """
 
-    splits = tuple(PART)
+    choice = "easy_vqa_images"
     shape = (64, 64, 3)
 
     def __init__(self, *, label: Literal["shape", "colour"] = "shape"):
         self.label, self.labels = label, LABELS[label]
-
-    def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
-        """Splits that do not exist, and packages that are not installed."""
-        return list(package_problems("easy_vqa_images", splits))
 
     def fingerprint(self, split: str) -> str:
         """A hash of the questions, and of the kind of label."""

@@ -82,12 +82,12 @@ def views_of(
     Features and geometry are converted to `dtype`, because they are loaded as float32 regardless of the model's
     precision.
     """
-
-    def geometry(n: int) -> Tensor | None:
-        return batch[f"geometry{n}"].to(dtype) if f"geometry{n}" in batch else None
-
-    numbers = range(sum(name.startswith("view") for name in batch))
-    return [(batch[f"view{n}"].to(dtype), batch[f"present{n}"], geometry(n)) for n in numbers]
+    views = []
+    for n in range(sum(name.startswith("view") for name in batch)):
+        geometry = batch.get(f"geometry{n}")
+        known = None if geometry is None else geometry.to(dtype)
+        views.append((batch[f"view{n}"].to(dtype), batch[f"present{n}"], known))
+    return views
 
 
 TENTHS = 10  # accuracies are multiples of 1/10, so counts in tenths are whole numbers
