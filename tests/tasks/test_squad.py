@@ -66,7 +66,9 @@ def made(null_threshold, texts=TEXTS, max_length=20, stride=2):
     windows, _ = SquadFeaturizer(max_length, 2, stride, True).encode(texts, 0, Words())
     rows, table = Dataset.from_dict(windows), Dataset.from_dict(texts)
     search = partial(Spans, rows, table, n_best=3, max_answer=2)
-    return SpanModule(Planned(), Words(), table, search, null_threshold), SquadCollator(rows, Words.pad_id)
+    task = SpanModule(Planned(), Words(), table, search, null_threshold)
+    task.rows = rows
+    return task, SquadCollator(rows, Words.pad_id)
 
 
 def plan(task, row, **scores):

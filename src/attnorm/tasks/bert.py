@@ -16,7 +16,7 @@ class EncoderTask(Task):
     head: the class of the model around the encoder.
     """
 
-    interface, budget = "encoder", (("max_source",), "the tokens of the longest possible row")
+    interface, budget = "encoder", (("model.max_source",), "the tokens of the longest possible row")
     head: type[torch.nn.Module]
 
     def model(self, tokenizer: Tokenizer) -> torch.nn.Module:

@@ -92,7 +92,7 @@ class DocumentTask(LabelTask):
     """
 
     interface, schema, unit, grouping = "documents", PASSAGES, "passages", "part"
-    budget = (("max_tokens",), "the tokens of a document")
+    budget = (("model.max_tokens",), "the tokens of a document")
 
     def featurizer(self) -> DocumentFeaturizer:
         return DocumentFeaturizer(self.cfg.model.max_tokens, self.labels)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch.nn.functional as F
@@ -113,8 +113,8 @@ class MaskedLMModule(TaskModule):
             reference, output = ([part.tolist() for part in tokens.split(counts)] for tokens in (labels, guesses))
             correct = sums_per_row(guesses == labels, mask).long()
             loss_sum = sums_per_row(F.cross_entropy(scores, labels, reduction="none"), mask)
-            columns = {"loss_sum": loss_sum, "n_tokens": counts, "correct": correct}
-            self.record(batch["rows"], reference=reference, output=output, **columns)
+            texts: dict[str, Any] = {"reference": reference, "output": output}
+            self.record(batch["rows"], **texts, loss_sum=loss_sum, n_tokens=counts, correct=correct)
 
     def _show(self, rows: Tensor, ids: Tensor, mask: Tensor, labels: Tensor, guesses: Tensor) -> None:
         """Shows the first rows of the split: the model's input, the original text, and the model's completion."""

@@ -27,7 +27,7 @@ from attnorm.tasks.task import Task, TaskConfig, Tokens
 class Seq2SeqModule(TaskModule):
     """The loss of target tokens given the source and the earlier target tokens.
 
-    A subclass implements `add_scores` (or all of `validation_step`) and extends `metrics`.
+    A subclass implements `add_scores` and extends `metrics`.
 
     shown:        what source, target and text are called where examples are displayed.
     validation:   the texts of the validation split. Row i corresponds to row i of the validation batches.
@@ -63,13 +63,9 @@ class Seq2SeqModule(TaskModule):
         """The decoder's states (B, T, W) under teacher forcing."""
         return self.model(batch["source"], batch["target"][:, :-1])
 
-    def target_logits(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Scores (tokens, V) of the real target tokens, and these tokens."""
-        return target_logits(self.model, batch)
-
     def loss(self, batch: dict[str, Tensor]) -> Loss:
         """Cross-entropy summed over target tokens. The objective includes label smoothing."""
-        logits, labels = self.target_logits(batch)
+        logits, labels = target_logits(self.model, batch)
         plain, smoothed = smoothed_cross_entropy(logits, labels, self.label_smoothing)
         return Loss(smoothed, len(labels), plain if self.label_smoothing else None)
 
@@ -79,7 +75,7 @@ class Seq2SeqModule(TaskModule):
         return (batch["source"] != pad).sum() + (batch["target"][:, 1:] != pad).sum()
 
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
-        logits, labels = self.target_logits(batch)
+        logits, labels = target_logits(self.model, batch)
         logits = logits.float()
         rows, loss = on_cpu(batch["rows"], F.cross_entropy(logits, labels, reduction="sum"))
         self.add(loss=loss.item(), tokens=len(labels))
@@ -240,7 +236,7 @@ class Seq2SeqTask(WritingTask):
 
     Config: ClassVar[type[TaskConfig]] = Seq2SeqTaskConfig
     interface, unit = "seq2seq", "pairs"
-    budget = (("max_source", "max_target"), "the tokens of the longest possible pair")
+    budget = (("model.max_source", "model.max_target"), "the tokens of the longest possible pair")
 
     def featurizer(self) -> PairFeaturizer:
         model = self.cfg.model

@@ -44,7 +44,7 @@ class Task(ABC):
     monitoring:  keys that only affect what is shown during training. They can be changed when a run is resumed.
     measured:    metrics of every validation besides the loss, each with whether "min" or "max" of it is best.
     sampled:     metrics of those validations in which the keys `monitoring` are above 0; "max" is best.
-    budget:      options of the model whose sum is the largest number of tokens of an example, and this number in words.
+    budget:      keys of `model` whose sum is the largest number of tokens of an example, and this number in words.
     """
 
     Config: ClassVar[type[TaskConfig]] = TaskConfig
@@ -120,9 +120,10 @@ class Task(ABC):
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
         """Problems with combinations of keys. `is_valid(*keys)` says whether keys or groups are valid by themselves."""
-        options, what = self.budget
-        if is_valid("data.batch_tokens", *(f"model.{option}" for option in options)):
-            yield from self.budget_problems(sum(getattr(self.cfg.model, option, 0) or 0 for option in options), what)
+        keys, what = self.budget
+        if is_valid("data.batch_tokens", *keys):
+            least = sum(getattr(self.cfg.model, key.removeprefix("model."), 0) or 0 for key in keys)
+            yield from self.budget_problems(least, what)
 
     def budget_problems(self, least: int, what: str) -> Iterator[Problem]:
         """Problems with `data.batch_tokens` if one example may have `least` tokens. what: that number in words."""
@@ -200,11 +201,8 @@ class Task(ABC):
         """A hash of each row, by which the same row is recognized in another split, under any id; [] if not known."""
         columns = [name for name in self.schema.columns if name not in ("id", "group")]
         batches = split.texts.select_columns(columns).iter(1000)  # three times as fast as row by row
-        return [
-            hash_of(dict(zip(columns, row, strict=True)))
-            for batch in batches
-            for row in zip(*map(batch.get, columns), strict=True)
-        ]
+        rows = (row for batch in batches for row in zip(*map(batch.get, columns), strict=True))
+        return [hash_of(dict(zip(columns, row, strict=True))) for row in rows]
 
     def row_groups(self, split: Split) -> Sequence[object]:
         """The group of each row, such as its image, as in the column `group` of predictions; or its number.
@@ -256,10 +254,8 @@ class Task(ABC):
         """
         words = {"vocab_size": tokenizer.vocab_size, "pad_id": tokenizer.pad_id}
         facts = {"attention": self.cfg.attention, "seed": self.cfg.seed, **words, **facts}
-        cls = cls or self.cfg.model_class
-        if hasattr(self.cfg.model_class, "Config"):
-            return Part(cls, {"shape": self.cfg.model}).build(**facts)
-        return Part(cls, vars(self.cfg.model)).build(**facts)
+        options = {"shape": self.cfg.model} if hasattr(self.cfg.model_class, "Config") else vars(self.cfg.model)
+        return Part(cls or self.cfg.model_class, options).build(**facts)
 
     @torch.no_grad()
     def evaluate(self, module: TaskModule, split: Split) -> dict[str, float]:

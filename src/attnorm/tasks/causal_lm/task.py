@@ -106,7 +106,7 @@ class CausalLMTask(Task):
     Config, interface, schema, unit = TaskConfig, "causal_lm", DOCUMENTS, "documents"
     groups: ClassVar[dict[str, type]] = {"decoding": Sampling}
     primary, scoring = "perplexity", ("decoding",)
-    budget = (("max_target",), "the tokens of the longest possible row")
+    budget = (("model.max_target",), "the tokens of the longest possible row")
     measured: ClassVar[dict[str, str]] = {"perplexity": "min", "bits_per_byte": "min"}
 
     def __init__(self, cfg: ResolvedConfig):

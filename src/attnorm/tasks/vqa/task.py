@@ -44,7 +44,7 @@ class VqaTask(Task):
     """
 
     Config, interface, schema, unit, grouping = VqaTaskConfig, "vqa", VISUAL, "questions", "image"
-    budget = (("max_question",), "the tokens of the longest possible question")
+    budget = (("model.max_question",), "the tokens of the longest possible question")
 
     @staticmethod
     def completed(cfg: dict) -> dict:
