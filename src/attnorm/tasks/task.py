@@ -180,8 +180,7 @@ class Task(ABC):
 
     def attended_example(self, model: Any, split: Split, row: int) -> tuple[tuple, Tokens]:
         """The arguments with which the model reads one row of a split, as a batch, and the tokens of its attention."""
-        message = f"task={self.config.name}: its models read a text; give a text instead"
-        raise ConfigError([Problem("example", message)])
+        raise ConfigError([Problem("example", f"task={self.config.name}: its models read a text; give a text instead")])
 
     def example_ids(self, split: Split, rows: Sequence[int]) -> list[str]:
         """The ids of rows of a split, as in the table of predictions: those of the source, or else the row numbers."""
