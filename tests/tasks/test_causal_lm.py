@@ -260,7 +260,7 @@ PROMPTS = ["The chronicle of", "Day 1. It rained, and", "The chronicle of"]
 
 def continued(parts, prompts, **options):
     task, module, splits = parts
-    settings = {**vars(task.group("decoding")), "max_length": 6, **options}
+    settings = {**vars(task.cfg.groups["decoding"]), "max_length": 6, **options}
     changed = task_of(runs.tiny(*(f"decoding.{key}={it}" for key, it in settings.items()), task="causal_lm"))
     return changed.generate(module.model, splits["train"].tokenizer, prompts)
 

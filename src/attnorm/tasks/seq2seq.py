@@ -168,7 +168,7 @@ class WritingTask(Task):
 
     def decoding(self) -> Decoding:
         """The decoding options of the final texts."""
-        return self.group("decoding")
+        return self.cfg.groups["decoding"]
 
     def rows_of(self, split: Split) -> tuple[list[str], list]:
         """The rows of a split as they are shown, and their references."""

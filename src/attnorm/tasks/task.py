@@ -34,7 +34,8 @@ class Task(ABC):
     To add a task, write a subclass and name it with `_target_` in a YAML file of the group `task`.
 
     Config:      a dataclass that extends TaskConfig. Its fields are the keys of `task`.
-    groups:      further groups of keys at the top level, each with a dataclass: {"decoding": Decoding}.
+    groups:      further groups of keys at the top level, each with a dataclass: {"decoding": Decoding}. `cfg.groups`
+                 has an instance of each.
     interface:   the interface of the models that the task trains, see `attnorm.models`.
     schema:      the row schema that its data source must have.
     unit:        what a split consists of, in the plural.
@@ -63,10 +64,6 @@ class Task(ABC):
     def __init__(self, cfg: ResolvedConfig):
         self.cfg = cfg
         self.config: Any = cfg.task  # the keys of `task` as an instance of `Config`
-
-    def group(self, name: str) -> Any:
-        """The keys of one of `groups` as an instance of its dataclass."""
-        return self.cfg.groups[name]
 
     @abstractmethod
     def featurizer(self) -> Featurizer:

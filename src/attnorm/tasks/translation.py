@@ -198,7 +198,7 @@ class TranslationTask(Seq2SeqTask):
         return TranslationModule(model, tokenizer, validation.texts, self.scorer(), **options)
 
     def decoding(self) -> TranslationDecoding:
-        return self.group("decoding")
+        return self.cfg.groups["decoding"]
 
     def while_decoding(self, model: Any) -> AbstractContextManager:
         return limited(model, self.decoding().fertility, normalizers_of(self.cfg.attention["cross"]))

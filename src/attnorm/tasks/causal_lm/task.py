@@ -232,7 +232,7 @@ class CausalLMTask(Task):
         texts have different ones.
         """
         special = SpecialTokens(tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
-        prompts, decoding = [[special.bos, *ids] for ids in tokenizer.encode(texts)], self.group("decoding")
+        prompts, decoding = [[special.bos, *ids] for ids in tokenizer.encode(texts)], self.cfg.groups["decoding"]
         seen: Counter[str] = Counter()
         numbers = []
         for text in texts:
