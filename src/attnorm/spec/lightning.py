@@ -93,8 +93,11 @@ def read_trainer(settings: Mapping[str, Any], data: Mapping[str, Any], problems:
         elif key not in ARGUMENTS:
             near = nearest(key, ARGUMENTS)
             problems.append(Problem(f"trainer.{key}", f"pytorch_lightning.Trainer has no such argument.{near}"))
-    limited = {key: None if key in LIMITS and value == -1 else value for key, value in settings.items()}
+    limited = dict(settings)
     limited.pop("arguments", None)  # reported above
+    for key in LIMITS:
+        if limited.get(key) == -1:
+            limited[key] = None
     read: TrainerConfig = problems.typed("trainer", TrainerConfig, limited, elsewhere=None)
     trainer = replace(read, arguments=dict(settings))
     if problems.is_valid("trainer"):
