@@ -104,7 +104,7 @@ def problems_of_ours(model: nn.Module, read: Callable[[], Any], label: Callable[
 
     with ExitStack() as hooks:
         for name, layer in attention_layers(model).items():
-            if not isinstance(layer.scorer, ScaledDot):
+            if type(layer.scorer) is not ScaledDot:
                 raise UserError(f"{name}: scorer {type(layer.scorer).__name__}: this figure needs scaled_dot")
             if layer.maps != layer.heads:
                 raise UserError(f"{name}: differential attention: this figure needs one map per head")

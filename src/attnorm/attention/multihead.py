@@ -41,12 +41,6 @@ class Cache:
         self.k, self.v = k, v
         return k, v
 
-    def update_features(self, new: Tensor) -> Tensor:
-        """Adds the features of new keys, and returns those of all keys so far, (B, H, M, F)."""
-        grows = self.features is not None and self.grows
-        self.features = torch.cat([self.features, new], dim=-2) if grows else new  # type: ignore[list-item]
-        return self.features
-
     def select(self, rows: Tensor) -> None:
         """Keeps the given rows, int (B',), in this order. Used when beams are reordered and when examples finish."""
         for name in ("k", "v", "state", "features"):
@@ -145,7 +139,11 @@ class MultiHeadAttention(nn.Module):
         if cache is not None and not cache.grows and cache.features is not None:
             return cache.features
         features = self.normalizer.features_of(memory)
-        return features if cache is None else cache.update_features(features)
+        if cache is not None:
+            if cache.grows and cache.features is not None:
+                features = torch.cat([cache.features, features], dim=-2)
+            cache.features = features
+        return features
 
     def _attend(
         self,

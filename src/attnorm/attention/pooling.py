@@ -68,16 +68,14 @@ class LearnedQueries(nn.Module):
                    itself, with the same queries. A segment without real states gives the bias of the output projection.
         log_prior: log u, broadcastable to (B, H, k, M), or to (B, H, S k, M).
         """
+        count = 1 if segments is None else int(on_host(segments).max()) + 1
         if segments is None:
             mask: Mask | Tensor | None = None if real is None else Mask(keys=real)
-            return self.attention(self.copies(1, len(states)), states, mask, log_prior=log_prior)
-        count = int(on_host(segments).max()) + 1
-        queries, mask = self.copies(count, len(states)), self.own_segment(count, segments, real)
-        return self.attention(queries, states, mask, log_prior=log_prior).unflatten(1, (count, -1))
-
-    def copies(self, count: int, batch: int) -> Tensor:
-        """The learned queries for each of `count` segments, (B, S k, W)."""
-        return self.queries.repeat(count, 1).expand(batch, -1, -1)
+        else:
+            mask = self.own_segment(count, segments, real)
+        queries = self.queries.repeat(count, 1).expand(len(states), -1, -1)  # (B, S k, W)
+        output = self.attention(queries, states, mask, log_prior=log_prior)
+        return output if segments is None else output.unflatten(1, (count, -1))
 
     def own_segment(self, count: int, segments: Tensor, real: Tensor | None) -> Tensor:
         """bool (B, 1, S k, M): whether a state is in the segment of a query."""

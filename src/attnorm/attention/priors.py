@@ -174,7 +174,8 @@ class Content(nn.Module):
                 return logits - logsumexp_over_segment(logits, allowed, mask.segments)
         else:
             allowed = dense_mask(mask, logits.expand(-1, -1, n_queries, -1))
-        return logits - logsumexp_over_allowed(logits, allowed)
+        total = (logits if allowed is None else logits.masked_fill(~allowed, -torch.inf)).logsumexp(-1, keepdim=True)
+        return logits - total.masked_fill(total == -torch.inf, 0.0)  # a row may have no allowed key
 
 
 class Unmasked(nn.Module):
@@ -200,16 +201,11 @@ class Unmasked(nn.Module):
         return log_u if masked_positions is None else log_u.masked_fill(masked_positions[:, None, None, :], -torch.inf)
 
 
-def logsumexp_over_allowed(logits: Tensor, allowed: Tensor | None) -> Tensor:
-    """log of the sum of exp(logits) over the allowed keys, (B, H, 1 or N, 1). It is 0 if no key is allowed."""
-    if allowed is not None:
-        logits = logits.masked_fill(~allowed, -torch.inf)
-    total = logits.logsumexp(-1, keepdim=True)
-    return total.masked_fill(total == -torch.inf, 0.0)
-
-
 def logsumexp_over_segment(logits: Tensor, allowed: Tensor | None, segments: Tensor) -> Tensor:
-    """As `logsumexp_over_allowed`, but over the keys in the segment of each key, int (B, M): (B, H, 1, M)."""
+    """log of the sum of exp(logits) over the allowed keys in the segment of each key, int (B, M): (B, H, 1, M).
+
+    It is 0 in a segment without allowed keys.
+    """
     if allowed is not None:
         logits = logits.masked_fill(~allowed, -torch.inf)
     names, segment = segments.unique(return_inverse=True)

@@ -131,7 +131,7 @@ class Dot(Scorer):
 FORMS = ("floor", "late_floor", "max")
 
 
-class LengthDot(Scorer):
+class LengthDot(ScaledDot):
     """s_ij = t_i q_i . k_j / sqrt(D), where t_i grows with the logarithm of n_i, the number of keys that i may see.
 
     In causal self-attention, n_i is the position of the query from 1, and t_i is the temperature of released decoders
@@ -151,9 +151,6 @@ class LengthDot(Scorer):
         if form not in FORMS:
             raise ValueError(f"form={form!r}: allowed: {', '.join(FORMS)}")
         self.form, self.slope, self.length = form, above_zero("slope", slope), whole("length", length, 1)
-
-    def scale(self, width: int) -> float:
-        return width**-0.5
 
     def temperature(self, n: Tensor) -> Tensor:
         """t for numbers of keys n."""
@@ -183,15 +180,12 @@ class QKNorm(Dot):
         return super().project(F.normalize(upcast(q), dim=-1).to(q.dtype), k)
 
 
-class Bilinear(Scorer):
+class Bilinear(ScaledDot):
     """s_ij = k_j' W q_i / sqrt(D) with one W (D, D) per head. W is initialized to the identity, as in scaled_dot."""
 
     def __init__(self, heads: int, width: int):
         super().__init__()
         self.weight = nn.Parameter(torch.eye(width).repeat(heads, 1, 1))  # (H, D, D)
-
-    def scale(self, width: int) -> float:
-        return width**-0.5
 
     def project(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         return q @ self.weight.transpose(-2, -1), k
