@@ -237,6 +237,11 @@ def heads_inside(x: Tensor) -> Tensor:
     return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
+def consecutive(x: Tensor) -> Tensor:
+    """`x` (B, H, N, D), copied if the numbers of a row are not consecutive in memory."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
 def all_out(bias: Tensor, causal: bool) -> Tensor:
     """Whether all keys that a query may see are masked, (B, H, 1), or (B, H, N) if causal.
 

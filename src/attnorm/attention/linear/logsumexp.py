@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnorm.attention.linear import operators
+from attnorm.attention.linear.flash import consecutive
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, causal: bool = False) -> Tensor:
@@ -36,7 +37,7 @@ def logsumexp(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor
     The shapes are those of `attention`. Returns (B, H, 1, N) in float32 or wider, which can be used as a bias of the
     transposed problem. If all keys are masked, the result is finite and has no gradient.
     """
-    q, k = _rows(q, k)
+    q, k = map(consecutive, (q, k))
     bias = None if bias is None else bias.to(torch.promote_types(k.dtype, torch.float32))
     return operators.logsumexp_operator(q, k, _spread(bias, k), scale)[0].unsqueeze(-2)
 
@@ -45,7 +46,7 @@ def _attention(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, causal: bool, total_needs_grad: bool
 ) -> tuple[Tensor, Tensor]:
     """The operator, whose kernels take values as wide as the keys: zeros widen the narrower ones."""
-    q, k, v = _rows(q, k, v)
+    q, k, v = map(consecutive, (q, k, v))  # which kernels take for granted
     width = v.shape[-1]
     missing = width - k.shape[-1]
     if missing > 0:
@@ -54,11 +55,6 @@ def _attention(
         v = F.pad(v, (0, -missing))
     output, total = operators.attention_operator(q, k, v, _spread(bias, k), scale, causal, total_needs_grad)
     return output[..., :width], total
-
-
-def _rows(*tensors: Tensor) -> list[Tensor]:
-    """The tensors with the numbers of a row one after the other in memory, which kernels take for granted."""
-    return [x if x.stride(-1) == 1 else x.contiguous() for x in tensors]
 
 
 def _spread(bias: Tensor | None, k: Tensor) -> Tensor | None:

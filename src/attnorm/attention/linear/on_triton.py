@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attnorm.attention.linear.flash import SIXTEEN_BITS, Call, Gradients
+from attnorm.attention.linear.flash import SIXTEEN_BITS, Call, Gradients, consecutive
 
 HIP = torch.version.hip is not None
 WIDEST = 128  # the widest head: the blocks of wider ones do not fit into registers
@@ -118,11 +118,6 @@ def load_kernels(device: torch.device) -> ModuleType:
     if device.type == "cpu" and isinstance(triton_kernels.forward, triton_kernels.triton.JITFunction):
         raise RuntimeError("Triton has no compiler for CPUs; TRITON_INTERPRET=1 interprets its kernels, for tests")
     return triton_kernels
-
-
-def consecutive(x: Tensor) -> Tensor:
-    """x (B, H, N, D), copied if the numbers of a row are not consecutive in memory."""
-    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def with_seen(bias: Tensor | None) -> tuple[Tensor | None, Tensor | None]:

@@ -164,7 +164,7 @@ def maximize_prox(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """argmax_{p in simplex} <p, s> - 1/2 |p|^2 - g(p) by FISTA on the dual problem (Beck and Teboulle 2009).
 
-    prox: x -> argmin_p 1/2 |p - x|^2 + g(p), for any convex g, which may be infinite.
+    prox: x -> argmin_p 1/2 |p - x|^2 + g(p), for any convex g, which may be infinite; 0 at the other keys.
 
     With a subgradient y of g at the solution, p = project(s - y) and p = prox(y + p). The dual objective has Lipschitz
     constant 1 and its gradient is p, so a step of length 1 is y <- z - prox(z) with z = y + p. It is accelerated, and
@@ -174,18 +174,15 @@ def maximize_prox(
     converged. The start y = s - prox(s) is already the solution if project(prox(s)) is, as for fusedmax.
     """
 
-    def allowed_prox(x: Tensor) -> Tensor:
-        return prox(x).masked_fill(~allowed, 0.0)
-
     # adding a number to a row of scores changes nothing, so let the threshold of sparsemax be 0
     highest = s.masked_fill(~allowed, -torch.inf).amax(-1, keepdim=True)
     s = (s - highest + _project(s, allowed).amax(-1, keepdim=True)).masked_fill(~allowed, 0.0)
-    last = y = s - allowed_prox(s)
+    last = y = s - prox(s)
     momentum = torch.ones_like(s[..., :1])
     for step in range(max_steps + 1):
         p = _project(s - y, allowed)
         z = y + p
-        q = allowed_prox(z)
+        q = prox(z)
         residual = (p - q).abs().amax(-1, keepdim=True)
         going = residual > tolerance
         if step == max_steps or not going.any():
@@ -213,7 +210,7 @@ def prox_response(
     """
     with torch.enable_grad():
         z = (y + p).requires_grad_()
-        q = prox(z).masked_fill(~allowed, 0.0)
+        q = prox(z)
 
     def A(x: Tensor) -> Tensor:
         x = x.masked_fill(~support, 0.0)

@@ -134,13 +134,11 @@ def exact_weights(
     """
     u = log_u.exp()
     mean = weights_of(without_scores(s)) @ T  # mu~
-
-    def solve_part(s: Tensor, u: Tensor, mean: Tensor) -> Tensor:
-        return _newton_residual(s, u, mean, costs, T, alpha, gamma, tolerance, max_steps)
-
+    settings = (costs, T, alpha, gamma, tolerance, max_steps)
     with torch.no_grad():
-        rows = rows_at_once(costs, gamma)
-        r = in_parts(solve_part, rows, s, u, mean)
+        # None: all rows at once, because `Shares` needs no (N, A, M) tensor
+        rows = None if fits(relative(costs) / gamma) else max(1, BUFFER // costs.numel())
+        r = in_parts(lambda *part: _newton_residual(*part, *settings), rows, s, u, mean)
         w = weights_of(s + alpha * r @ T.mT)
     stationary = mean - w @ T  # r, with a gradient through everything but w
     logits = s + alpha * (stationary + (r - stationary).detach()) @ T.mT
@@ -202,11 +200,6 @@ def _newton_residual(
             stacklevel=2,
         )
     return r
-
-
-def rows_at_once(costs: Tensor, gamma: float) -> int | None:
-    """How many rows to solve at once. None means all: `Shares` needs no (N, A, M) tensor."""
-    return None if fits(relative(costs) / gamma) else max(1, BUFFER // costs.numel())
 
 
 def in_parts(function: Callable[..., Tensor], rows: int | None, s: Tensor, u: Tensor, x: Tensor) -> Tensor:

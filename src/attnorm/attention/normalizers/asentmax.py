@@ -9,6 +9,7 @@ from attnorm.attention.normalizers._per_position import PerPosition
 from attnorm.attention.normalizers._row_map import map_rows
 from attnorm.attention.normalizers.base import Normalizer, add_log_prior, masked_scores, upcast
 from attnorm.attention.normalizers.entmax import Entmax
+from attnorm.attention.option_checks import finite_number
 from attnorm.attention.surroundings import without_autocast
 from attnorm.attention.visible import visible_keys
 
@@ -28,7 +29,7 @@ class ASEntmax(Normalizer):
 
     def __init__(self, heads: int, state_width: int, delta: float = 1.0, alpha: float = 1.5):
         super().__init__()
-        if isinstance(delta, bool) or not isinstance(delta, (int, float)) or not 0 <= delta < float("inf"):
+        if not finite_number(delta) or delta < 0:
             raise ValueError(f"delta={delta!r}: allowed: numbers from 0")
         self.delta, self.entmax = float(delta), Entmax(alpha)
         self.scale = PerPosition(heads, state_width, 2)

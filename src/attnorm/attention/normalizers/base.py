@@ -10,7 +10,7 @@ from attnorm.attention.hooks import TrainingHooks
 from attnorm.attention.masking import Mask, allowed_in, dense_mask, hides_the_future
 from attnorm.attention.normalizers.scores import Given as Given  # own normalizers import these here
 from attnorm.attention.normalizers.scores import add_log_prior as add_log_prior
-from attnorm.attention.normalizers.scores import dot_scores, masked_scores, upcast, with_shared_heads
+from attnorm.attention.normalizers.scores import dot_scores, masked_scores, upcast
 from attnorm.attention.normalizers.scores import logsumexp_over_queries as logsumexp_over_queries
 from attnorm.attention.normalizers.scores import softmax_over_keys as softmax_over_keys
 from attnorm.attention.surroundings import being_transformed, may_look, without_autocast
@@ -78,12 +78,7 @@ class Normalizer(TrainingHooks):
     step: Callable[..., tuple[Tensor, Tensor]]  # of a class with couples_queries = "past"; the others have none
     forward_with_bank: Callable[..., Tensor]  # of a class that gives weight to keys outside the input, such as `ot`
     features: Callable[[Tensor], Tensor]  # of a class with needs_states: see `features_of`
-    _has_plain_forward = True  # that of this class, in which scores are only masked
     _in_layer = False  # whether only a layer calls it, see `in_layer`
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        cls._has_plain_forward = cls.forward is Normalizer.forward
 
     @property
     def takes_bank(self) -> bool:
@@ -212,7 +207,7 @@ class Normalizer(TrainingHooks):
         q, k, scale = given.queries, given.keys, given.scale
         assert q is not None and k is not None and scale is not None
         s = dot_scores(q, k, scale)
-        if self.finite_scores and self._has_plain_forward and s.numel():
+        if self.finite_scores and type(self).forward is Normalizer.forward and s.numel():  # scores are only masked
             with without_autocast(s):
                 return self.finite_weights(s, dense_mask(given.mask, s), given)
         options = {"log_prior": given.log_prior, "keys": k, "scale": scale, **self.declared(q, given.features)}
@@ -289,8 +284,9 @@ class FastNormalizer(Normalizer):
         alike = q.dtype == k.dtype == v.dtype and k.shape[-2] == v.shape[-2]  # kernels would not notice
         if q.numel() and k.numel() and alike and not being_transformed():
             wide_q, wide_k, wide_v = q, k, v
-            if not q.shape[:2] == k.shape[:2] == v.shape[:2]:
-                wide_q, wide_k, wide_v = with_shared_heads(q, k, v)
+            if not q.shape[:2] == k.shape[:2] == v.shape[:2]:  # kernels take the same batch and heads for granted
+                shape = torch.broadcast_shapes(q.shape[:2], k.shape[:2], v.shape[:2])
+                wide_q, wide_k, wide_v = (x.expand(*shape, -1, -1) for x in (q, k, v))
             output = self.fast_attend(wide_q, wide_k, wide_v, Given(mask, log_prior, wide_k, scale, wide_q, features))
             if output is not None:
                 return output

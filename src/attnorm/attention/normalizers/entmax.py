@@ -89,16 +89,11 @@ class Entmax(RowMap):
     @property
     def alpha(self) -> float | Tensor:
         """alpha, a number; or, if it is learned, (1 or H, 1, 1)."""
-        return self.initial if self.a is None else self.learned()[:, None, None]
+        return self.initial if self.a is None else LEAST + (2 - LEAST) * self.a.sigmoid()[:, None, None]
 
     def learned_scalars(self) -> dict[str, Tensor]:
         """alpha, (1,) or (heads,), if it is learned."""
-        return {} if self.a is None else {"alpha": self.learned()}
-
-    def learned(self) -> Tensor:
-        """The alpha that is learned, (1,) or (heads,)."""
-        assert self.a is not None
-        return LEAST + (2 - LEAST) * self.a.sigmoid()
+        return {"alpha": self.alpha.flatten()} if isinstance(self.alpha, Tensor) else {}
 
     def fast_parameters(self) -> list[nn.Parameter]:
         """The parameter behind alpha."""

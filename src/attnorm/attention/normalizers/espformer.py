@@ -47,7 +47,9 @@ class ESPFormer(Normalizer):
             sorts = self.soft_sort(x, queries), self.soft_sort(y, keys)
             of_ranks = plan_of_ranks(queries.sum(-1), keys.sum(-1), s)
             plans = sorts[0].mT @ of_ranks[..., None, :, :] @ sorts[1]  # (B, H, D, N, M)
-            costs = (pairwise_distances(x, y)[..., None, :, :] * plans).sum((-2, -1))  # (B, H, D)
+            # without the cancellation of |x|^2 - 2 x'y + |y|^2
+            distances = torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist")
+            costs = (distances[..., None, :, :] * plans).sum((-2, -1))  # (B, H, D)
             shares = (-self.temperature * costs).softmax(-1)
             return (shares[..., None, None] * plans).sum(-3)
 
@@ -79,8 +81,3 @@ def plan_of_ranks(n: Tensor, m: Tensor, like: Tensor) -> Tensor:
     a = a[:, None]
     overlap = torch.minimum((a + 1) * m, (b + 1) * n) - torch.maximum(a * m, b * n)  # times n m, without rounding
     return torch.where((a < n) & (b < m), overlap, 0).clamp(min=0).to(like.dtype) / m.clamp(min=1)
-
-
-def pairwise_distances(x: Tensor, y: Tensor) -> Tensor:
-    """|x_i - y_j|, (..., N, D) and (..., M, D) -> (..., N, M), without the cancellation of |x|^2 - 2 x'y + |y|^2."""
-    return torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist")

@@ -50,9 +50,9 @@ class Fertility(Normalizer):
         sink: bool = False,
     ):
         super().__init__()
-        if fertility != PREDICTED and not is_positive(fertility):
+        if fertility != PREDICTED and not (finite_number(fertility) and fertility > 0):
             raise ValueError(f"fertility={fertility!r}: allowed: finite numbers above 0, or {PREDICTED}")
-        if not is_positive(most):
+        if not finite_number(most) or most <= 0:
             raise ValueError(f"most={most!r}: allowed: finite numbers above 0")
         if fertility != PREDICTED and most != MOST:
             raise ValueError(f"most={most!r}: has no effect with fertility={fertility!r}; it is for {PREDICTED}")
@@ -132,11 +132,6 @@ class Fertility(Normalizer):
         bounds = torch.where(exhausted, (~forbidden).to(upper.dtype), upper)
         dead = forbidden.all(-1, keepdim=True)
         return torch.where(exhausted, upper, self.map.bounded_weights(scores, bounds.masked_fill(dead, 1.0)))
-
-
-def is_positive(value: object) -> bool:
-    """Whether a value is a finite number above 0."""
-    return finite_number(value) and value > 0  # type: ignore[operator]  # a number, as the first condition says
 
 
 class FertilitySoftmax(Fertility):

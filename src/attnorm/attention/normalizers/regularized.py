@@ -6,6 +6,7 @@ Source: "Neural Attention Mechanisms", smoothed max operators; Niculae and Blond
 import inspect
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -76,7 +77,7 @@ class RegularizedMax(RowMap):
         return self.given[name] or getattr(self, name, None)
 
     def apply_to(self, name: str, p: Tensor, allowed: Tensor) -> Tensor:
-        """Calls a function with p (B, H, N, M), and with `allowed` if it takes it.
+        """Calls a function with p (B, H, N, M), and with `allowed` if it takes it. A prox is 0 at the other keys.
 
         Raises ValueError if there is no such function, or if its result has the wrong shape.
         """
@@ -88,7 +89,7 @@ class RegularizedMax(RowMap):
         wanted = p.shape if name == "prox" else p.shape[:-1]
         if result.shape != wanted:
             raise ValueError(f"{name}: returned the shape {tuple(result.shape)}, expected {tuple(wanted)}")
-        return result.double()
+        return result.double().masked_fill(~allowed, 0.0) if name == "prox" else result.double()
 
     def regularizer(self, p: Tensor, allowed: Tensor) -> Tensor:
         """Omega(p), (B, H, N)."""
@@ -115,9 +116,7 @@ class RegularizedMax(RowMap):
             return solve(s, allowed, differentiate)
 
     def solve_function(self, s: Tensor, allowed: Tensor, differentiate: bool) -> Tensor:
-        def omega(p: Tensor) -> Tensor:
-            return self.apply_to("omega", p, allowed)
-
+        omega = partial(self.apply_to, "omega", allowed=allowed)
         p, residual = maximize_function(omega, s.detach(), allowed, self.tolerance, self.max_steps)
         self.report(residual)
         if not differentiate:
@@ -137,18 +136,12 @@ class RegularizedMax(RowMap):
         return Implicit.apply(p, s, gradient, response)
 
     def solve_prox(self, s: Tensor, allowed: Tensor, differentiate: bool) -> Tensor:
-        def prox(x: Tensor) -> Tensor:
-            return self.apply_to("prox", x, allowed)
-
+        prox = partial(self.apply_to, "prox", allowed=allowed)
         p, y, residual = maximize_prox(prox, s.detach(), allowed, self.tolerance, self.max_steps)
         self.report(residual)
         if not differentiate:
             return p
-
-        def response(v: Tensor) -> tuple[Tensor, Tensor]:
-            return prox_response(prox, p, y, p > 0, allowed, v)
-
-        return Implicit.apply(p, s, prox(y + p).masked_fill(~allowed, 0.0), response)
+        return Implicit.apply(p, s, prox(y + p), partial(prox_response, prox, p, y, p > 0, allowed))
 
     def report(self, residual: Tensor) -> None:
         """Emits a RuntimeWarning if some rows have not converged."""

@@ -28,12 +28,6 @@ class Given(NamedTuple):
         return None if self.repeats_mask else self.log_prior
 
 
-def with_shared_heads(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Tensors (B, H, L, D) expanded to the same batch and heads, which kernels take for granted."""
-    shape = torch.broadcast_shapes(*(x.shape[:2] for x in tensors))
-    return tuple(x.expand(*shape, -1, -1) for x in tensors)
-
-
 def dot_scores(q: Tensor, k: Tensor, scale: float | Tensor) -> Tensor:
     """Computes scale q k', (B, H, N, M), in float32 or wider regardless of the dtype of the inputs and of autocast."""
     with without_autocast(q):
