@@ -27,7 +27,7 @@ from visual_builders import (
 )
 
 from attnorm.attention import build_normalizer
-from attnorm.attention.multihead import observe, smallest_column_mass
+from attnorm.attention.multihead import attention_layers, observe, smallest_column_mass
 from attnorm.attention.names import NORMALIZERS
 from attnorm.errors import ConfigError
 from attnorm.models.config import VqaModelConfig
@@ -82,7 +82,7 @@ def test_the_primary_boxes_attend_to_the_boxes_of_the_other_views(normalizer, he
     if together:
         others, existing = [torch.cat(others, 1)], [torch.cat(existing, 1)]
     expected = primary
-    for attention, other, those in zip(fusion.attentions(), others, existing, strict=True):
+    for attention, other, those in zip(attention_layers(fusion).values(), others, existing, strict=True):
         added = attend_by_loops(attention, normalizer, primary, other, here, those)
         expected = expected + added * (here & those.any(1, keepdim=True))[..., None]
     expected = normed(expected, fusion.norm)
@@ -92,7 +92,7 @@ def test_the_primary_boxes_attend_to_the_boxes_of_the_other_views(normalizer, he
     actual, wanted = (torch.autograd.grad(x.pow(3).sum(), parameters) for x in (states, expected))
     for one, other in zip(actual, wanted, strict=True):
         assert_close(one, other, rtol=1e-8, atol=1e-8)
-    assert torch.equal(present, here) and all(attention.heads == heads for attention in fusion.attentions())
+    assert torch.equal(present, here) and all(layer.heads == heads for layer in attention_layers(fusion).values())
 
 
 @pytest.mark.parametrize("normalizer", ["softmax", "dnas", "hnas"])

@@ -212,13 +212,15 @@ def slower(measured: Sequence[Speed], checks: Iterable[SelfCheck], sizes: Sizes,
                 by_case[speed.dtype, speed.length, BASE],
                 by_case.get((speed.dtype, speed.length, "softmax")),
             )
-            why = [*reasons(speed, base, by_dtype[speed.dtype], sizes, device), *noise(speed, control)]
+            why = reasons(speed, base, control, by_dtype[speed.dtype], sizes, device)
             slow.append(Slow(*speed[:3], speed.ratio, expected, tuple(why) or ("no reason is known",)))
     return slow
 
 
-def reasons(speed: Speed, base: Speed, check: SelfCheck, sizes: Sizes, device: str) -> Iterator[str]:
-    """Why an attention may be slower than expected, apart from noise."""
+def reasons(
+    speed: Speed, base: Speed, control: Speed | None, check: SelfCheck, sizes: Sizes, device: str
+) -> Iterator[str]:
+    """Why an attention may be slower than expected; the last ones are signs that other programs have disturbed it."""
     if speed.computed_by == "dense":
         most = int(DENSE_UP_TO.get(device, 0) ** 0.5)
         yield f"the dense form computes it: on {device}, kernels are used above {most} x {most} pairs"
@@ -236,9 +238,6 @@ def reasons(speed: Speed, base: Speed, check: SelfCheck, sizes: Sizes, device: s
     if base.milliseconds < SHORT:
         yield f"{BASE} takes {base.milliseconds:.2f} ms, so that starting the kernels counts"
 
-
-def noise(speed: Speed, control: Speed | None) -> Iterator[str]:
-    """Signs that other programs have disturbed the measurement."""
     if control is not None and not 1 / SLOW <= control.ratio <= SLOW:
         yield f"noise: softmax, which calls {BASE}, took {control.ratio:.2f} times as long as {BASE}"
     if speed.rounds == 1:

@@ -14,9 +14,7 @@ Attend = Callable[..., Tensor]  # (q, k, v), each (B, H, N, D) -> (B, H, N, D)
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor]  # q, k, v and the gradient of the output
 
 
-def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The fused softmax attention of torch."""
-    return F.scaled_dot_product_attention(q, k, v)
+sdpa: Attend = F.scaled_dot_product_attention  # the fused softmax attention of torch
 
 
 def make_inputs(shape: tuple[int, int, int, int], dtype: torch.dtype, device: str) -> Inputs:

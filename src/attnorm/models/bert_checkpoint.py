@@ -123,7 +123,12 @@ def export_bert(model: MaskedLM | SpanModel | Classifier, folder: str | Path) ->
         if ".key_value." in name:
             key, value = parameter.chunk(2)
             parts = {name.replace("key_value", "key"): key, name.replace("key_value", "value"): value}
-        tensors |= {name_on_hub(name): part.float().cpu().clone() for name, part in parts.items()}
+        for part_name, part in parts.items():
+            module, _, kind = part_name.rpartition(".")
+            hub_name = other_name(module, BACK)
+            assert hub_name is not None, part_name  # BACK has every module of these models
+            prefix = "bert." if hub_name.startswith(("embeddings.", "encoder.", "pooler.")) else ""
+            tensors[f"{prefix}{hub_name}.{kind}"] = part.float().cpu().clone()
     if BIAS in tensors:
         tensors[COPY] = tensors[BIAS].clone()
     shape = model.shape
@@ -143,12 +148,3 @@ def export_bert(model: MaskedLM | SpanModel | Classifier, folder: str | Path) ->
         config["id2label"] = {str(label): f"LABEL_{label}" for label in range(model.classifier.out_features)}
         config["label2id"] = {name: int(label) for label, name in config["id2label"].items()}
     write_files(folder, config, tensors)
-
-
-def name_on_hub(name: str) -> str:
-    """BERT's name of one of our tensors."""
-    module, _, parameter = name.rpartition(".")
-    hub_name = other_name(module, BACK)
-    assert hub_name is not None, name  # BACK has every module of these models
-    prefix = "bert." if hub_name.startswith(("embeddings.", "encoder.", "pooler.")) else ""
-    return f"{prefix}{hub_name}.{parameter}"

@@ -39,7 +39,22 @@ class DecoderCache:
                 cache.select(rows)
 
 
-class TransformerDecoder(nn.Module):
+class TokenDecoder(nn.Module):
+    """A decoder that predicts the next token. tokens: the token embedding. output: the map of states to scores."""
+
+    tokens: nn.Embedding
+    output: nn.Linear
+
+    def tie(self) -> None:
+        """Makes the token embedding the output matrix. To be called after the parameters have been initialized."""
+        self.output.weight = self.tokens.weight
+
+    def logits(self, states: Tensor) -> Tensor:
+        """states (..., W) -> scores of the next token (..., V)."""
+        return self.output(states)
+
+
+class TransformerDecoder(TokenDecoder):
     """A causal decoder with cross-attention to a memory: the states of an encoder, or the templates of an image.
 
     A model with parameters of its own can extend this class: it creates its other modules, and calls `build_decoder`.
@@ -71,10 +86,6 @@ class TransformerDecoder(nn.Module):
         self.cross_prior = Site(attention, "cross").prior(bidirectional=True, positions=templates, **size)
         self.output = nn.Linear(shape.d_model, self.tokens.num_embeddings)
 
-    def tie(self) -> None:
-        """Makes the token embedding the output matrix. To be called after the parameters have been initialized."""
-        self.output.weight = self.tokens.weight
-
     def decode(self, target: Tensor, memory: Tensor, source_real: Tensor, cache: DecoderCache | None = None) -> Tensor:
         """target, int (B, T); memory (B, N, W); source_real, bool (B, N), its real states -> states (B, T, W).
 
@@ -102,7 +113,3 @@ class TransformerDecoder(nn.Module):
     def new_cache(self) -> DecoderCache:
         """An empty state of incremental decoding."""
         return DecoderCache(len(self.layers))
-
-    def logits(self, states: Tensor) -> Tensor:
-        """states (..., W) -> scores of the next token (..., V)."""
-        return self.output(states)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Protocol
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnorm.attention.transfer import on_cpu
 from attnorm.schema import Count, NonNegative, WholeNumber
@@ -37,15 +37,6 @@ class SpecialTokens:
     eos: int
 
 
-class DecoderState(Protocol):
-    """The state of incremental decoding. length: the number of decoded positions."""
-
-    length: int
-
-    def select(self, rows: Tensor, /) -> None:
-        """Keeps the given rows, int (B',), in this order."""
-
-
 class Generator(Protocol):
     """A model that generates token by token, such as `Seq2Seq`. `shape.max_target` is its number of positions."""
 
@@ -54,7 +45,8 @@ class Generator(Protocol):
     def eval(self) -> Any: ...
 
     def new_cache(self) -> Any:
-        """An empty `DecoderState`."""
+        """An empty state of incremental decoding. `length` is the number of decoded positions, and `select(rows)` keeps
+        the given rows, int (B',), in this order."""
 
     def decode(self, target: Tensor, memory: Tensor, source_real: Tensor, cache: Any = None, /) -> Tensor:
         """target, int (B, T); memory (B, N, W); source_real, bool (B, N) -> states (B, T, W)."""
@@ -68,6 +60,27 @@ class Encodes(Generator, Protocol):
 
     def encode(self, source: Tensor, /) -> Tensor:
         """source, int (B, N) -> memory (B, N, W)."""
+
+
+class WithDecoder(nn.Module):
+    """A model whose module `decoder` has the methods of a `Generator`."""
+
+    decoder: Any
+
+    def decode(self, target: Tensor, memory: Tensor, source_real: Tensor, cache: Any = None) -> Tensor:
+        """target, int (B, T), the tokens so far; memory (B, N, W); source_real, bool (B, N) -> states (B, T, W).
+
+        With a cache, `target` holds only the newest token, (B, 1), and the cache advances by one position.
+        """
+        return self.decoder.decode(target, memory, source_real, cache)
+
+    def new_cache(self) -> Any:
+        """An empty state of incremental decoding."""
+        return self.decoder.new_cache()
+
+    def logits(self, states: Tensor) -> Tensor:
+        """states (..., W) -> scores of the next token (..., V)."""
+        return self.decoder.logits(states)
 
 
 @torch.no_grad()
@@ -112,7 +125,9 @@ def search(
     scores[:, 0] = 0.0  # all beams start equal, so only the first may branch
 
     for length in range(1, max_length + 2):  # chooses token number `length`; the last must be the end token
-        log_p = _next_token_log_p(model, tokens, memory, real, cache)  # (B K, V)
+        new = tokens if cache is None else tokens[:, cache.length :]
+        logits = model.logits(model.decode(new, memory, real, cache)[:, -1])
+        log_p = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)  # (B K, V)
         _forbid(log_p, tokens, special, decoding, length, max_length)
         total = (scores.view(-1, 1) + log_p).view(len(inputs), -1)  # (B, K V)
         best, flat = total.topk(2 * beams, dim=-1)  # (B, 2K): at most K of them end, so at least K continue
@@ -143,15 +158,6 @@ def search(
                 cache.select(rows.flatten())
         tokens = torch.cat([tokens, token.view(-1, 1)], dim=1)
     return [max(hypotheses, key=lambda scored: scored[0], default=(0.0, []))[1] for hypotheses in finished]
-
-
-def _next_token_log_p(
-    model: Generator, tokens: Tensor, memory: Tensor, real: Tensor, cache: DecoderState | None
-) -> Tensor:
-    """log p of the token after `tokens` (B K, t), float32 (B K, V). With a cache, only the last token is computed."""
-    new = tokens if cache is None else tokens[:, cache.length :]
-    logits = model.logits(model.decode(new, memory, real, cache)[:, -1])
-    return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
 
 
 def _forbid(

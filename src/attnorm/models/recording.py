@@ -119,9 +119,6 @@ def record(model: nn.Module) -> Iterator[dict[str, LayerRecord]]:
         if inside:
             inside[-1].append(name)
 
-    def before_residual(*_: Any) -> None:
-        inside.append([])
-
     def after_residual(_: nn.Module, inputs: tuple, output: Tensor) -> None:
         for name in inside.pop():
             records[name] = replace(records[name], residual=output)
@@ -131,7 +128,7 @@ def record(model: nn.Module) -> Iterator[dict[str, LayerRecord]]:
             hooks.callback(layer.register_forward_hook(after_attention, with_kwargs=True).remove)
         for module in model.modules():
             if isinstance(module, Residual):
-                hooks.callback(module.register_forward_pre_hook(before_residual).remove)
+                hooks.callback(module.register_forward_pre_hook(lambda *_: inside.append([])).remove)
                 hooks.callback(module.register_forward_hook(after_residual).remove)
         hooks.enter_context(observe_all(model, seen.__setitem__))
         yield records

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attnorm.errors import DataError
 from attnorm.models.generation import SpecialTokens
+from attnorm.models.gpt import GPT
 from attnorm.models.initialize import named_seed
 from attnorm.schema import Count, NonNegative, WholeNumber
 
@@ -32,25 +33,9 @@ class Sampling:
     seed: WholeNumber = 0
 
 
-class LanguageModel(Protocol):
-    """A model such as `GPT`. longest: its largest number of positions, or None if there is no limit."""
-
-    longest: int | None
-
-    def eval(self) -> Any: ...
-
-    def parameters(self) -> Any: ...
-
-    def new_cache(self) -> Any:
-        """An empty `DecoderState`."""
-
-    def next_logits(self, ids: Tensor, cache: Any = None, /) -> Tensor:
-        """ids, int (B, t), all tokens so far -> scores of the next token (B, V)."""
-
-
 @torch.no_grad()
 def sample(
-    model: LanguageModel,
+    model: GPT,
     prompts: Sequence[Sequence[int]],
     special: SpecialTokens,
     sampling: Sampling,
@@ -65,6 +50,7 @@ def sample(
     All rows advance together from the end of the shortest prompt. A row whose prompt is longer reads its own tokens
     first, so that there is no padding. `cached=False` runs the whole model at each step, with the same result.
 
+    model:   a `GPT`, or a model with its `longest`, `new_cache` and `next_logits`.
     numbers: the number of each text, by which its random numbers are chosen together with the seed; None: 0, 1, ...
 
     Raises ValueError if a prompt is empty, or has more tokens than the model has positions. The model is put into

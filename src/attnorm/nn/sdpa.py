@@ -13,7 +13,7 @@ from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.surroundings import may_look
 from attnorm.nn.choice import without_parameters
 from attnorm.nn.functional import attention
-from attnorm.nn.masks import FORBIDDEN
+from attnorm.nn.masks import forbidden, opposite
 
 
 @contextmanager
@@ -55,5 +55,5 @@ def pads_keys(mask: Tensor, n_queries: int) -> bool:
     """Whether a mask, as of `scaled_dot_product_attention`, hides the same keys from all of several queries."""
     if n_queries == 1 or not may_look(mask):
         return False
-    hidden = torch.atleast_2d(~mask if mask.dtype == torch.bool else mask <= FORBIDDEN)
+    hidden = torch.atleast_2d(forbidden(opposite(mask)))
     return bool(hidden.any()) and bool((hidden == hidden[..., :1, :]).all())

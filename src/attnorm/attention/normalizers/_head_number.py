@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from attnorm.attention.hooks import TrainingHooks
-from attnorm.attention.normalizers.base import upcast
+from attnorm.attention.normalizers.scores import upcast
 from attnorm.attention.option_checks import finite_number, whole
 
 

@@ -52,3 +52,18 @@ class NotTwice(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Gradients:
         raise RuntimeError("the gradient of a solution was differentiated; only first derivatives are implemented")
+
+
+class ThroughGradient(torch.autograd.Function):
+    """Returns x unchanged. Its gradient g becomes function(g)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.function = function
+        return x.view_as(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        return ctx.function(g), None

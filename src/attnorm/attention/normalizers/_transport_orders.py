@@ -15,13 +15,12 @@ target t. T'J(s)T is therefore sum_i u_i Sigma_i / gamma, with the covariance Si
 
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from attnorm.attention.normalizers._covariance import roundoff, solve_iteratively
-from attnorm.attention.normalizers._once import once_differentiable
+from attnorm.attention.normalizers._once import ThroughGradient
 from attnorm.attention.normalizers._solvers import climb
 
 WIDEST = 300.0  # the largest range of C / gamma for which 1 / Z^2 does not overflow
@@ -134,11 +133,13 @@ def exact_weights(
     """
     u = log_u.exp()
     mean = weights_of(without_scores(s)) @ T  # mu~
-    settings = (costs, T, alpha, gamma, tolerance, max_steps)
     with torch.no_grad():
         # None: all rows at once, because `Shares` needs no (N, A, M) tensor
         rows = None if fits(relative(costs) / gamma) else max(1, BUFFER // costs.numel())
-        r = in_parts(lambda *part: _newton_residual(*part, *settings), rows, s, u, mean)
+        r = in_parts(
+            lambda s, u, mean: _newton_residual(s, u, mean, costs, T, alpha, gamma, tolerance, max_steps),
+            *(rows, s, u, mean),
+        )
         w = weights_of(s + alpha * r @ T.mT)
     stationary = mean - w @ T  # r, with a gradient through everything but w
     logits = s + alpha * (stationary + (r - stationary).detach()) @ T.mT
@@ -210,18 +211,3 @@ def in_parts(function: Callable[..., Tensor], rows: int | None, s: Tensor, u: Te
     each = [u if u.shape[-2] == 1 else u[..., start : start + rows, :] for start in starts]
     parts = zip(s.split(rows, -2), each, x.split(rows, -2), strict=True)
     return torch.cat([function(*part) for part in parts], -2)
-
-
-class ThroughGradient(torch.autograd.Function):
-    """Returns x unchanged. Its gradient g becomes function(g)."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.function = function
-        return x.view_as(x)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        return ctx.function(g), None

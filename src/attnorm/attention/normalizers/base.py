@@ -8,6 +8,7 @@ from torch import Tensor
 
 from attnorm.attention.hooks import TrainingHooks
 from attnorm.attention.masking import Mask, allowed_in, dense_mask, hides_the_future
+from attnorm.attention.normalizers._head_number import HeadNumber
 from attnorm.attention.normalizers.scores import Given as Given  # own normalizers import these here
 from attnorm.attention.normalizers.scores import add_log_prior as add_log_prior
 from attnorm.attention.normalizers.scores import dot_scores, masked_scores, upcast
@@ -84,6 +85,11 @@ class Normalizer(TrainingHooks):
     def takes_bank(self) -> bool:
         """Whether a layer with this normalizer may have a bank of templates outside the input."""
         return hasattr(self, "forward_with_bank")
+
+    def learned_scalars(self) -> dict[str, Tensor]:
+        """As `TrainingHooks.learned_scalars`; by default, the trained numbers of each `HeadNumber` of the class."""
+        numbers = [part.learned_scalars() for part in self.children() if isinstance(part, HeadNumber)]
+        return {name: scalar for scalars in numbers for name, scalar in scalars.items()}
 
     def weights(self, s: Tensor, given: Given) -> Tensor:
         """The formula: maps scores to weights (B, H, N, M), both in float32 or wider.

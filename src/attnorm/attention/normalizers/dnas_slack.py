@@ -31,10 +31,6 @@ class Slack(Normalizer):
             raise ValueError(f"per_query={per_query!r}: allowed: true, false")
         self.slack, self.per_query = HeadNumber("slack", start, fixed, heads), per_query
 
-    def learned_scalars(self) -> dict[str, Tensor]:
-        """b, shape (1,) or (heads,), unless it is fixed."""
-        return self.slack.learned_scalars()
-
     def score_and_shift(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """b - t and t >= 0, (H, 1, 1) each, where t may be subtracted from all scores of a head.
 

@@ -4,14 +4,13 @@ Source: "Attention as Inference via Fenchel Duality", Eq. 3, 8, 10 and 14.
 """
 
 import warnings
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._covariance import covariance_solve, row_solve
-from attnorm.attention.normalizers._once import once_differentiable
+from attnorm.attention.normalizers._once import ThroughGradient
 from attnorm.attention.normalizers._solvers import climb
 from attnorm.attention.normalizers._templates import (
     center_on_first,
@@ -80,7 +79,17 @@ class Fenchel(FastNormalizer):
             w = softmax_over_keys(log_u + s + alpha * r @ T.mT)
         stationary = log_u.exp() @ T - w @ T  # r, with a gradient through everything but w
         logits = log_u + s + alpha * (stationary + (r - stationary).detach()) @ T.mT
-        return ImplicitGradient.apply(softmax_over_keys(logits), T, _number(alpha), self.tolerance)
+        weights = softmax_over_keys(logits)
+
+        def adjoint(g: Tensor) -> Tensor:
+            """(I + alpha K C)^-1 g with K = T T' and C = diag w - w w', by g - alpha T (I + alpha Cov_w(T))^-1 T'C g.
+
+            This follows from d logits = d explicit - alpha K dw and dw = C d logits.
+            """
+            Cg = weights * (g - (weights * g).sum(-1, keepdim=True))
+            return g - alpha * row_solve(T, weights, alpha, Cg @ T, self.tolerance) @ T.mT
+
+        return ThroughGradient.apply(weights, adjoint)
 
     def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor | None:
         """Order 2 is softmax attention with transformed queries: with s = alpha T z, Eq. 14 becomes
@@ -116,10 +125,6 @@ def solve(
         r = _newton_residual(log_u + s, log_u, T, alpha, tolerance, max_steps)
         dead = (log_u + s).amax(-1, keepdim=True) == -torch.inf
         return (alpha * (q + r)).masked_fill(dead, 0.0).to(q.dtype)
-
-
-def _number(alpha: float | Tensor) -> float:
-    return alpha.item() if isinstance(alpha, Tensor) else alpha
 
 
 # ------------------------------------------------------------------------------------------------------------- order 2
@@ -162,7 +167,8 @@ def _newton_residual(
     mu = (log_u.exp() @ T).expand(*log_w.shape[:-1], -1)
     longest = T.norm(dim=-1)[..., None, :].masked_fill(log_u == -torch.inf, 0.0).amax(-1, keepdim=True)
     longest = longest.expand(*log_w.shape[:-1], 1)
-    r, residual = newton(log_w, T, mu, longest, _number(alpha), tolerance, max_steps)
+    number = alpha.item() if isinstance(alpha, Tensor) else alpha
+    r, residual = newton(log_w, T, mu, longest, number, tolerance, max_steps)
     late = residual > tolerance
     if late.any():
         warnings.warn(
@@ -215,25 +221,3 @@ def newton(
         gain = alpha * (gradient * direction).sum(-1, keepdim=True)
         r, value, w = climb(objective, r, value, direction, gain)
     return solution, residuals
-
-
-class ImplicitGradient(torch.autograd.Function):
-    """Returns the weights w (B, H, N, M) unchanged. Their gradient g becomes (I + alpha K C)^-1 g.
-
-    Here K = T T' and C = diag w - w w'. This follows from d logits = d explicit - alpha K dw and dw = C d logits. It is
-    computed as g - alpha T (I + alpha Cov_w(T))^-1 T'C g.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, w: Tensor, T: Tensor, alpha: float, tolerance: float) -> Tensor:
-        ctx.save_for_backward(w, T)
-        ctx.alpha, ctx.tolerance = alpha, tolerance
-        return w.view_as(w)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        (w, T), alpha = ctx.saved_tensors, ctx.alpha
-        Cg = w * (g - (w * g).sum(-1, keepdim=True))
-        y = row_solve(T, w, alpha, Cg @ T, ctx.tolerance)
-        return g - alpha * y @ T.mT, None, None, None

@@ -50,7 +50,7 @@ class Fertility(Normalizer):
         sink: bool = False,
     ):
         super().__init__()
-        if fertility != PREDICTED and not (finite_number(fertility) and fertility > 0):
+        if fertility != PREDICTED and not (finite_number(fertility) and fertility > 0):  # type: ignore[operator]
             raise ValueError(f"fertility={fertility!r}: allowed: finite numbers above 0, or {PREDICTED}")
         if not finite_number(most) or most <= 0:
             raise ValueError(f"most={most!r}: allowed: finite numbers above 0")

@@ -1,6 +1,7 @@
 """DNAS and HNAS for autoregressive sites: the column step sums over earlier queries only. This is not in the paper."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from attnorm.attention.masking import Mask
@@ -50,12 +51,8 @@ class DNASPrefix(Normalizer):
         same way.
         """
         s = masked_scores(scores, self._mask_of(scores, mask))
-        if state is None:
-            state = s.new_full(s.shape, -torch.inf)
-        elif state.shape[-1] < s.shape[-1]:
-            new = state.new_full((*state.shape[:-1], s.shape[-1] - state.shape[-1]), -torch.inf)
-            state = torch.cat([state, new], -1)
-        state = torch.logaddexp(state, s)
+        past = s[..., :0] if state is None else state
+        state = torch.logaddexp(F.pad(past, (0, s.shape[-1] - past.shape[-1]), value=-torch.inf), s)
         c = state.masked_fill(state == -torch.inf, 0.0)
         return softmax_over_keys(add_log_prior(s - c, log_prior)).to(scores.dtype), state
 

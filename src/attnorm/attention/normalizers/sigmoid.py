@@ -31,10 +31,6 @@ class Sigmoid(Normalizer):
         self.bias = bias
         self.learned = HeadNumber("sigmoid_bias", 0.0, None, heads) if learn else None
 
-    def learned_scalars(self) -> dict[str, Tensor]:
-        """What each head adds to b, shape (1,) or (heads,), if it is trained."""
-        return {} if self.learned is None else self.learned.learned_scalars()
-
     def weights(self, s: Tensor, given: Given) -> Tensor:
         s = s - visible_keys(given.mask, s).log() if self.bias is None else s + self.bias
         s = s if self.learned is None else s + self.learned().to(s.dtype)

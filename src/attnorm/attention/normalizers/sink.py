@@ -31,10 +31,6 @@ class Sink(KeyBiased):
         super().__init__()
         self.sink = HeadNumber("sink", start, fixed, heads)
 
-    def learned_scalars(self) -> dict[str, Tensor]:
-        """b, shape (1,) or (heads,), unless it is fixed."""
-        return self.sink.learned_scalars()
-
     def weights(self, s: Tensor, given: Given) -> Tensor:
         s = add_log_prior(s, given.row_prior)
         b = self.sink().to(s.dtype).expand(*s.shape[:-1], 1)

@@ -41,10 +41,6 @@ class SSMax(FastNormalizer):
         self.bias = HeadNumber("ssmax_bias", 0.0, None, heads) if bias else None
         self.softmax = Softmax()
 
-    def learned_scalars(self) -> dict[str, Tensor]:
-        """a and b, shape (1,) or (heads,), if they are trained."""
-        return self.slope.learned_scalars() | ({} if self.bias is None else self.bias.learned_scalars())
-
     def factor(self, scores: Tensor, given: Given) -> Tensor:
         """a_h log n_i + b_h, broadcastable to (B, H, N, 1). scores: as in `visible_keys`."""
         n = visible_keys(given.mask, scores)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnorm.attention.masking import Mask
 from attnorm.attention.testing.cases import PRIORS, Case, Subject
-from attnorm.attention.testing.report import Failure, Skip, expect, shown_number
+from attnorm.attention.testing.report import Failure, Skip, expect
 
 STEP = 1e-5  # of the finite differences
 KINK = 1e-3  # one-sided differences further apart than this: the point lies on a kink
@@ -118,8 +118,8 @@ def worst_entry(subject: Subject, case: Case, cotangent: Tensor, name: str, grad
     worst = (differences - gradient).abs().nan_to_num(nan=torch.inf)
     index = tuple(int(i) for i in torch.unravel_index(worst.argmax(), worst.shape))
     return (
-        f"gradient of the weights by {name}{list(index)}: expected {shown_number(differences[index])} (central "
-        f"difference), got {shown_number(gradient[index])} (autograd), difference {worst[index]:.1e}"
+        f"gradient of the weights by {name}{list(index)}: expected {differences[index]:.6g} (central "
+        f"difference), got {gradient[index]:.6g} (autograd), difference {worst[index]:.1e}"
     )
 
 

@@ -56,15 +56,17 @@ def problems_before_training(sites: Sites) -> Iterator[Problem]:
 
 
 def failure_of(normalizer: Normalizer, name: str, **use: Any) -> str | None:
-    """The first of the cheapest properties that a normalizer lacks, in words. If it raises an error, a warning is
-    logged. name: in the warning. use: as in `first_failure`."""
+    """The first of the cheapest properties that a normalizer lacks, and numbers that show it. If it raises an error, a
+    warning is logged. name: in the warning. use: as in `first_failure`."""
     try:
         failure = first_failure(normalizer, **use)
     except Exception as error:
         raised = f"{type(error).__name__}: {error}"
         log.warning("%s: not checked before training, because it raised %s", name, raised)
         return None
-    return in_words(failure) if failure else None
+    if failure is None:
+        return None
+    return f"{failure.name} does not hold ({failure.meaning}); {failure.detail.splitlines()[-1]}"
 
 
 def is_of_attnorm(normalizer: Normalizer) -> bool:
@@ -96,11 +98,6 @@ def first_failure(normalizer: Normalizer, heads: int, causal: bool, prior: bool,
             except Skip:
                 continue
     return None
-
-
-def in_words(failure: Result) -> str:
-    """The property that does not hold, and the numbers that show it."""
-    return f"{failure.name} does not hold ({failure.meaning}); {failure.detail.splitlines()[-1]}"
 
 
 def command(name: str, attention: Mapping[str, Any]) -> str:

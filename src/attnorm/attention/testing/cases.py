@@ -245,7 +245,8 @@ class Subject:
 
     def masks(self) -> Iterator[tuple[str, int, int, Tensor | Mask | None]]:
         """(name, N, M, mask) of all kinds, in the compact and in the dense form."""
-        lengths, segments = self.lengths_mask, self.tensor([[0, 0, 0, 1, 1, 1], [0, 1, 1, 2, 2, 2]])
+        lengths = self.lengths_mask
+        segments = torch.tensor([[0, 0, 0, 1, 1, 1], [0, 1, 1, 2, 2, 2]], device=self.device)
         queries, keys = lengths(5, 3, 5), lengths(7, 7, 4)
         yield "no mask", 5, 7, None
         yield "no mask, more queries than keys", 6, 3, None
@@ -273,7 +274,4 @@ class Subject:
 
     def lengths_mask(self, size: int, *lengths: int) -> Tensor:
         """bool (B, size), True up to each example's length."""
-        return torch.arange(size, device=self.device)[None] < self.tensor(lengths)[:, None]
-
-    def tensor(self, values: Sequence) -> Tensor:
-        return torch.tensor(values, device=self.device)
+        return torch.arange(size, device=self.device) < torch.tensor(lengths, device=self.device)[:, None]

@@ -81,10 +81,6 @@ class Report:
         return "\n".join([self.title, *tested, *self.not_tested, self.summary])
 
 
-def shown_number(x: Tensor | float) -> str:
-    return f"{x.item() if isinstance(x, Tensor) else x:.6g}"
-
-
 def expect(actual: Tensor, expected: Tensor, what: str, where: object, atol: float = 1e-8, rtol: float = 1e-6) -> None:
     """Raises Failure naming the worst entry where |actual - expected| > atol + rtol |expected|, or is not a number."""
     if actual.shape != expected.shape:
@@ -97,17 +93,9 @@ def expect(actual: Tensor, expected: Tensor, what: str, where: object, atol: flo
     worst = tuple(int(i) for i in torch.unravel_index(excess.argmax(), excess.shape))
     difference = (actual - expected).abs()[worst]
     raise Failure(
-        f"{where}\n{what}{list(worst)}: expected {shown_number(expected[worst])}, got {shown_number(actual[worst])}, "
+        f"{where}\n{what}{list(worst)}: expected {expected[worst]:.6g}, got {actual[worst]:.6g}, "
         f"difference {difference:.1e} (allowed {allowed[worst]:.1e})"
     )
-
-
-def expect_all(
-    actual: dict[str, Tensor], expected: dict[str, Tensor], what: str, where: object, **tolerances: float
-) -> None:
-    """`expect` for tensors by name, such as gradients."""
-    for name, tensor in actual.items():
-        expect(tensor, expected[name], f"{what} {name}", where, **tolerances)
 
 
 def at_least(actual: Tensor, smallest: Tensor | float, what: str, where: object, slack: float = 1e-8) -> None:
@@ -144,4 +132,4 @@ def finite(tensor: Tensor, what: str, where: object) -> None:
     bad = (~tensor.detach().isfinite()).nonzero()
     if len(bad):
         index = tuple(bad[0].tolist())
-        raise Failure(f"{where}\n{what}{list(index)}: expected a finite number, got {shown_number(tensor[index])}")
+        raise Failure(f"{where}\n{what}{list(index)}: expected a finite number, got {tensor[index]:.6g}")

@@ -20,7 +20,7 @@ def self_attention_is_permutation_equivariant(subject: Subject) -> None:
     normalizer = subject.normalizer
     if not (normalizer.key_equivariant and normalizer.query_equivariant):
         raise Skip("declared key_equivariant or query_equivariant = False")
-    for case in [*square_cases(subject), *long_cases(subject)]:
+    for case in square_cases(subject):
         states = subject.randn(*case.v.shape, salt=770)
         case = of_states(subject, case, states)
         expected = subject.attend(case)
@@ -44,24 +44,23 @@ def learned_queries_are_permutation_invariant(subject: Subject) -> None:
 
 
 def square_cases(subject: Subject) -> list[Case]:
-    """The cases with as many queries as keys, with masks that are reordered together with the states."""
+    """The cases with as many queries as keys, with masks that are reordered together with the states. Some have the
+    lengths at which `attend` may take another path than `forward`."""
     dense = subject.randn(2, subject.heads, 6, 6, salt=771) > 0
     real = subject.lengths_mask(6, 6, 4)
     masks = {
         "no mask": None,
         "padded (Mask)": Mask(queries=real, keys=real),
         "causal (Mask)": Mask(causal=True),
-        "segments (Mask)": Mask(segments=subject.tensor([[0, 0, 0, 1, 1, 1], [0, 1, 1, 2, 2, 2]])),
+        "segments (Mask)": Mask(segments=torch.tensor([[0, 0, 0, 1, 1, 1], [0, 1, 1, 2, 2, 2]], device=subject.device)),
         "random pairs (dense)": dense,
     }
     named = enumerate(masks.items())
-    return [subject.case(f"{name}, states", 6, 6, mask, prior, salt=n) for n, (name, mask) in named for prior in PRIORS]
-
-
-def long_cases(subject: Subject) -> list[Case]:
-    """Cases of the lengths at which `attend` may take another path than `forward`."""
+    cases = [
+        subject.case(f"{name}, states", 6, 6, mask, prior, salt=n) for n, (name, mask) in named for prior in PRIORS
+    ]
     lengths = sorted({max(pair) for pair in subject.lengths}) if subject.has_own_attend else []
-    return [subject.case("no mask, states", n, n, salt=n) for n in lengths]
+    return cases + [subject.case("no mask, states", n, n, salt=n) for n in lengths]
 
 
 def of_states(subject: Subject, case: Case, states: Tensor) -> Case:

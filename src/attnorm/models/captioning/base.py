@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from attnorm.models.generation import WithDecoder
 from attnorm.models.initialize import initialize
 from attnorm.schema import Count
 
@@ -116,7 +117,7 @@ class ImageEncoder(nn.Module):
         return [f"region {number}" for number in range(self.templates)]
 
 
-class Captioner(nn.Module, ABC):
+class Captioner(WithDecoder, ABC):
     """An `ImageEncoder` that gives the templates, and a decoder that attends to them at the site `cross`.
 
     Config:    the configuration: an `ImageEncoderConfig` with `d_model`, `max_target` and `tie_embeddings`.
@@ -168,18 +169,3 @@ class Captioner(nn.Module, ABC):
     def encode(self, image: Tensor, present: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The templates (B, M, W), and which of them are real, bool (B, M)."""
         return self.eye(image, present)
-
-    def decode(self, target: Tensor, memory: Tensor, real: Tensor, cache: Any = None) -> Tensor:
-        """target, int (B, T); memory (B, M, W); real, bool (B, M) -> states (B, T, W).
-
-        With a cache, `target` holds only the newest token, (B, 1), and the cache advances by one position.
-        """
-        return self.decoder.decode(target, memory, real, cache)
-
-    def new_cache(self) -> Any:
-        """An empty state of incremental decoding."""
-        return self.decoder.new_cache()
-
-    def logits(self, states: Tensor) -> Tensor:
-        """states (..., W) -> scores of the next token (..., V)."""
-        return self.decoder.logits(states)

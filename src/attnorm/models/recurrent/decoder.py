@@ -24,6 +24,7 @@ from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import Cache
 from attnorm.attention.site import Site
 from attnorm.models.config import LSTMDecoderConfig
+from attnorm.models.decoder import TokenDecoder
 
 SITE = "cross"
 
@@ -58,7 +59,7 @@ class LSTMCache:
         self.cross.select(rows)
 
 
-class LSTMDecoder(nn.Module):
+class LSTMDecoder(TokenDecoder):
     """Predicts the next token from the earlier ones and from templates, wherever these come from.
 
     sites:     the only attention site. It is autoregressive, because its queries are the positions of the target.
@@ -94,10 +95,6 @@ class LSTMDecoder(nn.Module):
         """The number of layers at each site, also of a model with such a decoder."""
         return {SITE: 1}
 
-    def tie(self) -> None:
-        """Makes the token embedding the output matrix. To be called after the parameters have been initialized."""
-        self.output.weight = self.tokens.weight
-
     def decode(
         self, target: Tensor, templates: Tensor, template_mask: Tensor | None = None, cache: LSTMCache | None = None
     ) -> Tensor:
@@ -126,10 +123,6 @@ class LSTMDecoder(nn.Module):
     def new_cache(self) -> LSTMCache:
         """An empty state of incremental decoding."""
         return LSTMCache()
-
-    def logits(self, states: Tensor) -> Tensor:
-        """states (..., W) -> scores of the next token (..., V)."""
-        return self.output(states)
 
     def initial(self, templates: Tensor, template_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """The first states h and c of the LSTM, (layers, B, W) each."""

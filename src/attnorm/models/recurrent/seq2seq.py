@@ -8,8 +8,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from attnorm.attention.banks import share_vocabulary
 from attnorm.attention.transfer import on_both, on_host
 from attnorm.models.config import LSTMDecoderConfig, Positions
+from attnorm.models.generation import WithDecoder
 from attnorm.models.initialize import initialize
-from attnorm.models.recurrent.decoder import LSTMCache, LSTMDecoder, embed
+from attnorm.models.recurrent.decoder import LSTMDecoder, embed
 from attnorm.schema import Count
 
 
@@ -65,7 +66,7 @@ class LSTMEncoder(nn.Module):
         return self.dropout(over_padded(self.lstm, self.dropout(embed(self.tokens, ids)), real))
 
 
-class LSTMSeq2Seq(nn.Module):
+class LSTMSeq2Seq(WithDecoder):
     """A bidirectional LSTM encoder and an `LSTMDecoder` with a shared vocabulary.
 
     sites:     the only attention site, that of the decoder. Under teacher forcing it is autoregressive. token_sites:
@@ -97,15 +98,3 @@ class LSTMSeq2Seq(nn.Module):
     def encode(self, source: Tensor) -> Tensor:
         """source, int (B, N) -> templates (B, N, W)."""
         return self.encoder(source, on_both(lambda ids: ids != self.pad_id, source))
-
-    def decode(self, target: Tensor, memory: Tensor, source_real: Tensor, cache: LSTMCache | None = None) -> Tensor:
-        """As `LSTMDecoder.decode`; target: int (B, T), memory: (B, N, W), source_real: bool (B, N) -> (B, T, W)."""
-        return self.decoder.decode(target, memory, source_real, cache)
-
-    def new_cache(self) -> LSTMCache:
-        """An empty state of incremental decoding."""
-        return self.decoder.new_cache()
-
-    def logits(self, states: Tensor) -> Tensor:
-        """states (..., W) -> scores of the next token (..., V)."""
-        return self.decoder.logits(states)

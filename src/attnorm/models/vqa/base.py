@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnorm.attention.multihead import observe
+from attnorm.attention.multihead import attention_layers, observe
 from attnorm.models.config import VqaModelConfig
 from attnorm.models.initialize import initialize
 from attnorm.models.vqa.fusion import Fusion, View
@@ -45,7 +45,10 @@ class VqaModel(nn.Module):
     attention: resolved tables (`attnorm.attention.tables`) of these sites.
     answers:   the number of answers.
     view_widths, view_boxes: for each view, the width of its features and its maximum number of boxes.
-    seed:      seed of the initial parameters, see `start`.
+    seed:      seed of the initial parameters, see `initialize`.
+
+    If the fusion is attention, its output is initially zero. So training starts from the primary view alone, and learns
+    to add the other views as far as they help.
 
     Raises ValueError if the fusion requires more views.
     """
@@ -70,22 +73,14 @@ class VqaModel(nn.Module):
         self.words = QuestionEmbedding(vocab_size, shape)
         self.fusion = None if shape.fusion == "none" else Fusion(shape, attention, view_widths, view_boxes)
         self.build(shape, attention, answers)
-        self.start(seed)
+        initialize(self, seed)
+        if self.fusion is not None:
+            for layer in attention_layers(self.fusion).values():
+                nn.init.zeros_(layer.output.weight)
 
     def build(self, shape: VqaModelConfig, attention: dict, answers: int) -> None:
         """Creates the modules after `words` and `fusion`. The arguments are those of the class."""
         raise NotImplementedError
-
-    def start(self, seed: int) -> None:
-        """Initializes the parameters.
-
-        If the fusion is attention, its output is initially zero. So training starts from the primary view alone, and
-        learns to add the other views as far as they help.
-        """
-        initialize(self, seed)
-        if self.fusion is not None:
-            for attention in self.fusion.attentions():
-                nn.init.zeros_(attention.output.weight)
 
     @classmethod
     def uses(cls, settings: dict) -> set[str]:

@@ -141,10 +141,6 @@ class Fusion(nn.Module):
             x = x + self.dropout(torch.stack(outputs).sum(0))
         return self.norm(x), here
 
-    def attentions(self) -> list[MultiHeadAttention]:
-        """The attentions of the fusion: one if they are joint, one per other view, or none."""
-        return [module for module in self.modules() if isinstance(module, MultiHeadAttention)]
-
     def read(self, views: list[View]) -> tuple[list[Tensor], list[Tensor]]:
         """Returns the states (B, M, W) and presence (B, M) of each used view, padded to its maximum number of boxes M.
 
