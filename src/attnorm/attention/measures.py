@@ -89,7 +89,7 @@ def effective_rank(states: Tensor, live: Tensor | None = None) -> Tensor:
 
     Source: "The Effective Rank: a Measure of Effective Dimensionality" (Roy and Vetterli, 2007).
     """
-    x = live_rows(states, live)
+    x, _ = live_rows(states, live)
     finite = x.isfinite().all(-1).all(-1)
     sigma = torch.linalg.svdvals(torch.where(finite[..., None, None], x, 0.0))
     p = sigma / sigma.sum(-1, keepdim=True)
@@ -105,7 +105,7 @@ def distance_to_rank_one(states: Tensor, live: Tensor | None = None) -> Tensor:
     Source: "Attention is not all you need: pure attention loses rank doubly exponentially with depth" (arXiv
     2103.03404), with another norm.
     """
-    x, live = live_rows(states, live), rows_of(states, live)
+    x, live = live_rows(states, live)
     mean = x.sum(-2, keepdim=True) / live.sum(-1)[..., None, None]
     residual = (x - mean) * live.unsqueeze(-1)
     return residual.flatten(-2).norm(dim=-1) / x.flatten(-2).norm(dim=-1)
@@ -117,7 +117,7 @@ def mean_cosine(states: Tensor, live: Tensor | None = None) -> Tensor:
     Source: "How Contextual are Contextualized Word Representations?" (arXiv 1909.00512), the self-similarity of all
     tokens of a text.
     """
-    x, live = live_rows(states, live), rows_of(states, live)
+    x, live = live_rows(states, live)
     x = x / x.norm(dim=-1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
     n = live.sum(-1)
     among_all = x.sum(-2).square().sum(-1)  # sum over all ordered pairs, those of a position with itself included
@@ -132,17 +132,17 @@ def kurtosis(states: Tensor, live: Tensor | None = None) -> Tensor:
 
     Source: "Quantizable Transformers: Removing Outliers by Helping Attention Heads Do Nothing" (arXiv 2306.12929).
     """
-    x, live = live_rows(states, live), rows_of(states, live).unsqueeze(-1)
-    count = live.sum((-2, -1)) * states.shape[-1]
-    centered = (x - (x.sum((-2, -1)) / count)[..., None, None]) * live
+    x, live = live_rows(states, live)
+    count = live.sum(-1) * states.shape[-1]
+    centered = (x - (x.sum((-2, -1)) / count)[..., None, None]) * live.unsqueeze(-1)
     second, fourth = (centered.pow(power).sum((-2, -1)) / count for power in (2, 4))
     return fourth / second.square()
 
 
 def largest_activation(states: Tensor, live: Tensor | None = None) -> Tensor:
     """max |x| over all entries of the live states, (...): "Massive Activations in LLMs" (arXiv 2402.17762)."""
-    largest = live_rows(states, live).abs().amax((-2, -1))
-    return largest.masked_fill(~rows_of(states, live).any(-1), torch.nan)
+    x, live = live_rows(states, live)
+    return x.abs().amax((-2, -1)).masked_fill(~live.any(-1), torch.nan)
 
 
 # --------------------------------------------------------------------------------------------------------- all at once
@@ -179,14 +179,11 @@ def state_measures(states: Tensor, live: Tensor | None = None) -> dict[str, Tens
 # -------------------------------------------------------------------------------------------------------------- shared
 
 
-def rows_of(states: Tensor, live: Tensor | None) -> Tensor:
-    """The rows that count, bool (..., N)."""
-    return torch.ones(states.shape[:-1], dtype=torch.bool, device=states.device) if live is None else live
-
-
-def live_rows(states: Tensor, live: Tensor | None) -> Tensor:
-    """The states in float32 or wider, with 0 in rows that do not count."""
-    return upcast(states) if live is None else upcast(states).masked_fill(~live.unsqueeze(-1), 0.0)
+def live_rows(states: Tensor, live: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The states in float32 or wider, with 0 in rows that do not count, and the rows that count, bool (..., N)."""
+    if live is None:
+        return upcast(states), torch.ones(states.shape[:-1], dtype=torch.bool, device=states.device)
+    return upcast(states).masked_fill(~live.unsqueeze(-1), 0.0), live
 
 
 def masked_mean(values: Tensor, counts: Tensor) -> Tensor:

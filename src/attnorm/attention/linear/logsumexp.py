@@ -17,18 +17,33 @@ def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float
     (B, H, N, V) in the dtype of q. The output is 0 where all keys are masked. A bias in float64 is used at its full
     precision, whatever the dtype of q. Use it for a bias that grows along the sequence to more than about 100.
     """
-    return _attention(q, k, v, bias, scale, causal, False)[0]
+    return attention_and_logsumexp(q, k, v, bias, scale, causal, total_needs_grad=False)[0]
 
 
 def attention_and_logsumexp(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, causal: bool = False
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    scale: float,
+    causal: bool = False,
+    total_needs_grad: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """The result of `attention`, and l_i = log sum_j exp(scale q_i k_j + b_j) over the keys that query i sees.
 
-    Both are differentiable in q, k, v and the bias, in one pass. The shapes are those of `attention`. Returns (B, H, N,
-    V) and l (B, H, N) in float32 or wider. Where all keys are masked, l is finite and has no gradient.
+    Both are differentiable in q, k, v and the bias, in one pass; l only if `total_needs_grad`. The shapes are those of
+    `attention`. Returns (B, H, N, V) and l (B, H, N) in float32 or wider. Where all keys are masked, l is finite and
+    has no gradient.
     """
-    return _attention(q, k, v, bias, scale, causal, True)
+    q, k, v = map(consecutive, (q, k, v))  # which kernels take for granted
+    width = v.shape[-1]
+    missing = width - k.shape[-1]  # kernels take values as wide as the keys: zeros widen the narrower ones
+    if missing > 0:
+        q, k = F.pad(q, (0, missing)), F.pad(k, (0, missing))
+    elif missing < 0:
+        v = F.pad(v, (0, -missing))
+    output, total = operators.attention_operator(q, k, v, _spread(bias, k), scale, causal, total_needs_grad)
+    return output[..., :width], total
 
 
 def logsumexp(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor:
@@ -40,21 +55,6 @@ def logsumexp(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor
     q, k = map(consecutive, (q, k))
     bias = None if bias is None else bias.to(torch.promote_types(k.dtype, torch.float32))
     return operators.logsumexp_operator(q, k, _spread(bias, k), scale)[0].unsqueeze(-2)
-
-
-def _attention(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, causal: bool, total_needs_grad: bool
-) -> tuple[Tensor, Tensor]:
-    """The operator, whose kernels take values as wide as the keys: zeros widen the narrower ones."""
-    q, k, v = map(consecutive, (q, k, v))  # which kernels take for granted
-    width = v.shape[-1]
-    missing = width - k.shape[-1]
-    if missing > 0:
-        q, k = F.pad(q, (0, missing)), F.pad(k, (0, missing))
-    elif missing < 0:
-        v = F.pad(v, (0, -missing))
-    output, total = operators.attention_operator(q, k, v, _spread(bias, k), scale, causal, total_needs_grad)
-    return output[..., :width], total
 
 
 def _spread(bias: Tensor | None, k: Tensor) -> Tensor | None:

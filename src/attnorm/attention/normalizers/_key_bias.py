@@ -55,7 +55,8 @@ def separable(given: Given) -> bool:
 class KeyBiased(FastNormalizer):
     """w_ij = softmax over j of s_ij + b_j, where the bias b may depend on all queries and keys.
 
-    A subclass implements `key_bias`. One whose output also depends on the logsumexp overrides `average`.
+    A subclass implements `key_bias`, unless b is log u. One whose output also depends on the logsumexp overrides
+    `average`.
 
     stores_weights: whether the (N, M) weights are computed at any length.
     """
@@ -69,7 +70,7 @@ class KeyBiased(FastNormalizer):
         queries: (B, 1, 1, N), 0 for the queries that take part and -inf for the others. It is the bias of the
                  transposed problem.
         """
-        raise NotImplementedError
+        return given.log_prior
 
     def average(
         self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, causal: bool = False

@@ -110,9 +110,6 @@ class OptimalTransport(Normalizer):
         self.cost = build_cost(cost, heads=heads, width=width)
         self.needs_fixed_alpha = order != 1
 
-    def weights(self, s: Tensor, given: Given) -> Tensor:
-        return self.weights_with_bank(s, given, outside=0)
-
     def forward_with_bank(
         self, scores: Tensor, mask: Tensor | Mask | None = None, *, outside: int, **given: Any
     ) -> Tensor:
@@ -125,10 +122,10 @@ class OptimalTransport(Normalizer):
         """
         with without_autocast(scores):
             s = masked_scores(scores, mask)
-            return self.weights_with_bank(s, Given(mask, **given), outside).to(scores.dtype)
+            return self.weights(s, Given(mask, **given), outside).to(scores.dtype)
 
-    def weights_with_bank(self, s: Tensor, given: Given, outside: int) -> Tensor:
-        """`weights`, for `forward_with_bank`."""
+    def weights(self, s: Tensor, given: Given, outside: int = 0) -> Tensor:
+        """As `Normalizer.weights`. outside: as in `forward_with_bank`."""
         keys, mask = templates("ot", s, given), given.mask
         inside = mask[..., outside:] if isinstance(mask, Tensor) and mask.shape[-1] > 1 else mask
         s = s.to(keys.dtype) if self.order == 1 else s.double()  # (B, H, N, A)

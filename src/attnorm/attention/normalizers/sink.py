@@ -36,9 +36,6 @@ class Sink(KeyBiased):
         b = self.sink().to(s.dtype).expand(*s.shape[:-1], 1)
         return torch.cat([b, s], -1).softmax(-1)[..., 1:]
 
-    def key_bias(self, q: Tensor, k: Tensor, given: Given, queries: Tensor | None) -> Tensor | None:
-        return given.log_prior
-
     def average(
         self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, causal: bool = False
     ) -> Tensor:

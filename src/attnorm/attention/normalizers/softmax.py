@@ -27,9 +27,6 @@ class Softmax(KeyBiased):
         dead = s.amax(-1) == -torch.inf
         return s.masked_fill(dead.unsqueeze(-1), 0.0).logsumexp(-1).masked_fill(dead, 0.0).to(scores.dtype)
 
-    def key_bias(self, q: Tensor, k: Tensor, given: Given, queries: Tensor | None) -> Tensor | None:
-        return given.log_prior
-
     def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor:
         """torch's fused attention."""
         mask, log_prior, scale = given.mask, given.log_prior, given.scale

@@ -14,11 +14,11 @@ from attnorm.attention.names import PARTS
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.site import Site
 from attnorm.attention.sites import Sites
-from attnorm.attention.testing.cases import PRIORS, WIDTH, Subject
+from attnorm.attention.testing.cases import PRIORS, WIDTH, Subject, needed
 from attnorm.attention.testing.check import PROPERTIES, meaning_of
 from attnorm.attention.testing.report import Failure, Result, Skip
 from attnorm.errors import Problem
-from attnorm.imports import find, parameters, short_name
+from attnorm.imports import find, short_name
 
 CHEAPEST = ("masked_entries_are_zero", "dead_rows_give_zero")
 CAUSAL = "no_leak_in_causal_use"  # tried at autoregressive sites
@@ -103,10 +103,7 @@ def first_failure(normalizer: Normalizer, heads: int, causal: bool, prior: bool,
 def command(name: str, attention: Mapping[str, Any]) -> str:
     """The command that tries all properties of a normalizer with its options."""
     options = attention["options"].get(short_name(name)) or {}
-    takes = parameters(find("normalizer", name, *PARTS["normalizer"]))
-    facts = [
-        fact for fact in ("heads", "width", "state_width") if fact in takes and takes[fact].default is takes[fact].empty
-    ]
+    facts = needed(find("normalizer", name, *PARTS["normalizer"]), heads=1, width=1, state_width=1)
     arguments = [
         repr(name),
         *(f"{fact}={fact}" for fact in facts),

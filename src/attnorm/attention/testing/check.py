@@ -9,16 +9,14 @@ from typing import Any
 import torch
 
 from attnorm.attention.normalizers.base import Normalizer
-from attnorm.attention.testing import agreement, coupling, precision, preference, rows, symmetry
+from attnorm.attention.testing import agreement, coupling, precision, preference, rows
 from attnorm.attention.testing.cases import Case, Subject
 from attnorm.attention.testing.report import Failure, Report, Result, Skip
 from attnorm.imports import nearest
 
 FOUNDATIONS = ("results_have_the_shape_and_dtype_of_the_inputs", "masked_entries_are_zero", "dead_rows_give_zero")
 _ALL: dict[str, Callable[[Subject], None]] = {
-    check.__name__: check
-    for part in (rows, coupling, symmetry, preference, agreement, precision)
-    for check in part.PROPERTIES
+    check.__name__: check for part in (rows, coupling, preference, agreement, precision) for check in part.PROPERTIES
 }
 PROPERTIES = {name: _ALL[name] for name in (*FOUNDATIONS, *_ALL)}  # those that all others build on come first
 BUILDS_ON = {  # the properties that build on one of the others
