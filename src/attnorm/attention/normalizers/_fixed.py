@@ -1,6 +1,7 @@
 """Shares of a mixture: checking them, and finding those of one layer among shares that are fixed for each layer."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -41,27 +42,18 @@ def fixed_value(fixed: Any, place: Place | None, heads: int | None, parse: Calla
 
     Raises ValueError if a value is wrong, or if the mapping has no value for the layer.
     """
-    values = value_of_layer(fixed, place, parse)
+    if isinstance(fixed, Mapping):
+        if not all(isinstance(values, list) for values in fixed.values()):
+            raise ValueError(f"fixed={fixed!r}: expected a list with a value per layer for each site")
+        parsed = {site: [None if value is None else parse(value) for value in values] for site, values in fixed.items()}
+        layers = chain(*parsed.values()) if place is None else parsed.get(place[0], [])[place[1] : place[1] + 1]
+        if (of_heads := next((value for value in layers if value is not None), None)) is None:
+            where = "any layer" if place is None else f"layer {place[1]} of {place[0]}"
+            raise ValueError(f"fixed={fixed!r}: has no value for {where}")
+    else:
+        of_heads = parse(fixed)
     # options are checked with a single head and without a place, before the model is known
     unknown = heads is None or (place is None and heads == 1)
-    if not unknown and len(values) not in (1, heads):
-        raise ValueError(f"fixed={values!r}: {len(values)} values for {heads} head{'s' * (heads != 1)}")
-    return torch.tensor(values, dtype=torch.float32)
-
-
-def value_of_layer(fixed: Any, place: Place | None, parse: Callable[[Any], list]) -> list:
-    """The parsed value of one layer, as in `fixed_value`."""
-    if not isinstance(fixed, Mapping):
-        return parse(fixed)
-    if not all(isinstance(values, list) for values in fixed.values()):
-        raise ValueError(f"fixed={fixed!r}: expected a list with a value per layer for each site")
-    parsed = {site: [None if value is None else parse(value) for value in values] for site, values in fixed.items()}
-    if place is None:
-        values = [value for values in parsed.values() for value in values if value is not None]
-    else:
-        site, layer = place
-        values = [value for value in parsed.get(site, [])[layer : layer + 1] if value is not None]
-    if not values:
-        where = "any layer" if place is None else f"layer {place[1]} of {place[0]}"
-        raise ValueError(f"fixed={fixed!r}: has no value for {where}")
-    return values[0]
+    if not unknown and len(of_heads) not in (1, heads):
+        raise ValueError(f"fixed={of_heads!r}: {len(of_heads)} values for {heads} head{'s' * (heads != 1)}")
+    return torch.tensor(of_heads, dtype=torch.float32)

@@ -26,11 +26,7 @@ class Selective(Normalizer):
 
     def weights(self, s: Tensor, given: Given) -> Tensor:
         masking = F.pad(selected(s), (0, 0, 1, -1)).cumsum(-2)  # moved by one row
-        return self.row_weights(s, masking, given.log_prior)
-
-    def row_weights(self, s: Tensor, masking: Tensor, log_prior: Tensor | None) -> Tensor:
-        """The weights (B, H, N, M) for F, (B, 1, N, M)."""
-        return softmax_over_keys(add_log_prior(s - masking, log_prior))
+        return softmax_over_keys(add_log_prior(s - masking, given.log_prior))
 
     def step(
         self,
@@ -49,7 +45,8 @@ class Selective(Normalizer):
         masking = torch.zeros_like(s)
         if state is not None:
             masking = torch.cat([state, masking[..., state.shape[-1] :]], -1)
-        return self.row_weights(s, masking, log_prior).to(scores.dtype), masking + selected(s)
+        weights = softmax_over_keys(add_log_prior(s - masking, log_prior))
+        return weights.to(scores.dtype), masking + selected(s)
 
 
 def selected(s: Tensor) -> Tensor:
