@@ -208,10 +208,8 @@ def slower(measured: Sequence[Speed], checks: Iterable[SelfCheck], sizes: Sizes,
     for speed in measured:
         expected = EXPECTED.get(speed.attention, 1.0)
         if speed.ratio > SLOW * expected:
-            base, control = (
-                by_case[speed.dtype, speed.length, BASE],
-                by_case.get((speed.dtype, speed.length, "softmax")),
-            )
+            base = by_case[speed.dtype, speed.length, BASE]
+            control = by_case.get((speed.dtype, speed.length, "softmax"))
             why = reasons(speed, base, control, by_dtype[speed.dtype], sizes, device)
             slow.append(Slow(*speed[:3], speed.ratio, expected, tuple(why) or ("no reason is known",)))
     return slow

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -76,9 +77,7 @@ class Mask:
         if self.causal:
             square = torch.ones(n_queries, n_keys, dtype=torch.bool, device=parts[0].device if parts else device)
             parts.append(square.tril(n_keys - n_queries)[None, None])  # (1, 1, N, M)
-        allowed: Tensor | None = None
-        for part in parts:
-            allowed = part if allowed is None else allowed & part
+        allowed = reduce(torch.bitwise_and, parts) if parts else None
         if key is not None:
             self._dense[key] = allowed
         return allowed

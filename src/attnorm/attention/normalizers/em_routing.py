@@ -80,9 +80,8 @@ class EMRouting(Normalizer):
             raise ValueError(f"sigma={sigma!r}: allowed: {', '.join(SIGMAS)}")
         for name, value, default in (("beta", beta, ("norm", "learned")), ("sigma", sigma, ("fixed",))):
             if n_iters == 1 and value not in default:
-                raise ValueError(
-                    f"{name}={value!r}: has no effect with n_iters=1, because it begins in the second step"
-                )
+                reason = "has no effect with n_iters=1, because it begins in the second step"
+                raise ValueError(f"{name}={value!r}: {reason}")
         if queries is not None and beta != "learned":
             raise ValueError(f"queries={queries}: has no effect with beta={beta!r}")
         self.min_sigma = above_zero("min_sigma", min_sigma)

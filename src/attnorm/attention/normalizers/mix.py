@@ -201,9 +201,8 @@ class Mix(FastNormalizer):
         s, mask, weights, new = upcast(scores), self._mask_of(scores, mask), [], []
         states = iter([None] * len(self.state_rows) if state is None else state.split(self.state_rows, -2))
         for member, of_features in zip(self.each, self.split(features), strict=True):
-            given: dict[str, Any] = (
-                {"keys": keys, "scale": scale, **of_features} if member.needs_keys else {**of_features}
-            )
+            given: dict[str, Any] = {**of_features}
+            given |= {"keys": keys, "scale": scale} if member.needs_keys else {}
             given |= {"queries": queries} if member.needs_queries else {}
             if member.couples_queries == "past":
                 of_member, after = member.step(s, mask, next(states), log_prior=log_prior, **given)

@@ -216,10 +216,8 @@ class Subject:
         A normalizer that couples all queries refuses a compact causal mask. It gets the dense form.
         """
         if isinstance(mask, Mask) and mask.causal and self.normalizer.couples_queries == "all":
-            name, mask = (
-                name.replace("(Mask)", "(Mask.dense)"),
-                mask.dense(n_queries, n_keys, torch.device(self.device)),
-            )
+            name = name.replace("(Mask)", "(Mask.dense)")
+            mask = mask.dense(n_queries, n_keys, torch.device(self.device))
         shapes = [(n_queries, WIDTH), (n_keys, WIDTH), (n_keys, WIDTH)]
         q, k, v = (self.randn(BATCH, self.heads, *shape, salt=salt + i, dtype=dtype) for i, shape in enumerate(shapes))
         prior_shape = {"key": (BATCH, 1, 1, n_keys), "pairwise": (1, self.heads, n_queries, n_keys)}.get(prior)

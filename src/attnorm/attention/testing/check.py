@@ -79,20 +79,17 @@ def check_normalizer(
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(seed)
         subject = Subject(factory, seed, device, heads, tuple(lengths))
-        report = Report(
-            f"{subject.normalizer!r}".splitlines()[0].rstrip("(") + f": {len(chosen)} properties, seed {seed}"
-        )
+        title = f"{subject.normalizer!r}".splitlines()[0].rstrip("(")
+        report = Report(f"{title}: {len(chosen)} properties, seed {seed}")
         say(report.title)
         for name in chosen:
             failed = {failure.name for failure in report.failures}
-            cause = next(
-                (failed_name for failed_name in (*FOUNDATIONS, BUILDS_ON.get(name)) if failed_name in failed), None
-            )
-            report.results.append(
-                _result_of(name, subject) if cause is None else Result(name, "not tested", meaning_of(name), cause)
-            )
+            cause = next((other for other in (*FOUNDATIONS, BUILDS_ON.get(name)) if other in failed), None)
             if cause is None:
+                report.results.append(_result_of(name, subject))
                 say(report.results[-1], flush=True)
+            else:
+                report.results.append(Result(name, "not tested", meaning_of(name), cause))
     say(*report.not_tested, report.summary, sep="\n")
     if not report.passed:
         names = ", ".join(failure.name for failure in report.failures)
