@@ -53,8 +53,7 @@ class Normalizer(TrainingHooks):
                      "Doubly-Normalized Attention"). 0 means no guarantee.
     prior_scale_invariant: adding one number per query to log u does not change the weights, because u is defined only
                      up to a factor.
-    proportional_to_prior: in each row, the weights under the prior u are proportional to u times the weights without
-                           it.
+    proportional_to_prior: in each row, the weights under the prior u are proportional to u times those without it.
     site:            the name of the attention site of which it is; "" outside a model.
     """
 
@@ -120,8 +119,7 @@ class Normalizer(TrainingHooks):
                    only by normalizers whose formula contains them (the templates of optimal transport and Fenchel
                    duality).
         queries:   (B, H, N, D), the queries that gave the scores; only with `needs_queries`.
-        features:  (B, H, N or M, F), those of `features_of` for the queries or keys; only with
-                   `needs_states`.
+        features:  (B, H, N or M, F), those of `features_of` for the queries or keys; only with `needs_states`.
 
         A subclass overrides it instead of `weights` if it needs the scores before they are masked.
         """
