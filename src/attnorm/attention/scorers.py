@@ -212,8 +212,10 @@ class Additive(Scorer):
         rows = max(1, LARGEST // keys.numel())
         if rows >= queries.shape[-2]:
             return self.scores(queries, keys, v)
-        recomputed = {"use_reentrant": False, "preserve_rng_state": False}
-        parts = [checkpoint(self.scores, few, keys, v, **recomputed) for few in queries.split(rows, dim=-2)]
+        parts = [
+            checkpoint(self.scores, few, keys, v, use_reentrant=False, preserve_rng_state=False)
+            for few in queries.split(rows, dim=-2)
+        ]
         return torch.cat(parts, dim=-2)
 
     @staticmethod
