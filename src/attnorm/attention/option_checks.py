@@ -1,15 +1,20 @@
-"""Checks of options that are numbers. Their messages name the option, its value, and what is allowed.
-
-A bool is not a number.
-"""
+"""Checks of options. Their messages name the option, its value, and what is allowed. A bool is not a number."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 
 def finite_number(value: object) -> bool:
     """Whether `value` is a finite number."""
     return not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)
+
+
+def one_of(option: str, value: str, allowed: Iterable[str]) -> str:
+    """Returns the value of an option that must be one of several words. Raises ValueError otherwise."""
+    if value not in (words := tuple(allowed)):
+        raise ValueError(f"{option}={value!r}: allowed: {', '.join(words)}")
+    return value
 
 
 def whole(option: str, value: Any, least: int) -> int:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from attnorm.attention.hooks import TrainingHooks
 from attnorm.attention.masking import Mask, dense_mask
 from attnorm.attention.normalizers.base import upcast
-from attnorm.attention.option_checks import above_zero, whole
+from attnorm.attention.option_checks import above_zero, one_of, whole
 
 ACTIVATIONS = {"tanh": nn.Tanh, "gelu": nn.GELU}
 
@@ -159,10 +159,9 @@ class Content(nn.Module):
     def __init__(self, width: int, heads: int, hidden: int | None = None, activation: str = "tanh"):
         super().__init__()
         hidden = width if hidden is None else whole("hidden", hidden, 1)
-        if not isinstance(activation, str) or activation not in ACTIVATIONS:
-            raise ValueError(f"activation={activation!r}: allowed: {', '.join(ACTIVATIONS)}")
+        function = ACTIVATIONS[one_of("activation", activation, ACTIVATIONS)]()
         last = nn.Linear(hidden, heads, bias=False)  # normalizing would cancel a bias
-        self.network = nn.Sequential(nn.Linear(width, hidden), ACTIVATIONS[activation](), last)
+        self.network = nn.Sequential(nn.Linear(width, hidden), function, last)
 
     def forward(
         self, n_queries: int, n_keys: int, query_offset: int, key_states: Tensor, mask: Tensor | Mask | None

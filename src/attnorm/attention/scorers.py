@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from attnorm.attention.hooks import TrainingHooks
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers.base import dot_scores, upcast
-from attnorm.attention.option_checks import above_zero, whole
+from attnorm.attention.option_checks import above_zero, one_of, whole
 from attnorm.attention.surroundings import without_autocast
 from attnorm.attention.visible import visible_keys
 
@@ -148,9 +148,8 @@ class LengthDot(ScaledDot):
 
     def __init__(self, form: str = "floor", slope: float = 0.1, length: int = 8192):
         super().__init__()
-        if form not in FORMS:
-            raise ValueError(f"form={form!r}: allowed: {', '.join(FORMS)}")
-        self.form, self.slope, self.length = form, above_zero("slope", slope), whole("length", length, 1)
+        self.form, self.slope = one_of("form", form, FORMS), above_zero("slope", slope)
+        self.length = whole("length", length, 1)
 
     def temperature(self, n: Tensor) -> Tensor:
         """t for numbers of keys n."""

@@ -9,6 +9,7 @@ from torch import Tensor
 from attnorm.attention.linear.logsumexp import attention
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers.base import FastNormalizer, Given
+from attnorm.attention.option_checks import one_of
 
 DENSE_UP_TO = {"cpu": 256 * 256, "cuda": 512 * 512}  # N x M; on other devices, only the dense form is used
 FORMS = ("dense", "linear")
@@ -24,9 +25,7 @@ def attention_form(form: str) -> Iterator[None]:
     for another form.
     """
     global _chosen_form
-    if form not in FORMS:
-        raise ValueError(f"form={form!r}: allowed: {', '.join(FORMS)}")
-    before, _chosen_form = _chosen_form, form
+    before, _chosen_form = _chosen_form, one_of("form", form, FORMS)
     try:
         yield
     finally:

@@ -21,7 +21,7 @@ from attnorm.attention.normalizers.base import (
     softmax_over_keys,
 )
 from attnorm.attention.normalizers.sinkhorn import logsumexp_over_keys
-from attnorm.attention.option_checks import above_zero, whole
+from attnorm.attention.option_checks import above_zero, one_of, whole
 
 BETAS = ("norm", "uniform", "estimated", "learned")
 SIGMAS = ("fixed", "estimated")
@@ -74,10 +74,7 @@ class EMRouting(Normalizer):
     ):
         super().__init__()
         self.n_iters = whole("n_iters", n_iters, 1)
-        if beta not in BETAS:
-            raise ValueError(f"beta={beta!r}: allowed: {', '.join(BETAS)}")
-        if sigma not in SIGMAS:
-            raise ValueError(f"sigma={sigma!r}: allowed: {', '.join(SIGMAS)}")
+        self.beta, self.sigma = one_of("beta", beta, BETAS), one_of("sigma", sigma, SIGMAS)
         for name, value, default in (("beta", beta, ("norm", "learned")), ("sigma", sigma, ("fixed",))):
             if n_iters == 1 and value not in default:
                 reason = "has no effect with n_iters=1, because it begins in the second step"
@@ -87,7 +84,6 @@ class EMRouting(Normalizer):
         self.min_sigma = above_zero("min_sigma", min_sigma)
         if min_sigma != MIN_SIGMA and sigma != "estimated":
             raise ValueError(f"min_sigma={min_sigma!r}: has no effect with sigma={sigma!r}")
-        self.beta, self.sigma = beta, sigma
         self.cluster_prior = ClusterPrior(queries, heads, "em_routing") if beta == "learned" else None
         self.needs_keys = self.needs_fixed_alpha = n_iters > 1
         self.proportional_to_prior = n_iters == 1

@@ -11,6 +11,7 @@ from attnorm.attention.normalizers._key_bias import memory_linear
 from attnorm.attention.normalizers.base import FastNormalizer, Given, Normalizer, being_transformed
 from attnorm.attention.normalizers.dnas import DNAS
 from attnorm.attention.normalizers.softmax import Softmax
+from attnorm.attention.option_checks import one_of
 
 FORMS = ("sigmoid", "clamp")
 SHARES = ("layer", "head")
@@ -44,10 +45,7 @@ class HNAS(FastNormalizer):
         place: Place | None = None,
     ):
         super().__init__()
-        if form not in FORMS:
-            raise ValueError(f"form={form!r}: allowed: {', '.join(FORMS)}")
-        if per not in SHARES:
-            raise ValueError(f"per={per!r}: allowed: {', '.join(SHARES)}")
+        self.form, self.per = one_of("form", form, FORMS), one_of("per", per, SHARES)
         if not is_fraction(start):
             raise ValueError(f"start={start!r}: allowed: numbers from 0 to 1")
         if form == "sigmoid" and start in (0, 1):
@@ -55,7 +53,7 @@ class HNAS(FastNormalizer):
         shares = heads if per == "head" else 1
         if shares is None:
             raise ValueError("per='head': needs heads=<number of heads>")
-        self.form, self.per, self.is_fixed = form, per, fixed is not None
+        self.is_fixed = fixed is not None
         self.parameter_start = float(start) if form == "clamp" else math.log(start / (1 - start))
         if self.is_fixed:
             self.register_buffer("fixed", fixed_value(fixed, place, heads, self.parse), persistent=False)

@@ -12,6 +12,7 @@ from attnorm.attention.normalizers._fixed import Place, fixed_value, on_simplex
 from attnorm.attention.normalizers._key_bias import memory_linear
 from attnorm.attention.normalizers.base import FastNormalizer, Given, Normalizer, upcast
 from attnorm.attention.normalizers.hnas import SHARES
+from attnorm.attention.option_checks import one_of
 
 Member = str | Mapping[str, Any]  # a name, or its name and its options
 Builder = Callable[[str, str, Mapping[str, Any], Mapping[str, Any]], Any]  # `attnorm.attention.names.build`
@@ -64,11 +65,8 @@ class Mix(FastNormalizer):
         builder: Builder,
     ):
         super().__init__()
-        if form not in FORMS:
-            raise ValueError(f"form={form!r}: allowed: {', '.join(FORMS)}")
-        if per not in SHARES:
-            raise ValueError(f"per={per!r}: allowed: {', '.join(SHARES)}")
-        if per == "head" and heads is None:
+        self.form = one_of("form", form, FORMS)
+        if one_of("per", per, SHARES) == "head" and heads is None:
             raise ValueError("per='head': needs heads=<number of heads>")
         facts = {"heads": heads, "width": width, "state_width": state_width, "place": place}
         self.state_width = state_width
@@ -84,7 +82,7 @@ class Mix(FastNormalizer):
         shares = [1 / count] * count if start is None else on_simplex("start", start, count)
         if form == "softmax" and 0 in shares:
             raise ValueError(f"start={start!r}: the softmax of finite numbers is positive; use form='project'")
-        self.form, self.is_fixed = form, fixed is not None
+        self.is_fixed = fixed is not None
         if self.is_fixed:
             self.register_buffer("fixed", fixed_value(fixed, place, heads, self.parse), persistent=False)
             return

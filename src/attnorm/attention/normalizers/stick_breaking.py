@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from attnorm.attention.normalizers._per_position import sum_over_later_keys
 from attnorm.attention.normalizers.base import AT_MOST_ONE, Given, Normalizer, add_log_prior
+from attnorm.attention.option_checks import one_of
 
 REMAINDERS = ("residual", "value")
 
@@ -29,10 +30,8 @@ class StickBreaking(Normalizer):
 
     def __init__(self, remainder: str = "residual", heads: int | None = None, width: int | None = None):
         super().__init__()
-        if remainder not in REMAINDERS:
-            raise ValueError(f"remainder={remainder!r}: allowed: {', '.join(REMAINDERS)}")
         self.value: nn.Parameter | None = None
-        if remainder == "value":
+        if one_of("remainder", remainder, REMAINDERS) == "value":
             if heads is None or width is None:
                 raise ValueError("remainder='value': needs heads=<number of heads> and width=<width of a head>")
             self.value = nn.Parameter(torch.zeros(heads, width))
