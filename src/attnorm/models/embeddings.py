@@ -1,7 +1,7 @@
 """Token, position and type embeddings."""
 
 import math
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,17 +11,10 @@ from attnorm.errors import DataError
 from attnorm.models.config import EncoderConfig, GPTConfig
 
 
-class TokenTable(Protocol):
-    """What gives each token its state: nn.Embedding, or a module like it."""
-
-    embedding_dim: int
-
-    def __call__(self, ids: Tensor, /) -> Tensor: ...
-
-
 class Embeddings(nn.Module):
     """Token embedding + position embedding (+ type embedding), an optional LayerNorm, then dropout.
 
+    tokens: gives each token its state, (B, N) -> (B, N, W): nn.Embedding, or a module like it.
     limit: the key of `shape` with the number of positions, such as "max_source".
     shape.positions: "learned" (a table with so many rows) or "sinusoidal" ("Attention Is All You Need", Sec. 3.5).
     With sinusoidal positions, the token embedding is scaled by sqrt(width), so that both terms have a similar
@@ -31,9 +24,9 @@ class Embeddings(nn.Module):
 
     waves: Tensor | None
 
-    def __init__(self, tokens: TokenTable, limit: str, shape: EncoderConfig | GPTConfig):
+    def __init__(self, tokens: nn.Module, limit: str, shape: EncoderConfig | GPTConfig):
         super().__init__()
-        width = tokens.embedding_dim
+        width = shape.d_model
         self.tokens: Any = tokens  # output layers may share the weight of an nn.Embedding
         self.limit, self.max_positions = limit, getattr(shape, limit)
         self.positions = nn.Embedding(self.max_positions, width) if shape.positions == "learned" else None

@@ -9,7 +9,7 @@ from attnorm.attention.masking import Mask
 from attnorm.attention.priors import positions_in
 from attnorm.attention.site import Site
 from attnorm.models.config import EncoderConfig
-from attnorm.models.embeddings import Embeddings, TokenTable
+from attnorm.models.embeddings import Embeddings
 from attnorm.models.layers import EncoderLayer
 
 
@@ -28,7 +28,7 @@ class Encoder(nn.Module):
     token_sites = ("encoder",)
     self_sites = ("encoder",)
 
-    def __init__(self, shape: EncoderConfig, attention: dict, tokens: TokenTable, site: str = "encoder"):
+    def __init__(self, shape: EncoderConfig, attention: dict, tokens: nn.Module, site: str = "encoder"):
         super().__init__()
         self.embeddings = Embeddings(tokens, "max_source", shape)
         layers = range(shape.encoder_layers)

@@ -15,12 +15,11 @@ from attnorm.models.vqa.fusion import Fusion, View
 class QuestionEmbedding(nn.Module):
     """A state for each word of a question: its embedding, followed by a GRU over the words so far ("gru") or a Linear.
 
-    It can replace the table of `Embeddings`: `embedding_dim` is the width of the states.
+    It can replace the table of `Embeddings`.
     """
 
     def __init__(self, vocab_size: int, shape: VqaModelConfig):
         super().__init__()
-        self.embedding_dim = shape.d_model
         self.table = nn.Embedding(vocab_size, shape.word_width)
         recurrent = shape.question == "gru"
         self.gru = nn.GRU(shape.word_width, shape.d_model, batch_first=True) if recurrent else None
