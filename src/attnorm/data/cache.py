@@ -44,17 +44,15 @@ def _shared(folder: Path, build: Callable[[Path], object]) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder.with_name(f"{folder.name}.lock"))
     try:
-        lock.acquire(timeout=2)
+        held = lock.acquire(timeout=2)
     except Timeout:
         log.info("waiting for another process that prepares %s", folder)
-        lock.acquire()
-    try:
+        held = lock.acquire()
+    with held:
         if (reason := damage(folder)) is not None:  # checked again, because another process may have built it
             if folder.exists():
                 log.warning("the cached %s is damaged (%s); building it again", folder, reason)
             _build(folder, build)
-    finally:
-        lock.release()
     return folder
 
 

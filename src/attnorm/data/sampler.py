@@ -1,6 +1,6 @@
 """Batches of rows of similar length, limited by a token budget, in an order that depends only on (seed, epoch)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -84,21 +84,17 @@ class TokenBatches(Sampler[MicroBatch]):
         yield from islice(self._parts(), start, None)
 
     def _parts(self) -> Iterator[MicroBatch]:
-        batches = len(self.cuts) - 1
-        if not self.shuffle:
-            for batch in range(self.rank, batches, self.ranks):
-                yield self._part(self.order[self.cuts[batch] : self.cuts[batch + 1]], 0, 1)
-            return
-        random = np.random.Generator(np.random.PCG64([self.seed, self.epoch]))
-        order = self.rows[np.lexsort((random.random(len(self.rows)), *self.lengths[self.rows].T[::-1]))]
-        for batch in random.permutation(batches)[: self.limit]:
+        batches, order, epoch, parts, numbers = len(self.cuts) - 1, self.order, 0, 1, range(1)
+        chosen: Iterable[int] = range(self.rank, batches, self.ranks)  # whole batches
+        if self.shuffle:
+            epoch, parts = self.epoch, self.accumulation * self.ranks
+            random = np.random.Generator(np.random.PCG64([self.seed, epoch]))
+            order = self.rows[np.lexsort((random.random(len(self.rows)), *self.lengths[self.rows].T[::-1]))]
+            chosen, numbers = random.permutation(batches)[: self.limit].tolist(), range(self.rank, parts, self.ranks)
+        for batch in chosen:
             update = order[self.cuts[batch] : self.cuts[batch + 1]]
-            for piece in range(self.accumulation):
-                yield self._part(update, piece * self.ranks + self.rank, self.accumulation * self.ranks)
-
-    def _part(self, update: np.ndarray, number: int, parts: int) -> MicroBatch:
-        epoch = self.epoch if self.shuffle else 0
-        return MicroBatch(update[number::parts].tolist(), int(self.weights[update].sum()), epoch)
+            for number in numbers:
+                yield MicroBatch(update[number::parts].tolist(), int(self.weights[update].sum()), epoch)
 
     def positions(self, rows: np.ndarray) -> int:
         """The number of tokens in a batch of these rows, padding included."""

@@ -111,7 +111,14 @@ class Scorer:
         if problem := missing_tokenizer(words):
             raise UserError(f"task.bleu_tokenizer={words}: {problem}, or type task.bleu_tokenizer=char")
         self.bleu = library.metrics.BLEU(tokenize=words)
-        self.detokenizer = None if language is None else detokenizer(language)
+        self.detokenizer: Any = None
+        if language is not None:
+            try:
+                from sacremoses import MosesDetokenizer  # type: ignore[import-untyped]
+            except ImportError as error:
+                remedy = "pip install sacremoses, or type task.detokenize=null"
+                raise UserError(f"task.detokenize={language} needs the package sacremoses: {remedy}") from error
+            self.detokenizer = MosesDetokenizer(lang=language)
 
     def plain(self, texts: Sequence[str]) -> list[str]:
         """Tokenized texts as they would be printed: no space before a full stop, "&apos;" as an apostrophe, ..."""
@@ -161,16 +168,6 @@ def missing_tokenizer(words: BleuTokenizer) -> str:
     if not needs_mecab or all(map(find_spec, packages)):
         return ""
     return f"the words of BLEU need a package, without which it is of characters: pip install 'sacrebleu[{language}]'"
-
-
-def detokenizer(language: str) -> Any:
-    """The detokenizer of sacremoses. Raises UserError with the command that installs it."""
-    try:
-        from sacremoses import MosesDetokenizer  # type: ignore[import-untyped]
-    except ImportError as error:
-        remedy = "pip install sacremoses, or type task.detokenize=null"
-        raise UserError(f"task.detokenize={language} needs the package sacremoses: {remedy}") from error
-    return MosesDetokenizer(lang=language)
 
 
 def corpus_scores(statistics: dict[str, list[int]]) -> dict[str, float]:
