@@ -166,10 +166,6 @@ class WritingTask(Task):
     reads_texts: ClassVar[bool] = True
     measured: ClassVar[dict[str, str]] = {"perplexity": "min"}
 
-    def decoding(self) -> Decoding:
-        """The decoding options of the final texts."""
-        return self.cfg.groups["decoding"]
-
     def rows_of(self, split: Split) -> tuple[list[str], list]:
         """The rows of a split as they are shown, and their references."""
         sources, targets = (list(split.texts[column]) for column in self.schema.columns)
@@ -185,7 +181,7 @@ class WritingTask(Task):
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
         """Problems with the lengths of the texts that a model may generate, and with those that it reads."""
-        decoding, model = self.decoding(), self.cfg.model
+        decoding, model = self.cfg.groups["decoding"], self.cfg.model
         if is_valid("decoding.max_length", "model.max_target") and decoding.max_length >= model.max_target:
             message = f"must be below model.max_target={model.max_target}, because the begin token takes a position"
             yield Problem("decoding.max_length", message, decoding.max_length)
@@ -209,7 +205,7 @@ class WritingTask(Task):
             {**scores.metrics, "loss": loss},
             baselines=scores.baselines,
             note=scores.note,
-            settings={name: value for name, value in vars(self.decoding()).items() if value is not None},
+            settings={name: value for name, value in vars(self.cfg.groups["decoding"]).items() if value is not None},
             files={".txt": "\n".join(texts) + "\n"},
             predictions=Predictions(
                 self.example_ids(split, range(len(texts))),
@@ -244,7 +240,7 @@ class Seq2SeqTask(WritingTask):
 
     def module_options(self, scored_pairs: int) -> dict[str, Any]:
         """The keyword arguments of the module."""
-        lengths = {"scored_pairs": scored_pairs, "max_length": self.decoding().max_length}
+        lengths = {"scored_pairs": scored_pairs, "max_length": self.cfg.groups["decoding"].max_length}
         return {"label_smoothing": self.config.label_smoothing, **lengths}
 
     def collator(self, split: Split) -> PairCollator:
@@ -262,7 +258,9 @@ class Seq2SeqTask(WritingTask):
     ) -> list[str]:
         """One text for each source, token ids without special tokens. `progress` wraps the list of batches."""
         with self.while_decoding(model):
-            return write_texts(model, tokenizer, sources, self.decoding(), self.cfg.data.batch_tokens, progress)
+            return write_texts(
+                model, tokenizer, sources, self.cfg.groups["decoding"], self.cfg.data.batch_tokens, progress
+            )
 
     def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
         """The model reads the source and the target that it has generated."""
@@ -270,7 +268,7 @@ class Seq2SeqTask(WritingTask):
         source, special = [*source, tokenizer.eos_id], special_tokens(tokenizer)
         device = next(model.parameters()).device
         with self.while_decoding(model):
-            [written] = generate(model, torch.tensor([source], device=device), special, self.decoding())
+            [written] = generate(model, torch.tensor([source], device=device), special, self.cfg.groups["decoding"])
         target = [tokenizer.bos_id, *written]
         read, wrote = ([tokenizer.token(number) for number in ids] for ids in (source, target))
 

@@ -197,18 +197,15 @@ class TranslationTask(Seq2SeqTask):
         options = self.module_options(self.config.scored_pairs)
         return TranslationModule(model, tokenizer, validation.texts, self.scorer(), **options)
 
-    def decoding(self) -> TranslationDecoding:
-        return self.cfg.groups["decoding"]
-
     def while_decoding(self, model: Any) -> AbstractContextManager:
-        return limited(model, self.decoding().fertility, normalizers_of(self.cfg.attention["cross"]))
+        return limited(model, self.cfg.groups["decoding"].fertility, normalizers_of(self.cfg.attention["cross"]))
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
         yield from super().problems(is_valid)
         if is_valid("task", "data") and self.config.detokenize == AUTO:
             sentence = "task.detokenize=auto needs a two-letter code; type task.detokenize=<code>, or null"
             yield Problem("data.target_language", sentence, self.cfg.source.options["target_language"])
-        fertility = self.decoding().fertility
+        fertility = self.cfg.groups["decoding"].fertility
         if fertility is not None and is_valid("attention"):
             wrong = [name for name in normalizers_of(self.cfg.attention["cross"]) if name not in WITH_FERTILITY]
             if wrong:

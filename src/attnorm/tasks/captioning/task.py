@@ -100,7 +100,7 @@ class CaptioningTask(WritingTask):
             CaptionMetric,
             label_smoothing=self.config.label_smoothing,
             scored_pairs=self.config.scored_images,
-            max_length=self.decoding().max_length,
+            max_length=self.cfg.groups["decoding"].max_length,
         )
 
     def collator(self, split: Split) -> CaptionCollator:
@@ -134,7 +134,7 @@ class CaptioningTask(WritingTask):
         device = next(model.parameters()).device
         batch = {name: tensor.to(device) for name, tensor in self.collator(split)[MicroBatch([row], 1)].items()}
         tokenizer, image, present = split.tokenizer, batch["image"], batch.get("present")
-        [written] = write(model, tokenizer, image, present, self.decoding())
+        [written] = write(model, tokenizer, image, present, self.cfg.groups["decoding"])
         words = [tokenizer.token(number) for number in (tokenizer.bos_id, *written, tokenizer.eos_id)]
         before, after = words[:-1], words[1:]
         cells = model.eye.cells()
@@ -160,7 +160,7 @@ class CaptioningTask(WritingTask):
         Images are decoded in batches of about `data.batch_tokens` tokens over all beams. If several processes train
         together, each of them writes its share, and all have the captions.
         """
-        device, decoding = next(model.parameters()).device, self.decoding()
+        device, decoding = next(model.parameters()).device, self.cfg.groups["decoding"]
         size = max(1, self.cfg.data.batch_tokens // (decoding.beam_size * (decoding.max_length + 1)))
         batches = [range(start, min(start + size, len(names))) for start in range(0, len(names), size)]
         captions: dict[int, str] = {}
