@@ -42,7 +42,7 @@ def plans(stage: str) -> list[ProbePlan]:
             comparison_seeds(atlas.seeds),
             atlas.extensions,
         )
-        for cell in atlas.chosen()
+        for cell in atlas.cells
     ]
 
 

@@ -158,7 +158,7 @@ def test_defaults_are_those_of_the_configuration_and_of_the_preset():
     quick = PRESETS["quick"]
     found = plan("preset=quick")
     assert list(found.arms) == ["softmax", "dnas", "hnas", "uniform"]
-    assert list(found.cells) == list(quick.chosen()) and len(found.cells) == 7
+    assert list(found.cells) == list(quick.cells) and len(found.cells) == 7
     assert tuple(found.rates) == tuple(quick.rates) and found.share == 1 / 3 and found.extensions == 0
     assert found.seeds == (110, 111, 112, 113, 114) and found.tuning_seeds == (100, 101)
     atlas = plan("preset=atlas")
@@ -183,7 +183,7 @@ def test_keys_change_the_plan():
     assert [cell.title for cell in found.cells] == ["demand 4", "hub 0.9", "hub 0.45", "hub 0"]
     assert list(found.arms) == ["sink", "uniform"] and tuple(found.rates) == (0.1,)
     assert found.seeds == (110, 111, 112) and found.arm("sink").options == {"start": 2}
-    assert plan("probes=all").cells == PRESETS["atlas"].chosen()
+    assert plan("probes=all").cells == PRESETS["atlas"].cells
     assert len({*plan("probes=all,hub,hub:0").cells}) == len(plan("probes=all,hub,hub:0").cells)
     for typed, title in (("trigger:no BOS", "trigger no BOS"), ("rank:depth 1", "rank depth 1")):
         assert [cell.title for cell in plan(f"probes={typed}").cells] == [title]

@@ -70,11 +70,11 @@ def test_what_the_atlas_has_fixed():
     assert tuning_seeds(atlas) == (100, 101, 102, 103) and comparison_seeds(atlas.seeds) == tuple(range(110, 120))
     assert (SELECTION, Probe.test_examples, atlas.share) == (512, 1000, 1)
     assert (ensemble.WARMUP, ensemble.FAST, experiment.NULL_SEEDS) == (0.05, 10, 3)
-    assert {cell.name for cell in atlas.chosen()} == {*PROBES} and len({*atlas.chosen()}) == len(atlas.chosen())
+    assert {cell.name for cell in atlas.cells} == {*PROBES} and len({*atlas.cells}) == len(atlas.cells)
 
 
 def test_mqar_has_the_published_sizes():
-    probes = [cell.probe() for cell in PRESETS["mqar"].chosen()]
+    probes = [cell.probe() for cell in PRESETS["mqar"].cells]
     found = {(it.size, it.pairs, it.width, it.examples, it.updates) for it in probes}
     lengths = ((64, 4, 512, 12_500), (128, 8, 512, 12_500), (256, 16, 256, 25_000), (512, 64, 128, 50_000))
     assert found == {(size, pairs, width, *of) for size, pairs, *of in lengths for width in (64, 128, 256, 512)}
@@ -335,7 +335,7 @@ def test_a_result_comes_back_as_it_was(tmp_path):
         assert again.scalars.keys() == result.scalars.keys() == {"hybrid_weights"}
         assert again.measures.keys() == result.measures.keys() and bool(result.measures) == (not job.tune)
         assert (again.diverged, again.seconds) == (result.diverged, result.seconds)
-        assert np.array_equal(again.curve, result.curve) and np.array_equal(again.selection, result.curve[:, -1])
+        assert np.array_equal(again.curve, result.curve)
         for group in ("scores", "scalars", "measures"):
             for key, value in getattr(result, group).items():
                 assert np.array_equal(getattr(again, group)[key], value)
@@ -387,7 +387,7 @@ def test_a_probe_that_could_not_be_compared_is_refused(monkeypatch, tmp_path, bo
 
 
 def test_every_job_of_a_comparison_has_a_file_of_its_own():
-    cells = PRESETS["atlas"].chosen()
+    cells = PRESETS["atlas"].cells
     arms = ["softmax", "dnas_slack", "dnas_slack_u", "dnas_slack+content", "hnas"]
     plan = ProbePlan(cells, arms, RATES, (100,), (110,), 2)
     every = [plan.tuning(cell, arm, rates) for cell in cells for arm in arms for rates in (RATES, (9e-2,), (0.27,))]
@@ -465,7 +465,7 @@ def test_an_arm_that_fails_in_the_comparison_is_reported(monkeypatch, tmp_path):
 @pytest.mark.parametrize("cell", [TINY, Cell("trigger", "no BOS")], ids=lambda cell: cell.short)
 def test_a_member_that_diverges_is_counted_and_leaves_a_finite_table(cell):
     found = jobs.run(ProbeJob(cell, "softmax", (110, 111), (1e30,), False, {}, 4))
-    assert found.diverged == 2 and np.isfinite(found.selection).all()
+    assert found.diverged == 2 and np.isfinite(found.curve[:, -1]).all()
     assert all(np.isfinite(scores).all() for scores in found.scores.values())
 
 
@@ -543,7 +543,7 @@ def test_two_processes_find_what_one_finds(monkeypatch, tmp_path):
     for a, b in zip(one, two, strict=True):
         assert a.rate == b.rate and a.failed == b.failed and a.tests.keys() == b.tests.keys()
         for arm, result in a.tests.items():
-            assert np.array_equal(result.selection, b.tests[arm].selection)
+            assert np.array_equal(result.curve[:, -1], b.tests[arm].curve[:, -1])
             assert all(np.array_equal(result.scores[size], b.tests[arm].scores[size]) for size in (4, 6))
     assert len(pools) == 1  # in all phases
 

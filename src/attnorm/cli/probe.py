@@ -234,7 +234,7 @@ def keys_of(label: str) -> tuple[str, ...]:
 def cells_of_settings(settings: ProbeSettings) -> list[Cell]:
     """The cells of a command, each once. Raises ValueError for an unknown probe or dose."""
     if settings.probes is None:
-        return PRESETS[settings.preset].chosen()
+        return PRESETS[settings.preset].cells
     names = [probe_name for name in as_tuple(settings.probes) for probe_name in (PROBES if name == ALL else [name])]
     return list(dict.fromkeys(cell for name in names for cell in cells_named(name)))
 

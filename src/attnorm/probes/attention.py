@@ -50,7 +50,10 @@ class Attention(nn.Module):
         self, q: Tensor, k: Tensor, query_states: Tensor, key_states: Tensor, mask: Mask | None = None
     ) -> Tensor:
         """The attention weights (E, B, N, M)."""
-        prior = self.log_prior(q, k, key_states, mask)
+        prior = None  # log u of each member, (B, 1, 1 or N, M)
+        if self.priors is not None:
+            sizes = (q.shape[-2], k.shape[-2], 0)
+            prior = [of(*sizes, states, mask) for of, states in zip(self.priors, key_states, strict=True)]
         if self.normalizers[0].needs_keys:  # a solver may refuse the keys of diverged members
             k = k.nan_to_num(0.0, 0.0, 0.0)
         if self.together:  # (B, E, N, M)
@@ -68,13 +71,6 @@ class Attention(nn.Module):
             given = {"log_prior": None if prior is None else prior[e], "scale": self.scale, "features": features}
             rows.append(normalizer.weights_of(q[e][:, None], k[e][:, None], mask, **given).squeeze(1))
         return torch.stack(rows)
-
-    def log_prior(self, q: Tensor, k: Tensor, key_states: Tensor, mask: Mask | None) -> list[Tensor] | None:
-        """log u of each member, (B, 1, 1 or N, M); None without a prior."""
-        if self.priors is None:
-            return None
-        sizes = (q.shape[-2], k.shape[-2], 0)
-        return [prior(*sizes, states, mask) for prior, states in zip(self.priors, key_states, strict=True)]
 
     def learned_scalars(self) -> dict[str, Tensor]:
         """The learned scalars of the normalizer, (E,) each, for those with one number per head."""

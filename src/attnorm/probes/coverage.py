@@ -30,7 +30,7 @@ class PooledStep(OneStep):
     """The mean over the queries is read out."""
 
     def forward(self, batch: Tokens) -> Tensor:
-        context = self.attention(*self.project(*batch[:3]))
+        context = self.attention(*self.project(batch))
         return self.readout(F.layer_norm(context.mean(2), context.shape[-1:]))
 
 

@@ -1,6 +1,7 @@
 """demand, share and skew: how evenly the queries want the keys."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -9,6 +10,7 @@ from torch import Generator, Tensor
 from attnorm.probes.base import Batch, Probe, asked, assignment, nearest, permutations, rows_at, unit
 
 
+@dataclass
 class Demand(Probe):
     """16 keys, which are unit vectors in R^6, and fewer queries: each wants another key, and is that key plus noise.
 
@@ -26,8 +28,9 @@ class Demand(Probe):
     prediction = "dnas above softmax with 16 queries, about equal with 12, and below with 8 and 4; hnas never below"
     source = "Lemma 1 of Doubly-Normalized Attention: no key is explained away"
 
-    def __init__(self, queries: int = 4, noise: float = 0.25, width: int = 6):
-        self.queries, self.noise, self.width = queries, noise, width
+    queries: int = 4
+    noise: float = 0.25
+    width: int = 6
 
     def batch(self, count: int, size: int, generator: Generator) -> Batch:
         keys = unit(torch.randn(count, size, self.width, generator=generator))

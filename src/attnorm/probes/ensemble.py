@@ -36,12 +36,9 @@ class Trained:
     seconds: float
     curve: Tensor
 
-    def attentions(self) -> list[Attention]:
-        return [part for part in self.model.modules() if isinstance(part, Attention)]
-
     def learned_scalars(self) -> dict[str, Tensor]:
         """The learned scalars of the first attention, (E,) each."""
-        return self.attentions()[0].learned_scalars()
+        return next(part for part in self.model.modules() if isinstance(part, Attention)).learned_scalars()
 
 
 class AdamW:
@@ -54,7 +51,12 @@ class AdamW:
     def __init__(self, model: nn.Module, rates: Sequence[float]):
         self.count = 0
         fast = {id(p) for part in model.modules() if isinstance(part, TrainingHooks) for p in part.fast_parameters()}
-        alone = _members_of(model)
+        lists: list[Any] = []  # of one module for each member, whose parameters have no axis for members
+        for part in model.modules():
+            if isinstance(part, Attention):
+                lists += [] if part.together else [part.normalizers]
+                lists += [] if part.priors is None else [part.priors]
+        alone = {id(p): member for parts in lists for member, one in enumerate(parts) for p in one.parameters()}
         self.state = []
         for parameter in model.parameters():
             member = alone.get(id(parameter))
@@ -79,16 +81,6 @@ class AdamW:
             change = mean / (square.sqrt().div_(root).add_(eps)) / scale
             parameter.sub_(rate * factor * (change + decay * parameter if decay else change))
             parameter.grad = None
-
-
-def _members_of(model: nn.Module) -> dict[int, int]:
-    """The member to which each parameter belongs, by id, for parameters that have no axis for members."""
-    lists: list[Any] = []
-    for part in model.modules():
-        if isinstance(part, Attention):
-            lists += [] if part.together else [part.normalizers]
-            lists += [] if part.priors is None else [part.priors]
-    return {id(parameter): e for part in lists for e, one in enumerate(part) for parameter in one.parameters()}
 
 
 def train(probe: Probe, arm: Arm, seeds: Sequence[int], rates: Sequence[float], updates: int) -> Trained:

@@ -51,10 +51,6 @@ class ProbePlan:
     def arm(self, label: str) -> Arm:
         return Arm(label, self.options.get(label, {}))
 
-    def trained(self, cell: Cell) -> bool:
-        """Whether anything is trained in a cell; otherwise there is no rate to tune."""
-        return cell.probe().updates > 0
-
     def tuning(self, cell: Cell, arm: str, rates: Sequence[float]) -> ProbeJob:
         """The job that scores an arm at some learning rates on the selection data."""
         return ProbeJob(
@@ -122,14 +118,14 @@ def compare(
             jobs = [
                 (outcome, plan.tuning(outcome.cell, arm, rates))
                 for outcome in outcomes
-                if plan.trained(outcome.cell)
+                if outcome.cell.probe().updates  # otherwise there is no rate to tune
                 for rates in grids[outcome.cell]
                 for arm in arms_of(outcome.cell)
                 if arm not in outcome.failed
             ]
             for outcome, job, result in _results_of(jobs, folder, processes, report):
                 if isinstance(result, ProbeResult):
-                    of_rate = result.selection.reshape(len(job.rates), -1)
+                    of_rate = result.curve[:, -1].reshape(len(job.rates), -1)
                     outcome.tuning.setdefault(job.arm, {}).update(zip(job.rates, of_rate, strict=True))
                     outcome.seconds += result.seconds
                 else:

@@ -58,11 +58,9 @@ def cells_of(name: str) -> list[Cell]:
     "module.Class" are the same."""
     doses = find("probe", name, NAMES, Probe).doses
     if not (isinstance(doses, Mapping) and doses and all(isinstance(dose, str) for dose in doses)):
-        raise ValueError(f"{name}.doses={doses!r}: expected the options of each dose by its name, as in {EXAMPLE}")
+        example = "{'4': {'queries': 4}}"
+        raise ValueError(f"{name}.doses={doses!r}: expected the options of each dose by its name, as in {example}")
     return [Cell(name.replace(":", "."), dose) for dose in doses]
-
-
-EXAMPLE = "{'4': {'queries': 4}}"
 
 
 def cells_named(name: str) -> list[Cell]:
@@ -162,11 +160,6 @@ class ProbeResult:
     diverged: int
     seconds: float
     code: dict[str, str] | None = None
-
-    @property
-    def selection(self) -> np.ndarray:
-        """The score on the selection data after training (E,)."""
-        return self.curve[:, -1]
 
     @property
     def all_diverged(self) -> bool:

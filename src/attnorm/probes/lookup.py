@@ -1,6 +1,7 @@
 """match, hub, needle, max and sort: every query looks for one key."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -12,6 +13,7 @@ from attnorm.probes.base import Batch, Probe, all_right, asked, assignment, perm
 GROUPS = 4  # of keys, in `max`
 
 
+@dataclass
 class Match(Probe):
     """Keys are standard normal in R^4; queries are the keys in another order plus `noise` times a standard normal.
 
@@ -24,8 +26,8 @@ class Match(Probe):
     prediction = "dnas, hnas, sinkhorn and dnas_slack above softmax"
     source = "linear assignment; softmax over queries in SuperGlue (arXiv 1911.11763)"
 
-    def __init__(self, noise: float = 0.35, width: int = 4):
-        self.noise, self.width = noise, width
+    noise: float = 0.35
+    width: int = 4
 
     def batch(self, count: int, size: int, generator: Generator) -> Batch:
         keys = torch.randn(count, size, self.width, generator=generator)
@@ -34,6 +36,7 @@ class Match(Probe):
         return asked(queries, keys, wanted, generator)
 
 
+@dataclass
 class Hub(Probe):
     """Keys are unit vectors in R^6. A query is unit(its key + noise e + shift u): e is standard normal, and u is a unit
     vector that all queries of an example share.
@@ -55,8 +58,9 @@ class Hub(Probe):
     prediction = "dnas and hnas above softmax, and the more so the larger the shift"
     source = "hubness and inverted softmax (arXiv 1702.03859)"
 
-    def __init__(self, shift: float = 0.9, noise: float = 0.3, width: int = 6):
-        self.shift, self.noise, self.width = shift, noise, width
+    shift: float = 0.9
+    noise: float = 0.3
+    width: int = 6
 
     def batch(self, count: int, size: int, generator: Generator) -> Batch:
         keys = unit(torch.randn(count, size, self.width, generator=generator))
@@ -67,6 +71,7 @@ class Hub(Probe):
         return asked(queries, keys, wanted, generator)
 
 
+@dataclass
 class Needle(Probe):
     """Keys are unit vectors in R^8, and eight of them are wanted, by one query each. It is trained with up to 64 keys
     and tested with up to 1,024: weights that are spread over all keys are lost."""
@@ -79,8 +84,8 @@ class Needle(Probe):
     prediction = "dnas falls as 8 / M; softmax and hnas fall little; ssmax does not fall; sigmoid falls at 1,024"
     source = "needle in a haystack; scalable softmax (arXiv 2501.19399)"
 
-    def __init__(self, noise: float = 0.15, width: int = 8):
-        self.noise, self.width = noise, width
+    noise: float = 0.15
+    width: int = 8
 
     def batch(self, count: int, size: int, generator: Generator) -> Batch:
         keys = unit(torch.randn(count, size, self.width, generator=generator))

@@ -77,25 +77,23 @@ class OneStep(nn.Module):
         self.q, self.k = MLP(seeds, "query", queries), MLP(seeds, "key", keys)
         self.v = Linear(seeds, "value", values, WIDTH, bias=normalize)
         self.readout = Linear(seeds, "readout", WIDTH, outputs, bias=normalize)
-        self.attention, self.normalize, self.causal = Attention(arm, seeds, WIDTH), normalize, causal
+        self.attention, self.normalize = Attention(arm, seeds, WIDTH), normalize
+        self.mask = Mask(causal=True) if causal else None
 
-    def project(self, queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    def project(self, batch: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """q, k, v, and the states behind q and k: (E, B, N or M, WIDTH) each."""
+        queries, keys, values, *_ = batch
         (q, query_states), (k, key_states) = self.q(queries), self.k(keys)
         return q, k, self.v(values), query_states, key_states
 
     def forward(self, batch: Any) -> Tensor:
-        queries, keys, values, *_ = batch
-        mask = Mask(causal=True) if self.causal else None
-        context = self.attention(*self.project(queries, keys, values), mask)
+        context = self.attention(*self.project(batch), self.mask)
         return self.readout(F.layer_norm(context, context.shape[-1:]) if self.normalize else context)
 
     def weights(self, batch: Any) -> Tensor:
         """The attention weights of a batch, (E, B, N, M)."""
-        queries, keys, *_ = batch
-        mask = Mask(causal=True) if self.causal else None
-        (q, query_states), (k, key_states) = self.q(queries), self.k(keys)
-        return self.attention.weights(q, k, query_states, key_states, mask)
+        q, k, _, query_states, key_states = self.project(batch)
+        return self.attention.weights(q, k, query_states, key_states, self.mask)
 
 
 def uniform(seeds: Sequence[int], name: str, *shape: int, bound: float) -> Tensor:

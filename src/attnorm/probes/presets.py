@@ -11,20 +11,15 @@ from attnorm.probes.jobs import Cell, cells_of
 
 @dataclass(frozen=True)
 class Preset:
-    """cells: None means all. rates: the grid. extensions: see `ProbePlan`. share: of the updates of a probe.
-    nulls: the null arms."""
+    """rates: the grid. extensions: see `ProbePlan`. share: of the updates of a probe. nulls: the null arms."""
 
-    cells: Sequence[Cell] | None
+    cells: list[Cell]
     rates: Sequence[float]
     tuning_seeds: int
     seeds: int
     extensions: int
     share: float = 1.0
     nulls: Sequence[str] = NULLS
-
-    def chosen(self) -> list[Cell]:
-        """The cells of the preset."""
-        return list(self.cells) if self.cells is not None else [cell for name in PROBES for cell in cells_of(name)]
 
 
 PRESETS = {
@@ -42,7 +37,13 @@ PRESETS = {
         share=1 / 3,
         nulls=("uniform",),
     ),
-    "atlas": Preset(cells=None, rates=(1e-3, 3e-3, 1e-2, 3e-2), tuning_seeds=4, seeds=10, extensions=2),
+    "atlas": Preset(
+        cells=[cell for name in PROBES for cell in cells_of(name)],
+        rates=(1e-3, 3e-3, 1e-2, 3e-2),
+        tuning_seeds=4,
+        seeds=10,
+        extensions=2,
+    ),
     "mqar": Preset(cells_of("mqar"), rates=(1e-4, 4.642e-4, 2.154e-3, 1e-2), tuning_seeds=3, seeds=5, extensions=0),
 }
 

@@ -1,6 +1,7 @@
 """rank: how fast do layers of attention without training make all positions equal?"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -48,6 +49,7 @@ class Layers(nn.Module):
         return states
 
 
+@dataclass
 class Rank(Probe):
     """States of 16 positions, standard normal in R^32, pass through layers of attention with random weights. The score
     is their relative distance to a matrix with equal rows, ||X - 1 x'|| / ||X||. Nothing is trained."""
@@ -62,8 +64,7 @@ class Rank(Probe):
     prediction = "dnas and sinkhorn keep a larger distance than softmax at every depth; sharper maps keep the largest"
     source = "rank collapse (arXiv 2103.03404)"
 
-    def __init__(self, depth: int = 4):
-        self.depth = depth
+    depth: int = 4
 
     def batch(self, count: int, size: int, generator: Generator) -> States:
         return States(torch.randn(count, size, WIDTH, generator=generator))

@@ -1,6 +1,7 @@
 """recall: multi-query associative recall, with causal attention."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -35,6 +36,7 @@ class Answers(OneStep):
         return outputs.gather(2, batch.positions.unsqueeze(-1).expand(*batch.positions.shape, outputs.shape[-1]))
 
 
+@dataclass
 class Recall(Probe):
     """A text begins with eight pairs of a name and a label. Later each name comes once more, with noise, among fillers,
     and the model has to answer with its label. Names and fillers are unit vectors in R^6.
@@ -50,8 +52,8 @@ class Recall(Probe):
     prediction = "dnas_prefix below softmax, because half of the keys are not wanted; hnas_prefix equal to it"
     source = "multi-query associative recall (arXiv 2312.04927)"
 
-    def __init__(self, noise: float = 0.3, width: int = 6):
-        self.noise, self.width = noise, width
+    noise: float = 0.3
+    width: int = 6
 
     def batch(self, count: int, size: int, generator: Generator) -> Text:
         vectors = unit(torch.randn(count, size, self.width, generator=generator))

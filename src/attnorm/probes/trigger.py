@@ -1,6 +1,7 @@
 """trigger: attend to everything, or to nothing."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -13,6 +14,7 @@ from attnorm.probes.model import OneStep
 WIDTH, SHARE = 8, 0.3
 
 
+@dataclass
 class Trigger(Probe):
     """16 vectors in R^8, standard normal, and one query, a bit that is set with probability .3. The answer is the mean
     of the vectors if it is set, and 0 otherwise. The model has attention only: no LayerNorm, and no biases.
@@ -29,8 +31,7 @@ class Trigger(Probe):
     prediction = "without BOS: sink, sigmoid and softpick above softmax, dnas equal to it; with BOS no difference"
     source = "attention sinks (arXiv 2410.10781); softmax is not enough (arXiv 2603.11487)"
 
-    def __init__(self, bos: bool = False):
-        self.bos = bos
+    bos: bool = False
 
     def batch(self, count: int, size: int, generator: Generator) -> Batch:
         vectors = torch.randn(count, size, WIDTH, generator=generator)
