@@ -28,7 +28,7 @@ from marks import slow
 from safetensors.torch import save_file
 from test_house import BELOW
 
-from attnorm.analysis.verdict import p_text
+from attnorm.analysis.verdict import p_is
 from attnorm.cli import main
 from attnorm.cli import train as front
 from attnorm.cli.attention import read_attention
@@ -568,7 +568,7 @@ def test_the_readme_fits_on_two_screens_and_its_results_are_those_of_the_experim
         [found] = matching
         low, high = (f"{float(found[end]):+.{decimals}f}" for end in ("low", "high"))
         assert interval == f"{low} to {high}" and seeds == found["seeds"], (folder, row)
-        assert p == p_text(float(found["adjusted_p"])), (folder, row)
+        assert p == p_is(float(found["adjusted_p"])).removeprefix("= "), (folder, row)
         word = "better" if (float(found["difference"]) < 0) == (found["metric"] in LOWER_IS_BETTER) else "worse"
         assert verdict == {"shown": f"shown: {word}"}.get(found["verdict"], found["verdict"]), (folder, row)
         assert metric[-1] == ("\N{DOWNWARDS ARROW}" if found["metric"] in LOWER_IS_BETTER else "\N{UPWARDS ARROW}")

@@ -13,7 +13,7 @@ from matplotlib.text import Text
 from attnorm.analysis.figures import (
     DECADES,
     compare_column_mass,
-    draw_learned_scalar,
+    draw_learned_scalars,
     draw_run,
     log_floor,
     normalizer_of,
@@ -105,7 +105,7 @@ def test_the_caption_of_a_single_panel_is_whole():
     rows = [{"step": "1", "layer": "encoder/0", "head": head, "value": "0.5"} for head in "01"]
     optimizer = {"lr": 3.16228e-05, "hybrid_lr_factor": 31.6228}
     cfg = {"task": {"name": "document_classification"}, "seed": 1, "optimizer": optimizer, "attention": {}}
-    figure = draw_learned_scalar("hybrid_weights", rows, cfg)
+    figure = draw_learned_scalars("hybrid weights", {"hybrid weights": rows}, cfg, are_shares=True)
     figure.draw_without_rendering()
     caption = figure._supxlabel.get_window_extent()
     assert caption.x0 >= 0 and caption.x1 <= figure.bbox.x1 and caption.y0 >= 0

@@ -18,6 +18,7 @@ from attnorm.analysis.report.content import collect
 from attnorm.analysis.report.curves import Point
 from attnorm.analysis.report.page import html_of, json_of, write_report
 from attnorm.analysis.report.pictures import light_colours, pictures_of
+from attnorm.cli.report import check_installed
 from attnorm.errors import UserError
 from attnorm.run.tables import NO_EVIDENCE
 
@@ -151,12 +152,12 @@ def test_a_page_replaces_the_old_one_as_a_whole(report, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("library", ["altair", "vl_convert", "jinja2"])
 def test_a_missing_library_is_named_with_the_command_that_installs_it(library, monkeypatch):
-    pages.check_installed()
+    check_installed()
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(
         UserError, match=rf"needs the package {library}; install it with: pip install altair vl-convert-python jinja2"
     ):
-        pages.check_installed()
+        check_installed()
 
 
 # ------------------------------------------------------------------------------------------------------------- charts

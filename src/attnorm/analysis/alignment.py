@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -10,12 +9,10 @@ from torch import Tensor
 
 from attnorm.analysis.attention.heatmaps import add_scale, colours, figure_of_maps, heat_map
 from attnorm.analysis.attention.reading import LayerAttention, read
+from attnorm.analysis.paper import FigureSet
 from attnorm.analysis.run import LoadedRun
 from attnorm.errors import ConfigError, Problem
 from attnorm.tasks.seq2seq import Seq2SeqTask
-
-if TYPE_CHECKING:
-    from attnorm.analysis.paper import FigureSet
 
 
 @dataclass(frozen=True)
@@ -45,12 +42,14 @@ def alignment(run: LoadedRun, text: str) -> Alignment:
         layers = read(run.name, text, run.model, inputs, tokens).layers
     weights = torch.stack([layer.weights.mean(0) for label, layer in layers.items() if label.endswith("cross")]).mean(0)
     source, target = (ids[0].tolist() for ids in inputs)
-    of_source, of_target = word_numbers(run, source), word_numbers(run, [*target[1:], run.tokenizer.eos_id])
-    rows, columns = one_hot(of_target), one_hot(of_source)
+    written = [*target[1:], run.tokenizer.eos_id]
+    of_source, of_target = word_numbers(run, source), word_numbers(run, written)
+    # (words, tokens), 1 where a token belongs to a word
+    rows, columns = (torch.nn.functional.one_hot(numbers).T.float() for numbers in (of_target, of_source))
     to_words = weights @ columns.T  # (target tokens, source words)
     return Alignment(
         ((rows / rows.sum(1, keepdim=True)) @ to_words)[None],
-        _words(run, [*target[1:], run.tokenizer.eos_id], of_target),
+        _words(run, written, of_target),
         _words(run, source, of_source),
         to_words.sum(0),
     )
@@ -73,11 +72,6 @@ def word_numbers(run: LoadedRun, ids: Sequence[int]) -> Tensor:
     return torch.from_numpy(starts.cumsum() - 1)
 
 
-def one_hot(numbers: Tensor) -> Tensor:
-    """float32 (words, tokens): 1 where a token belongs to a word."""
-    return torch.nn.functional.one_hot(numbers).T.float()
-
-
 def _words(run: LoadedRun, ids: Sequence[int], numbers: Tensor) -> list[str]:
     """The texts of the words."""
     groups: list[list[int]] = [[] for _ in range(int(numbers[-1]) + 1)]
@@ -87,14 +81,12 @@ def _words(run: LoadedRun, ids: Sequence[int], numbers: Tensor) -> list[str]:
     return [run.tokenizer.token(end) if group == [end] else run.tokenizer.decode(group) for group in groups]
 
 
-def draw_alignments(run: LoadedRun, texts: Sequence[str]) -> "FigureSet":
+def draw_alignments(run: LoadedRun, texts: Sequence[str]) -> FigureSet:
     """Draws the alignment of each text with its translation: figures "alignment_0", ...
 
     Rows are target words and columns are source words. Colours show the square root of the weights. The number beside
     a source word is its coverage: the attention that it receives in total, over all target tokens.
     """
-    from attnorm.analysis.paper import FigureSet
-
     drawn = FigureSet()
     for number, text in enumerate(texts):
         aligned = alignment(run, text)

@@ -140,11 +140,6 @@ def baseline_of(arms: Sequence[Arm], label: str | None) -> Arm:
     return arms[labels.index(label)]
 
 
-def beginning_with(baseline: Arm, arms: Iterable[Arm]) -> list[Arm]:
-    """The baseline, and then the other arms."""
-    return [baseline, *(arm for arm in arms if arm is not baseline)]
-
-
 def _labels_of(arms: Sequence[Run]) -> list[str]:
     """A label for each arm, given one run of each: its attention, and what tells it from others with that attention."""
     labels = []
@@ -166,26 +161,27 @@ def distinguishing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
     Keys of attention sites that only some models have are left out, because they follow from the model. They are kept
     if the settings could not be told apart without them.
+
+    Of many keys, the one that tells most apart is chosen first. Of keys that tell equally many apart, a class comes
+    before its options, and then the one with the shortest values.
     """
-    keys = varying(settings)
-    common = [key for key in keys if not is_of_site(key) or all(key in each for each in settings)]
+    keys, options = varying(settings), "attention.options."  # other keys of the attention are those of its sites
+    common = [
+        key
+        for key in keys
+        if not is_of_normalizer(key) or key.startswith(options) or all(key in each for each in settings)
+    ]
     kept = common if number_of_kinds(settings, common) == len(settings) else keys
-    return kept if len(kept) <= MAX_LISTED else sorted(fewest(settings, kept))
-
-
-def fewest(settings: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[str]:
-    """Few of the keys that tell the settings apart as well as all of them: the key that tells most apart comes first.
-
-    Of keys that tell equally many apart, a class comes before its options, and then the one with the shortest values.
-    """
+    if len(kept) <= MAX_LISTED:
+        return kept
 
     def length(key: str) -> tuple[bool, int]:
         return not key.endswith("_target_"), max(len(str(_shown(key, each.get(key, "")))) for each in settings)
 
-    ordered, chosen, kinds = sorted(keys, key=length), list[str](), number_of_kinds(settings, keys)
+    ordered, chosen, kinds = sorted(kept, key=length), list[str](), number_of_kinds(settings, kept)
     while number_of_kinds(settings, chosen) < kinds:
         chosen.append(max(ordered, key=lambda key: number_of_kinds(settings, [*chosen, key])))
-    return chosen
+    return sorted(chosen)
 
 
 def number_of_kinds(settings: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> int:
@@ -215,11 +211,6 @@ def differing(arms: Sequence[Arm]) -> list[str]:
 def is_of_normalizer(key: str) -> bool:
     """Whether a setting is one of the attention."""
     return key.startswith("attention.")
-
-
-def is_of_site(key: str) -> bool:
-    """Whether a setting is the normalizer, the priors, the scorer or the bank of an attention site."""
-    return is_of_normalizer(key) and not key.startswith("attention.options.")
 
 
 def as_number(value: object) -> float | None:

@@ -1,36 +1,36 @@
 """Where a question looks: the boxes of each view of an image, shaded by the attention that reaches them."""
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 from torch import Tensor
 
+from attnorm.analysis.paper import Figure, FigureSet
 from attnorm.analysis.pictures import COLUMN, PAGE
 from attnorm.analysis.run import LoadedRun
 from attnorm.data.sampler import MicroBatch
 from attnorm.tasks.vqa.answers import tally
 from attnorm.tasks.vqa.module import views_of
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from attnorm.analysis.paper import Figure, FigureSet
-
 NUMBERED = 5  # boxes per view whose share is written out
 SPOTS = (0.5, 0.25, 0.75, 0.1, 0.9)  # for a number in its box, in fractions of the box, the preferred one first
 ROOMY = 0.2  # distance between two numbers at which they do not touch, in fractions of the image
 
 
-def draw_boxes(run: LoadedRun, rows: list[int]) -> "FigureSet":
+def draw_boxes(run: LoadedRun, rows: list[int]) -> FigureSet:
     """Draws a figure for each of these validation questions: "boxes_0", ...
 
     There is one panel per view, with each box coloured by the share of the question's attention that reaches it
     (`view_shares`). Raises ValueError for a run of another task or of a model without boxes, for views without box
     positions, and for questions that do not exist.
     """
-    from attnorm.analysis.paper import FigureSet
-
     task: Any = run.task  # with `views` and `answers`, as VqaTask has them
     if task.interface != "vqa":
         raise ValueError(f"{run.folder}: a run of task={run.config['task']['name']}; boxes are those of task=vqa")
@@ -77,7 +77,7 @@ def view_shares(over_boxes: Tensor, fusion: Tensor | None, sizes: list[int]) -> 
     return [over_boxes, *passed_on.split(sizes[1:], dim=1)]
 
 
-def draw_panels(title: str, panels: list[tuple[str, Tensor, Tensor]]) -> "Figure":
+def draw_panels(title: str, panels: list[tuple[str, Tensor, Tensor]]) -> Figure:
     """One panel per view, with the boxes coloured by their shares of the attention.
 
     Boxes are painted opaquely in ascending order of their shares, so that a place has the colour of the largest share
@@ -85,13 +85,6 @@ def draw_panels(title: str, panels: list[tuple[str, Tensor, Tensor]]) -> "Figure
 
     panels: for each view its name, boxes (n, 4) as x1, y1, x2, y2 in fractions of the image, and shares (n,).
     """
-    from matplotlib import colormaps
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
-
-    from attnorm.analysis.paper import Figure
-
     figure = Figure(COLUMN, 3.6) if len(panels) == 1 else Figure(PAGE, PAGE / len(panels) + 1.0)
     for axes, (name, boxes, shares) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         colours = ScalarMappable(Normalize(0, max([*shares.tolist(), 1e-12])), colormaps["YlOrRd"])
@@ -104,10 +97,8 @@ def draw_panels(title: str, panels: list[tuple[str, Tensor, Tensor]]) -> "Figure
     return figure.finished(title)
 
 
-def draw_boxes_of_view(axes: "Axes", boxes: Tensor, shares: Tensor, colours: Any) -> None:
+def draw_boxes_of_view(axes: Axes, boxes: Tensor, shares: Tensor, colours: Any) -> None:
     """Paints boxes (n, 4) in ascending order of their shares (n,), and writes the largest shares on them."""
-    from matplotlib.patches import Rectangle
-
     order = shares.argsort().tolist()
     for rank, box in enumerate(order):
         x1, y1, x2, y2 = boxes[box].tolist()

@@ -3,21 +3,21 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.ticker import PercentFormatter
 from torch import Tensor
 
+from attnorm.analysis.paper import Figure
 from attnorm.analysis.pictures import PAGE
 from attnorm.analysis.run import LoadedRun
 from attnorm.data.sampler import MicroBatch
 from attnorm.errors import ConfigError, Problem
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from attnorm.analysis.paper import Figure
 
 COLUMNS = 6  # panels per row
 
@@ -66,13 +66,8 @@ def looks(run: LoadedRun, example: str, layer: str | None = None) -> Looks:
     return Looks(image.permute(1, 2, 0), words, shares.view(len(words), side, side))
 
 
-def has_pixels(run: LoadedRun) -> bool:
-    """Whether the images of a captioning run are pixels, and not features of regions."""
-    return image_of(run, 0).dtype == torch.uint8
-
-
 def image_of(run: LoadedRun, row: int) -> Tensor:
-    """The image of a row of the validation split: uint8 (3, S, S), or float features of regions."""
+    """The image of a row of the validation split: pixels, uint8 (3, S, S), or float features of regions."""
     task: Any = run.task
     image: Tensor = task.collator(run.validation)[MicroBatch([row], 1)]["image"][0]
     return image
@@ -99,17 +94,11 @@ def joined(tokens: Sequence[str]) -> tuple[list[str], list[list[int]]]:
     return words, places
 
 
-def draw_words(looks: Looks, title: str = "") -> "Figure":
+def draw_words(looks: Looks, title: str = "") -> Figure:
     """Draws the image once per word, with the share of each cell on one scale.
 
     The first panel shows the image alone.
     """
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize
-    from matplotlib.ticker import PercentFormatter
-
-    from attnorm.analysis.paper import Figure
-
     panels = 1 + len(looks.words)
     columns = min(COLUMNS, panels)
     rows = math.ceil(panels / columns)
@@ -131,7 +120,7 @@ def draw_words(looks: Looks, title: str = "") -> "Figure":
     return figure.finished(title)
 
 
-def show_image(axes: "Axes", pixels: Tensor, faded: bool = False) -> None:
+def show_image(axes: Axes, pixels: Tensor, faded: bool = False) -> None:
     """An image in the unit square; faded: in grey, so that colours on it stand out."""
     shown = pixels.numpy()
     if faded:

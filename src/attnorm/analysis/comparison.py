@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from attnorm.analysis.arms import Arm, differing, is_of_normalizer, numbers_of
+from attnorm.analysis.arms import Arm, numbers_of
 from attnorm.analysis.cautions import cautions_of, failures, simple_methods, unbeaten_methods, undefined_metric
 from attnorm.analysis.provenance import check_code, check_inputs, doubts_of
 from attnorm.analysis.scores import (
@@ -13,6 +13,7 @@ from attnorm.analysis.scores import (
     Source,
     SplitName,
     check_current,
+    common_metrics,
     common_split,
     direction_of,
     evaluation_of,
@@ -21,7 +22,7 @@ from attnorm.analysis.scores import (
     scores_of_run,
     shared_examples,
 )
-from attnorm.analysis.seeds import SharedSeeds, common_source, shared_seeds
+from attnorm.analysis.seeds import SharedSeeds, common_source, counting_seeds
 from attnorm.analysis.statistics.crossed import paired_difference, without_claims
 from attnorm.analysis.tuning import OtherValues, TuningRecord
 from attnorm.analysis.verdict import ArmScores, Verdict, adjusted, decimals
@@ -46,7 +47,7 @@ class Comparison:
     arms: the baseline first. metric: its name. is_primary: whether the task declares it as its primary metric.
     direction: 1 if a higher value of the metric is better, -1 if a lower one is.
     source: the examples, as a key of SOURCES, None without examples. examples: their number.
-    scores: of all arms, the baseline first, over the seeds that count, see `shared_seeds`. verdicts: of the other arms.
+    scores: of all arms, the baseline first, over the seeds that count, see `counting_seeds`. verdicts: of the others.
     simple: the metric of each simple method, such as lead-8, on the whole split; empty if they do not have it.
     withheld: why some or all verdicts are withheld, as clauses, see `analysis.cautions`; to be shown above everything.
     notes: what a reader has to know. doubts: what else differs between the runs, see `analysis.provenance`.
@@ -80,12 +81,7 @@ class Comparison:
     @property
     def digits(self) -> int:
         """The digits after the point with which scores are written."""
-        return self.verdicts[0].shown_digits if self.verdicts else decimals(self.metric)
-
-    @property
-    def differing(self) -> list[str]:
-        """The settings besides the attention in which the arms differ."""
-        return [key for key in differing(self.arms) if not is_of_normalizer(key)] if self.arms else []
+        return self.verdicts[0].digits if self.verdicts else decimals(self.metric)
 
 
 def compare_arms(
@@ -112,7 +108,10 @@ def compare_arms(
     check_current(finished, split)
     split = common_split(finished, split)
     scored = {run.folder: table for run in finished if (table := read_examples(run, split)) is not None}
-    shared = shared_seeds(arms, scored, split)
+    if not scored:
+        raise RunError("none of the runs has finished with scores of single examples, so there is nothing to compare")
+    seeds = {arm.label: {seed for seed, run in arm.finished.items() if run.folder in scored} for arm in arms}
+    shared = SharedSeeds(arms, scored, counting_seeds(seeds), split)
     tables = {f"{arm.label}, seed {seed}": table for arm in arms for seed, table in shared.tables(arm).items()}
     primary = primary_metric(finished)
     metric = metric_of(list(tables.values()), metric, primary)
@@ -223,13 +222,13 @@ def decided(
         by_seed=dict(zip(differences, rows.mean(1).tolist(), strict=True)),
         no_verdict=difference.no_verdict,
         cautions=cautions_of(rows, list(differences), groups, runs),
+        digits=decimals(metric),
     )
 
 
 def metric_of(tables: Sequence[ExampleTable], asked: str | None, primary: str | None) -> str:
     """The metric to compare. Raises ConfigError for one that the tables do not have."""
-    names = [table.metrics() for table in tables]
-    allowed = [name for name in (names[0] if names else []) if all(name in each for each in names)]
+    allowed = common_metrics(tables)
     name = asked or primary or next(iter(allowed), "loss")
     if tables and name not in allowed:
         message = f"the runs have no such metric; allowed: {', '.join(allowed)}.{nearest(name, allowed)}"

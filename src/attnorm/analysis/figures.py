@@ -43,44 +43,33 @@ def figures_of(run: Path) -> "FigureSet":
     attention = recorded.rows("attention")
     cfg = recorded.config if scalars or attention else {}
     shares = {name.removeprefix(MIX): scalars.pop(name) for name in [*scalars] if name.startswith(MIX)}
-    drawn = FigureSet({name: draw_learned_scalar(name, rows, cfg) for name, rows in scalars.items()})
+    drawn = FigureSet()
+    for name, rows in scalars.items():
+        words = name.replace("_", " ")
+        drawn[name] = draw_learned_scalars(words, {words: rows}, cfg, is_share(name))
     if shares:
-        drawn["mix"] = draw_shares(shares, cfg)
+        members = {f"share of {member}": rows for member, rows in shares.items()}
+        drawn["mix"] = draw_learned_scalars("shares of the members", members, cfg, are_shares=True)
     if attention:
         drawn["attention"] = draw_attention(attention, cfg)
     return drawn
 
 
-def draw_learned_scalar(name: str, rows: Rows, cfg: dict) -> "Figure":
-    """Draws a learned scalar, such as the hybrid weights, against the update number.
+def draw_learned_scalars(words: str, scalars: dict[str, Rows], cfg: dict, are_shares: bool) -> "Figure":
+    """Draws learned scalars, such as the hybrid weights or the shares of the members of a mix, against the update
+    number.
 
-    rows: of ``<name>.csv``. There is one panel per stack, one colour per layer and one line per head.
+    words: what is drawn. scalars: by label, the rows of ``<name>.csv``. There is one row of panels per scalar, one
+    panel per stack, one colour per layer and one line per head. are_shares: whether they are shares of a mixture.
     """
-    words = name.replace("_", " ")
-    figure, panels, caption = draw_stacks([Quantity(words, _stacks_of(rows, "value"))], words, cfg)
-    if all(0 <= float(row["value"]) <= 1 for row in rows):  # shares: a small change should look small
-        for axes in panels[0]:
-            axes.set_ylim(-0.02, 1.02)
-    return figure.finished(caption, rates_of(cfg), NO_EVIDENCE * is_share(name))
-
-
-def draw_shares(members: dict[str, Rows], cfg: dict) -> "Figure":
-    """Draws the shares of the members of a mix against the update number, with one row of panels per member.
-
-    members: the rows of ``mix_<member>.csv`` by member.
-    """
-    quantities = [Quantity(f"share of {member}", _stacks_of(rows, "value")) for member, rows in members.items()]
-    figure, panels, caption = draw_stacks(quantities, "shares of the members", cfg)
-    for axes in panels.flat:
-        axes.set_ylim(-0.02, 1.02)
-    return figure.finished(caption, rates_of(cfg), NO_EVIDENCE)
-
-
-def rates_of(cfg: dict) -> str:
-    """The learning rates of a run, in words."""
-    optimizer = cfg["optimizer"]
-    factor = optimizer.get("hybrid_lr_factor", 1)
-    return f"Learning rate {optimizer['lr']:g}, times {factor:g} for fast parameters (hybrid_lr_factor={factor:g})."
+    quantities = [Quantity(label, _stacks_of(rows, "value")) for label, rows in scalars.items()]
+    figure, panels, caption = draw_stacks(quantities, words, cfg)
+    if are_shares or all(0 <= value <= 1 for each in quantities for value in each.values()):
+        for axes in panels.flat:
+            axes.set_ylim(-0.02, 1.02)  # a small change should look small
+    rate, factor = cfg["optimizer"]["lr"], cfg["optimizer"].get("hybrid_lr_factor", 1)
+    rates = f"Learning rate {rate:g}, times {factor:g} for fast parameters (hybrid_lr_factor={factor:g})."
+    return figure.finished(caption, rates, NO_EVIDENCE * are_shares)
 
 
 def draw_attention(rows: Rows, cfg: dict) -> "Figure":

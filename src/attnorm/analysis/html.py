@@ -1,15 +1,10 @@
 """The HTML pages of reports and of comparisons on probes."""
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import jinja2
+import jinja2
 
 
-def templates_of(package: str) -> "jinja2.Environment":
+def templates_of(package: str) -> jinja2.Environment:
     """The templates of a package, which escape every text and raise an error for a name without a value."""
-    import jinja2
-
     return jinja2.Environment(
         loader=jinja2.PackageLoader(package),
         autoescape=True,

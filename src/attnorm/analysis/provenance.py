@@ -18,7 +18,11 @@ DATA_KEYS = ("data.", "tokenizer.", "task.", "model.")  # settings on which the 
 
 def doubts_of(arms: Sequence[Arm]) -> list[str]:
     """What makes a comparison of these arms doubtful, as sentences."""
-    return [*environment_notes(arms), *unrecorded_code(arms), *training_data_notes(arms), *superseded_notes(arms)]
+    older = [f"{arm.label}, seed {run.seed} ({run.folder})" for arm in arms for run in arm.superseded]
+    notes = [*environment_notes(arms), *unrecorded_code(arms), *training_data_notes(arms)]
+    if older:
+        notes.append(f"Of several finished runs with one seed, the newest counts. Left out: {some(older)}.")
+    return notes
 
 
 def check_code(arms: Sequence[Arm]) -> None:
@@ -107,12 +111,6 @@ def training_data_notes(arms: Sequence[Arm]) -> list[str]:
         for fingerprints in seen.values()
         if len(fingerprints) > 1
     ]
-
-
-def superseded_notes(arms: Sequence[Arm]) -> list[str]:
-    """The finished runs that do not count, because a newer one has the same settings and the same seed."""
-    older = [f"{arm.label}, seed {run.seed} ({run.folder})" for arm in arms for run in arm.superseded]
-    return [f"Of several finished runs with one seed, the newest counts. Left out: {some(older)}."] if older else []
 
 
 def check_inputs(tables: Mapping[str, ExampleTable], ids: Sequence[str]) -> list[str]:

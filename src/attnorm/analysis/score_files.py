@@ -86,8 +86,14 @@ def read_scores(scores: ScorePlaces, metric: str | None = None) -> ExampleScores
     groups, contents, tasks = dict[str, str](), dict[str, tuple[str, str]](), dict[str, None]()
     lines = dict[tuple[str, int, str], str]()
     for file in files:
+        if (read_file := READERS.get(file.path.suffix)) is None:
+            allowed = "a table (.csv), samples of lm-evaluation-harness (.jsonl) or a log of inspect_ai (.eval, .json)"
+            found = ", found a folder; name its files by a pattern, such as <folder>/**/samples_*.jsonl"
+            raise DataError(f"{file.path}: expected {allowed}{found * file.path.is_dir()}")
+        if not file.path.is_file():
+            raise DataError(f"{file.path}: no such file")
         try:
-            read = list(_checked_reader(file.path)(file))
+            read = list(read_file(file))
         except (UnicodeDecodeError, csv.Error) as error:
             raise DataError(f"{file.path}: {error}") from error
         for score in read:
@@ -154,17 +160,6 @@ def _matching(place: str, arm: str | None, seed: int | None) -> Iterator[ScoreFi
             said = match.groupdict()
             number = int(said["seed"]) if "seed" in said else seed
             yield ScoreFile(path, said.get("arm", arm), number)
-
-
-def _checked_reader(path: Path) -> Callable[[ScoreFile], Iterator[ExampleScore]]:
-    """What reads a file, by its ending. Raises DataError if there is no such file."""
-    if path.suffix not in READERS:
-        allowed = "a table (.csv), samples of lm-evaluation-harness (.jsonl) or a log of inspect_ai (.eval, .json)"
-        folder = ", found a folder; name its files by a pattern, such as <folder>/**/samples_*.jsonl" * path.is_dir()
-        raise DataError(f"{path}: expected {allowed}{folder}")
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
-    return READERS[path.suffix]
 
 
 # -------------------------------------------------------------------------------------------------------------- readers

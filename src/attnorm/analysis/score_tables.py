@@ -134,7 +134,7 @@ def _comparison(
         if 2 * len(equal) > len(differences):
             more = "" if len(equal) == len(differences) else f" with {seeds_of(equal, len(differences))}"
             verdict = replace(verdict, no_verdict=f"all differences are zero{more}")
-        verdicts.append(replace(verdict, digits=4 if is_share else None))
+        verdicts.append(replace(verdict, digits=4) if is_share else verdict)
     means = {arm: {seed: float(row.mean()) for seed, row in of_arm.items()} for arm, of_arm in arms.items()}
     return Comparison(
         metric=metric,

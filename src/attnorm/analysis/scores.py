@@ -1,7 +1,7 @@
 """The scores of single examples in a run folder, from which arms are compared."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -147,6 +147,12 @@ def common_split(runs: Sequence[Run], split: SplitName) -> SplitName:
     return "test" if runs and all(test_table(run) for run in runs) else "validation"
 
 
+def common_metrics(tables: Sequence[ExampleTable]) -> list[str]:
+    """The metrics that all tables have, those of the task before the losses."""
+    names = [table.metrics() for table in tables]
+    return [name for name in (names[0] if names else []) if all(name in each for each in names)]
+
+
 def shared_examples(tables: Mapping[str, ExampleTable], metric: str) -> tuple[list[str], list[str]]:
     """The ids of the examples that all runs have a score for, in order, and notes about those that they have not.
 
@@ -231,21 +237,16 @@ def read_table(run: Run, stem: str = VALIDATION) -> pd.DataFrame | None:
         return None
     if missing := {"id", "group", "reference", "output", "loss_sum", "n_tokens"} - set(rows.columns):
         raise RunError(f"{path}: has no column {min(missing)}")
-    for name in unlike_scores(rows):
-        raise RunError(f"{path}: the column {name} has values of another kind")
+    columns = list(rows.columns)
+    scores = [*columns[columns.index("output") + 1 : columns.index("loss_sum")], "loss_sum", "n_tokens"]
+    wrong = [name for name in ("id", "group") if not all(isinstance(value, str) for value in rows[name])]
+    wrong += [name for name in scores if not pd.api.types.is_numeric_dtype(rows[name])]
+    wrong += ["selecting"] if "selecting" in rows and not pd.api.types.is_bool_dtype(rows["selecting"]) else []
+    if wrong:
+        raise RunError(f"{path}: the column {wrong[0]} has values of another kind")
     if not rows["id"].is_unique:
         raise RunError(f"{path}: has several rows of one id")
     return cast(pd.DataFrame, rows.set_index("id"))
-
-
-def unlike_scores(rows: pd.DataFrame) -> Iterator[str]:
-    """The columns of a table of predictions that hold something else than `Predictions.table` writes."""
-    columns = list(rows.columns)
-    scores = [*columns[columns.index("output") + 1 : columns.index("loss_sum")], "loss_sum", "n_tokens"]
-    yield from (name for name in ("id", "group") if not all(isinstance(value, str) for value in rows[name]))
-    yield from (name for name in scores if not pd.api.types.is_numeric_dtype(rows[name]))
-    if "selecting" in rows and not pd.api.types.is_bool_dtype(rows["selecting"]):
-        yield "selecting"
 
 
 def direction_of(runs: Sequence[Run], metric: str) -> int:

@@ -89,14 +89,6 @@ class NoSharedSeed(RunError):
         self.label = label
 
 
-def shared_seeds(arms: Sequence[Arm], scored: Mapping[Path, ExampleTable], split: SplitName) -> SharedSeeds:
-    """The seeds that count, see `counting_seeds`, whose errors it raises, and RunError if no run was scored."""
-    if not scored:
-        raise RunError("none of the runs has finished with scores of single examples, so there is nothing to compare")
-    seeds = {arm.label: {seed for seed, run in arm.finished.items() if run.folder in scored} for arm in arms}
-    return SharedSeeds(arms, scored, counting_seeds(seeds), split)
-
-
 def counting_seeds(seeds: Mapping[str, set[int]]) -> dict[str, tuple[int, ...]]:
     """Of the seeds with scores, by arm and the baseline first, those that count: those that all arms have.
 

@@ -11,9 +11,18 @@ from functools import cache, partial
 from pathlib import Path
 
 from attnorm.analysis import Places
-from attnorm.analysis.arms import Arm, arms_of, baseline_of, beginning_with, find_runs, numbers_of
+from attnorm.analysis.arms import Arm, arms_of, baseline_of, differing, find_runs, is_of_normalizer, numbers_of
 from attnorm.analysis.comparison import Comparison, ReadExamples, compare_arms
-from attnorm.analysis.scores import SplitName, common_split, direction_of, evaluation_of, example_table, primary_metric
+from attnorm.analysis.scores import (
+    ExampleTable,
+    SplitName,
+    common_metrics,
+    common_split,
+    direction_of,
+    evaluation_of,
+    example_table,
+    primary_metric,
+)
 from attnorm.analysis.seeds import NoSharedSeed
 from attnorm.analysis.swept import EqualCost, parts_of
 from attnorm.analysis.table import title_of
@@ -70,6 +79,12 @@ class Study:
         return [part.key for part in parts if labels <= part.arms.keys()]
 
     @property
+    def confounds(self) -> list[str]:
+        """The settings besides the attention in which the arms differ, and that no sweep chose for all of them."""
+        keys = [key for key in differing(self.arms) if not is_of_normalizer(key)] if self.arms else []
+        return [key for key in keys if key not in self.chosen]
+
+    @property
     def choices(self) -> list[str]:
         """What sweeps chose, as sentences."""
         parts: list[TuningRecord | EqualCost] = [*self.tunings, *self.costs]
@@ -87,12 +102,13 @@ class Study:
         """What a reader of the verdicts has to know, as sentences."""
         if (main := self.main) is None:
             return self.left_out
-        others = [key for key in main.differing if key not in self.chosen]
-        more = [f"The arms differ in more than their attention: {', '.join(others)}."] if others else []
+        keys = self.confounds
+        more = [f"The arms differ in more than their attention: {', '.join(keys)}."] if keys else []
         return [*self.choices, *self.dependences, *main.notes, *self.left_out, *main.doubts, *more]
 
 
 def study_of_arms(
+    baseline: Arm,
     arms: Sequence[Arm],
     metric: str | None = None,
     *,
@@ -102,12 +118,13 @@ def study_of_arms(
     pending: Sequence[str] = (),
     strict: bool = False,
 ) -> Study:
-    """Compares arms with the first one.
+    """Compares arms with one of them.
 
     metric: that of the verdicts; None: the primary one. pending: further runs that are planned. split, level, grouped:
     see `compare`. strict: compare on this metric alone, and raise an error for arms that cannot be compared, unless
     only some of them share no scored seed with the baseline. Otherwise, arms and metrics are left out for any reason.
     """
+    arms = [baseline, *(arm for arm in arms if arm is not baseline)]
     study = Study(arms, tunings=parts_of(arms, "tuning", TuningRecord), costs=parts_of(arms, "cost", EqualCost))
     options = {"split": split, "level": level, "grouped": grouped, "pending": pending, "tunings": study.tunings}
     on: Compare = partial(compare_arms, **options, read_examples=study.read_examples)  # type: ignore[arg-type]
@@ -119,7 +136,11 @@ def study_of_arms(
         study.costs = [cost for cost in study.costs if labels & cost.arms.keys()]
         return study
     runs = [run for arm in arms for run in arm.finished.values()]
-    primary, metrics = primary_metric(runs), _metrics_of(runs, study.read_examples, common_split(runs, split))
+    primary, shared, tables = primary_metric(runs), common_split(runs, split), list[ExampleTable | None]()
+    for run in runs:
+        with suppress(RunError):
+            tables.append(study.read_examples(run, shared))
+    metrics = common_metrics([table for table in tables if table is not None])
     try:
         if not metrics:
             raise RunError("No finished run has scores of single examples, so there is nothing to compare yet")
@@ -156,16 +177,6 @@ def _begin(study: Study, on: Compare, metric: str | None, arms: Sequence[Arm], e
         main = on(kept, metric)
     study.missing = len(study.left_out)
     study.comparisons = [replace(main, verdicts=adjusted(main.verdicts, study.missing))]
-
-
-def _metrics_of(runs: Iterable[Run], read_examples: ReadExamples, split: SplitName) -> list[str]:
-    """The metrics for which all runs have scores of single examples, those of the task before the losses."""
-    names: list[list[str]] = []
-    for run in runs:
-        with suppress(RunError):
-            if (table := read_examples(run, split)) is not None:
-                names.append(table.metrics())
-    return [name for name in (names[0] if names else []) if all(name in each for each in names)]
 
 
 def _reported(arms: Sequence[Arm], runs: Sequence[Run], primary: str | None) -> list[Comparison]:
@@ -205,7 +216,7 @@ def further_values(folder: Path) -> list[tuple[int, str]]:
         by_task.setdefault(arm.task, []).append(arm)
     values: dict[tuple[int, str], None] = {}
     for arms in by_task.values():
-        study = study_of_arms(beginning_with(baseline_of(arms, None), arms))
+        study = study_of_arms(baseline_of(arms, None), arms)
         if study.main is None:
             raise RunError(*study.left_out)
         for verdict in study.main.verdicts:
@@ -226,7 +237,10 @@ def study_of(
     """The study of which `compare` returns the comparison."""
     paths = listed_places(baseline if against is None else against)
     arms = arms_of(find_runs(paths))
-    if against is None or _is_label(baseline, arms):
+    is_label = isinstance(baseline, str) and not Path(baseline).exists()
+    if is_label and set("*?[/") & set(str(baseline)):  # a pattern or a path, or a label that looks like one
+        is_label = any(arm.label == baseline for arm in arms)
+    if against is None or is_label:
         chosen = baseline_of(arms, None if against is None else str(baseline))
     else:
         paths = [*listed_places(baseline), *paths]
@@ -239,14 +253,7 @@ def study_of(
     if len(arms) == 1:
         raise ConfigError([Problem("against", f"there is nothing to compare with the baseline, {chosen.label}")])
     options = {"split": split, "level": level, "grouped": grouped, "pending": waiting_jobs(paths)}
-    return study_of_arms(beginning_with(chosen, arms), metric, strict=True, **options)  # type: ignore[arg-type]
-
-
-def _is_label(baseline: Places, arms: Sequence[Arm]) -> bool:
-    """Whether a baseline is given by the label of an arm: it is that of one of these, or no path and no pattern."""
-    if not isinstance(baseline, str) or Path(baseline).exists():
-        return False
-    return not set("*?[/") & set(baseline) or any(arm.label == baseline for arm in arms)
+    return study_of_arms(chosen, arms, metric, strict=True, **options)  # type: ignore[arg-type]
 
 
 def listed_places(places: Places) -> list[str | Path]:

@@ -97,7 +97,7 @@ class Verdict:
                 the models have not learned the task (`analysis.cautions`).
     left_out:   the seeds that do not count, with the reasons, as a sentence; may be empty.
     cautions:   what makes the interval too narrow or the runs unusual, as sentences (`analysis.cautions`).
-    digits:     those after the point with which scores are written; None: as usual for the metric.
+    digits:     those after the point with which scores are written.
     """
 
     label: str
@@ -115,12 +115,7 @@ class Verdict:
     others: OtherValues | None = None
     here: float | None = None
     charge: float = 0.0
-    digits: int | None = None
-
-    @property
-    def shown_digits(self) -> int:
-        """The digits after the point with which scores are written."""
-        return decimals(self.metric) if self.digits is None else self.digits
+    digits: int = 2
 
     @property
     def strict_level(self) -> float:
@@ -163,7 +158,7 @@ class Verdict:
 
     def sentence(self) -> str:
         """The verdict in words, with the unadjusted interval and the difference that could have been detected."""
-        difference, digits = self.difference, self.shown_digits
+        difference, digits = self.difference, self.digits
         name = NAMES.get(self.metric, self.metric)
         start = f"{self.label} minus {self.baseline}: {difference.estimate:+.{digits}f} {name}"
         sizes = f"{counted(difference.seeds, 'seed')}, {counted(difference.examples, 'example')}"
@@ -188,7 +183,7 @@ class Verdict:
 
     def claim_for_this_test_set(self) -> str | None:
         """The weaker claim in words, for new seeds on the same examples; None if it cannot be made."""
-        difference, digits = self.difference, self.shown_digits
+        difference, digits = self.difference, self.digits
         if self.is_silent or isnan(difference.p_value_new_seeds):
             return None
         low, high = difference.new_seeds.low, difference.new_seeds.high
@@ -201,15 +196,9 @@ def decimals(metric: str) -> int:
     return 4 if metric in NATS_OR_BITS else 2
 
 
-def p_text(p: float) -> str:
-    """A p-value as text."""
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
 def p_is(p: float) -> str:
     """A p-value as the end of a sentence: "= 0.012", or "< 0.001"."""
-    text = p_text(p)
-    return text if text.startswith("<") else f"= {text}"
+    return "< 0.001" if p < 0.001 else f"= {p:.3f}"
 
 
 def listed_seeds(seeds: Sequence[int]) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import torch
 from pydantic import Field
 from rich.markup import escape
 from rich.table import Table
@@ -14,7 +15,7 @@ from attnorm.analysis.alignment import draw_alignments
 from attnorm.analysis.attention.heatmaps import draw_reading
 from attnorm.analysis.attention.reading import Reading
 from attnorm.analysis.boxes import draw_boxes
-from attnorm.analysis.captions import draw_words, has_pixels, looks
+from attnorm.analysis.captions import draw_words, image_of, looks
 from attnorm.analysis.paper import FigureSet
 from attnorm.analysis.run import LoadedRun
 from attnorm.cli.evaluate import CheckpointName, configurations
@@ -126,7 +127,7 @@ def pictures_of_task(run: LoadedRun, keys: AttentionKeys, folder: Path) -> list[
     example = keys.example or ""
     if getattr(run.model, "fusion", None) is not None:
         return draw_boxes(run, [run.row_of(example)]).save(folder, keys.formats)
-    if run.task.interface == "captioning" and has_pixels(run):
+    if run.task.interface == "captioning" and image_of(run, 0).dtype == torch.uint8:  # and no features of regions
         pictures = looks(run, example)
         drawn = draw_words(pictures, f"{run.name}: {pictures.caption}")
         return FigureSet({f"words_{Path(example).stem}": drawn}).save(folder, keys.formats)

@@ -5,7 +5,7 @@ import webbrowser
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from attnorm.errors import Problem, UserError
 from attnorm.files import why_not_writable
@@ -13,11 +13,9 @@ from attnorm.progress import console
 from attnorm.schema import Count, Level, PictureFormats, Text
 from attnorm.spec.command import Command, read
 
-if TYPE_CHECKING:
-    from attnorm.analysis.report.content import Report
-
 PAGE = "report.html"
-MOST_VERDICTS = 12  # of a task, that are printed one by one
+LIBRARIES = {"altair": "altair", "vl_convert": "vl-convert-python", "jinja2": "jinja2"}  # modules and packages
+MOST_VERDICTS = 12  # of a task, that are printed one by one; of more, one sentence on all arms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +53,6 @@ OWN = tuple(key.name for key in fields(ReportSettings))
 
 def run_report(arguments: Sequence[str]) -> int:
     """Writes the page, and with `watch` again and again while runs train. Returns the exit code."""
-    from attnorm.analysis.report.page import check_installed
-
     settings = read_report(arguments)
     check_installed()
     is_open = False
@@ -68,6 +64,18 @@ def run_report(arguments: Sequence[str]) -> int:
         if not goes_on:
             return 0
         time.sleep(max(0.0, settings.every - (time.monotonic() - started)))
+
+
+def check_installed() -> None:
+    """Raises UserError if a library of the page is missing."""
+    for name in LIBRARIES:
+        try:
+            __import__(name)
+        except ImportError as error:
+            if error.name != name:
+                raise
+            needed = f"pip install {' '.join(LIBRARIES.values())}"
+            raise UserError(f"the report needs the package {name}; install it with: {needed}") from error
 
 
 def read_report(arguments: Sequence[str]) -> ReportSettings:
@@ -107,26 +115,19 @@ def write_once(settings: ReportSettings, ended: bool = False) -> bool:
     size = write_report(report, settings.path)
     if not goes_on:
         save_pictures(pictures_of(report), settings.path.parent / "figures", settings.formats)
-        show_verdicts(report)
+        for task in report.tasks:
+            for line in task.withheld:
+                console.print(line, style="bold yellow", markup=False)
+            verdicts = [verdict.sentence() for verdict in task.verdicts]
+            for line in verdicts if len(verdicts) <= MOST_VERDICTS else [task.headline]:
+                console.print(line, markup=False)
     left = f"; {len(report.running)} running, {len(report.waiting)} waiting" if report.running or report.waiting else ""
     console.print(f"written to {settings.path} ({size / 1e6:.1f} MB){left}", markup=False)
     return goes_on
 
 
-def show_verdicts(report: "Report") -> None:
-    """The verdict on each arm in words, or one sentence on all arms of a task if there are many."""
-    for task in report.tasks:
-        for line in task.withheld:
-            console.print(line, style="bold yellow", markup=False)
-        verdicts = [verdict.sentence() for verdict in task.verdicts]
-        for line in verdicts if len(verdicts) <= MOST_VERDICTS else [task.headline]:
-            console.print(line, markup=False)
-
-
 def write_report_of_sweep(folder: Path) -> None:
     """Writes report.html into the folder of a sweep that has ended. A problem is one line, and never an error."""
-    from attnorm.analysis.report.page import check_installed
-
     try:
         check_installed()
         write_once(ReportSettings(runs=(str(folder),)), ended=True)

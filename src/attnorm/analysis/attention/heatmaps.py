@@ -2,40 +2,35 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize, PowerNorm
 from torch import Tensor
 
 from attnorm.analysis.attention.reading import LayerAttention, Reading
+from attnorm.analysis.paper import Figure, FigureSet
 from attnorm.analysis.pictures import COLUMN, LETTER, LINE, PAGE
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.colors import Normalize
-
-    from attnorm.analysis.paper import Figure, FigureSet
 
 CELL, LARGEST, SMALLEST = 0.17, 5.0, 1.0  # inches: a cell, and the longest and shortest side of a heat map
 SCALE = 0.8  # inches that the bar of colours takes
 LONGEST = 16  # characters of a token that are written
 
 
-def draw_reading(readings: Sequence[Reading]) -> "FigureSet":
+def draw_reading(readings: Sequence[Reading]) -> FigureSet:
     """Draws one reading, or several ones next to each other.
 
     There is an overview of all layers and heads, "overview", and one figure per layer, such as "decoder_0_cross".
     Colours show the square root of the weights, so that small weights are visible, on one scale per figure.
     """
-    from attnorm.analysis.paper import FigureSet
-
     labels = list(dict.fromkeys(label for reading in readings for label in reading.layers))
     figures = FigureSet(overview=overview(readings, labels))
     figures |= {label.replace("/", "_"): draw_layer(readings, label) for label in labels}
     return figures
 
 
-def draw_layer(readings: Sequence[Reading], label: str) -> "Figure":
+def draw_layer(readings: Sequence[Reading], label: str) -> Figure:
     """The heat maps of one layer: with one reading, its heads row by row; with several, one column per reading."""
     having = [reading for reading in readings if label in reading.layers]
     heads = list(dict.fromkeys(head for reading in having for head in reading.numbers[label]))
@@ -69,19 +64,19 @@ def panel_size(layers: Sequence[LayerAttention]) -> tuple[float, float, float]:
     return width, LETTER * letters + 0.15, height
 
 
-def figure_of_maps(layers: Sequence[LayerAttention], rows: int, columns: int) -> "Figure":
+def figure_of_maps(layers: Sequence[LayerAttention], rows: int, columns: int) -> Figure:
     """An empty figure for heat maps in rows and columns."""
-    from attnorm.analysis.paper import Figure
-
     width, labels, height = panel_size(layers)
     return Figure(COLUMN if columns * (width + labels) + SCALE <= COLUMN else PAGE, rows * (height + labels + 0.3))
 
 
-def heat_map(axes: "Axes", layer: LayerAttention, head: int, scale: "Normalize", title: str, columns: int = 1) -> Any:
-    """One heat map of a figure with several columns; if there are too many tokens, every second or third is written."""
+def heat_map(axes: Axes, layer: LayerAttention, head: int, scale: dict[str, Any], title: str, columns: int = 1) -> Any:
+    """One heat map of a figure with several columns; if there are too many tokens, every second or third is written.
+
+    scale: see `colours`.
+    """
     axes.set_axis_on()
-    image = axes.imshow(layer.weights[head].numpy(), norm=scale, cmap=colour_map(scale), aspect="auto")
-    image.set_interpolation("nearest")
+    image = axes.imshow(layer.weights[head].numpy(), **scale, aspect="auto", interpolation="nearest")
     width, labels, height = panel_size([layer])
     width = min(width, (PAGE - SCALE) / columns - labels)
     for side, tokens, length in ((axes.xaxis, layer.keys, width), (axes.yaxis, layer.queries, height)):
@@ -100,10 +95,8 @@ def written(token: str) -> str:
     return token.replace("$", r"\$")
 
 
-def overview(readings: Sequence[Reading], labels: Sequence[str]) -> "Figure":
+def overview(readings: Sequence[Reading], labels: Sequence[str]) -> Figure:
     """One small heat map per layer (row) and head (column), without tokens; several readings next to each other."""
-    from attnorm.analysis.paper import Figure
-
     columns = [
         (reading, head) for reading in readings for head in sorted({n for of in reading.numbers.values() for n in of})
     ]
@@ -120,7 +113,7 @@ def overview(readings: Sequence[Reading], labels: Sequence[str]) -> "Figure":
                 axes.set_frame_on(False)
                 continue
             weights = reading.layers[label].weights[head].numpy()
-            image = axes.imshow(weights, norm=scale, cmap=colour_map(scale), aspect="auto", interpolation="nearest")
+            image = axes.imshow(weights, **scale, aspect="auto", interpolation="nearest")
         row[0].set_ylabel(label, rotation=0, ha="right", va="center")
     for axes, (reading, head) in zip(panels[0], columns, strict=True):
         first = len(readings) > 1 and head == min(number for owner, number in columns if owner is reading)
@@ -129,20 +122,17 @@ def overview(readings: Sequence[Reading], labels: Sequence[str]) -> "Figure":
     return figure.finished(" and ".join(reading.run for reading in readings))
 
 
-def colours(weights: Sequence[Tensor]) -> "Normalize":
-    """The scale of a figure: the square root of the weights, or symmetric around 0 if some are negative."""
-    from matplotlib.colors import Normalize, PowerNorm
-
+def colours(weights: Sequence[Tensor]) -> dict[str, Any]:
+    """The scale and the colours of a figure: the square root of the weights, or symmetric around 0 if some are
+    negative."""
     values = torch.cat([layer.flatten() for layer in weights])
     largest = max(values.abs().max().item(), 1e-12)
-    return Normalize(-largest, largest) if values.min() < 0 else PowerNorm(0.5, 0.0, largest)
+    if values.min() < 0:
+        return {"norm": Normalize(-largest, largest), "cmap": "RdBu_r"}
+    return {"norm": PowerNorm(0.5, 0.0, largest), "cmap": "Blues"}
 
 
-def colour_map(scale: "Normalize") -> str:
-    return "Blues" if scale.vmin == 0 else "RdBu_r"
-
-
-def add_scale(figure: "Figure", image: Any, panels: Any) -> None:
+def add_scale(figure: Figure, image: Any, panels: Any) -> None:
     """A bar that shows which colour is which weight."""
     bar = figure.colorbar(image, ax=panels, location="right", shrink=min(1.0, 4.0 / figure.get_figheight()), pad=0.01)
     bar.set_label("attention weight")

@@ -1,11 +1,12 @@
 """A model reads one input: the attention of every layer with its tokens, and the measures of its weights and states."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
+from lightning_fabric.utilities import move_data_to_device
 from torch import Tensor, nn
 
 from attnorm.attention.measures import sink_rate
@@ -119,7 +120,7 @@ def read(run: str, text: str, model: nn.Module, inputs: tuple, tokens: Tokens) -
     """
     device = next(model.parameters()).device
     with record(model) as captured:
-        model(*(moved(tensor, device) for tensor in inputs))
+        model(*move_data_to_device(inputs, device))
     if not captured:
         raise RunError("the model of this run has no attention layer with a normalizer")
     records = {layer_label(name, stacks_of(model)): layer for name, layer in captured.items()}
@@ -134,15 +135,6 @@ def with_tokens(layer: LayerRecord, queries: list[str], keys: list[str]) -> Laye
         return LayerAttention(weights, queries, keys)
     pairs = allowed.expand(layer.seen.weights.shape)[0].any(0).cpu()
     live, seen = pairs.any(1), pairs.any(0)
-    return LayerAttention(weights[:, live][:, :, seen], kept(queries, live), kept(keys, seen))
-
-
-def kept(tokens: Iterable[str], mask: Tensor) -> list[str]:
-    return [token for token, is_kept in zip(tokens, mask.tolist(), strict=True) if is_kept]
-
-
-def moved(x: Any, device: torch.device) -> Any:
-    """A tensor, or the tensors in nested tuples and lists, on a device."""
-    if isinstance(x, (list, tuple)):
-        return type(x)(moved(value, device) for value in x)
-    return x.to(device) if isinstance(x, Tensor) else x
+    shown = [token for token, is_live in zip(queries, live.tolist(), strict=True) if is_live]
+    attended = [token for token, is_seen in zip(keys, seen.tolist(), strict=True) if is_seen]
+    return LayerAttention(weights[:, live][:, :, seen], shown, attended)

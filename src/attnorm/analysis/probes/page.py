@@ -15,7 +15,6 @@ from attnorm.analysis.probes.verdicts import CellResults, Row
 from attnorm.analysis.verdict import AT_THESE_RATES
 from attnorm.files import write_text
 from attnorm.probes.arm import NULLS, Arm
-from attnorm.probes.base import Probe
 
 
 @dataclass(frozen=True)
@@ -54,28 +53,24 @@ def _html_of(
     templates = templates_of("attnorm.analysis.probes")
     templates.filters["number"] = lambda value, form: "" if isnan(value) else format(value, form)
     compared = [arm for arm in arms if arm.label not in NULLS]
+    names = [arm.short for arm in compared]
+    at_size = [(cell.outcome.cell.title, row) for cell in cells for row in cell.rows if row.trained]
     return templates.get_template("page.html").render(
         note=note,
         command=command,
         written=time.strftime("%Y-%m-%d %H:%M"),
         version=version("attnorm"),
-        baseline=compared[0].short,
-        arms=[arm.short for arm in compared],
+        baseline=names[0],
+        arms=names,
         tables=[table_of_scores(cells, name, arms) for name in dict.fromkeys(of.outcome.cell.short for of in cells)],
-        was_trained=was_trained,
         at_an_edge=at_an_edge(cells),
         figures={name: (figure.drawn_as("svg").decode(), figure.caption) for name, figure in figures.items()},
         sentences=sentences(cells, compared),
         cells=[about(cell) for cell in cells],
-        measures=measures_of(cells, compared),
+        measures=[(title, row) for title, row in at_size if row.arm in names],
         left_out=grouped({cell.outcome.cell.title: cell.left_out for cell in cells}),
         seconds=sum(cell.outcome.seconds for cell in cells),
     )
-
-
-def was_trained(probe: Probe, size: int) -> bool:
-    """Whether training draws examples of a size."""
-    return size in (probe.train_sizes or (probe.size,))
 
 
 def table_of_scores(
@@ -174,12 +169,6 @@ def about(cell: CellResults) -> dict[str, Any]:
         "null": base.null if base else float("nan"),
         "ceiling": base.ceiling if base else float("nan"),
     }
-
-
-def measures_of(cells: Sequence[CellResults], arms: Sequence[Arm]) -> list[tuple[str, Row]]:
-    """The rows with measures of the attention weights, at the size of the comparison."""
-    names = {arm.short for arm in arms}
-    return [(cell.outcome.cell.title, row) for cell in cells for row in cell.rows if row.trained and row.arm in names]
 
 
 def grouped(left_out: Mapping[str, Mapping[str, str]]) -> list[str]:

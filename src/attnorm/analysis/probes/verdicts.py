@@ -1,6 +1,6 @@
 """Scores of probes as rows: means, differences to the baseline with intervals, and what they depend on."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from math import isfinite, isnan, nan
 from pathlib import Path
@@ -97,8 +97,10 @@ def results_of_cell(outcome: CellOutcome, arms: Sequence[Arm], rates: Sequence[f
     baseline = arms[0].label
     rows: list[Row] = []
     for size in probe.test_sizes:
-        ceiling = ceiling_of(outcome, size)
-        null = null_of(outcome, size, probe.chance)
+        test = probe.batch(probe.test_examples, size, generator(type(probe).__qualname__, "test", size))
+        ceiling = nan if (solved := probe.ceiling(test)) is None else float(solved.mean())
+        nulls = [float(outcome.tests[name].scores[size].mean()) for name in NULLS if name in outcome.tests]
+        null = max(nulls, default=nan if probe.chance is None else probe.chance)
         for arm in arms:
             if arm.label not in outcome.tests:
                 continue
@@ -233,23 +235,9 @@ def further_rates(outcome: CellOutcome, arms: Sequence[Arm]) -> dict[str, list[f
     return {arm: others.get(arm, []) for arm in worse}
 
 
-def ceiling_of(outcome: CellOutcome, size: int) -> float:
-    """The mean score of the solver on the test examples; NaN without one."""
-    probe = outcome.cell.probe()
-    batch = probe.batch(probe.test_examples, size, generator(type(probe).__qualname__, "test", size))
-    ceiling = probe.ceiling(batch)
-    return nan if ceiling is None else float(ceiling.mean())
-
-
-def null_of(outcome: CellOutcome, size: int, chance: float | None) -> float:
-    """The best mean score of the null arms; that of guessing if none was trained."""
-    scores = [float(outcome.tests[null].scores[size].mean()) for null in NULLS if null in outcome.tests]
-    return max(scores, default=nan if chance is None else chance)
-
-
 def with_discoveries(cells: Sequence[CellResults]) -> list[CellResults]:
     """The cells with `Row.discovery`, for exploratory reading: 5 % of what is below 0.05 is expected to be false."""
-    p_values = [row.p_value for row in all_rows(cells) if row.trained and not isnan(row.p_value)]
+    p_values = [row.p_value for cell in cells for row in cell.rows if row.trained and not isnan(row.p_value)]
     adjusted = iter(stats.false_discovery_control(p_values)) if p_values else iter(())
     return [
         replace(
@@ -271,14 +259,8 @@ def write_csv(cells: Sequence[CellResults], path: Path, **same: str) -> None:
     with open(path, "w", newline="") as file:
         writer = csv.DictWriter(file, [*same, *(field.name for field in fields(Row))])
         writer.writeheader()
-        for row in all_rows(cells):
+        for row in (row for cell in cells for row in cell.rows):
             writer.writerow(same | {name: six_digits(value) for name, value in asdict(row).items()})
-
-
-def all_rows(cells: Sequence[CellResults]) -> Iterator[Row]:
-    """The rows of all cells, in order."""
-    for cell in cells:
-        yield from cell.rows
 
 
 def six_digits(value: object) -> object:

@@ -9,13 +9,12 @@ field.
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import floor, log10
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import altair as alt
 
 from attnorm.analysis.report.curves import Point
 from attnorm.analysis.study import COLOURS
-
-if TYPE_CHECKING:
-    import altair as alt
 
 SHADES = 8  # --s0 to --s7 of assets/style.css, where --c0 to --c7 are the COLOURS of arms
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
@@ -102,10 +101,8 @@ def curves(
     series: what a series is. log: a logarithmic axis. from_zero: whether a line marks 0, for differences. along: what
     the horizontal axis shows. tried: its only values, on a logarithmic scale; by default, all numbers.
     """
-    import altair as alt
-
     used = [style for label, style in styles.items() if any(point.series == label for point in points)]
-    scale = log_scale(points) if log else linear_scale(points, from_zero)
+    scale = scale_of(points, log, from_zero)
     rows = [asdict(point) for point in points]
     fields = {
         "series": series,
@@ -151,8 +148,6 @@ def by_layer(
     name: str, title: str, points: Sequence[tuple[str, Point]], styles: Mapping[str, Style], log: bool = False
 ) -> Chart:
     """A point per layer and arm, with a line from the smallest to the largest value."""
-    import altair as alt
-
     rows = [{"layer": layer, **asdict(point)} for layer, point in points]
     used = [style for label, style in styles.items() if any(row["series"] == label for row in rows)]
     layers = list(dict.fromkeys(layer for layer, _ in points))
@@ -165,7 +160,7 @@ def by_layer(
         color=colour,
     )
     means = [point for _, point in points]
-    scale = log_scale(means) if log else linear_scale(means)
+    scale = scale_of(means, log)
     y = alt.Y("mean:Q", title=None, scale=scale, axis=alt.Axis(tickCount=5, format=axis_format(means)))
     rule = base.mark_rule(strokeWidth=2, opacity=0.55).encode(y=alt.Y("low:Q", title=None, scale=scale), y2="high:Q")
     tooltip = [
@@ -184,8 +179,6 @@ def scatter(name: str, metric: str, key: str, points: Sequence[tuple[str, float]
 
     points: the value as it is typed, and the metric. is_log: whether the values are on a logarithmic axis.
     """
-    import altair as alt
-
     try:
         rows: Rows = [{"at": float(value), "metric": metric_value} for value, metric_value in points]
         axis = alt.Axis(tickCount=5, format=".4~g")
@@ -204,13 +197,11 @@ def scatter(name: str, metric: str, key: str, points: Sequence[tuple[str, float]
     )
 
 
-def scales(styles: Sequence[Style]) -> tuple["alt.Color", "alt.Stroke", "alt.StrokeDash"]:
+def scales(styles: Sequence[Style]) -> tuple[alt.Color, alt.Stroke, alt.StrokeDash]:
     """The encodings of series by colour, by the colour of outlines, and by dash.
 
     The legend is part of the page, not of the chart.
     """
-    import altair as alt
-
     labels = [style.label for style in styles]
     colour = alt.Scale(domain=labels, range=[style.colour for style in styles])
     dash = alt.Scale(domain=labels, range=[style.dash for style in styles])
@@ -221,25 +212,21 @@ def scales(styles: Sequence[Style]) -> tuple["alt.Color", "alt.Stroke", "alt.Str
     )
 
 
-def linear_scale(points: Sequence[Point], from_zero: bool = False) -> "alt.Scale":
-    """A linear scale. Around a constant, it has some room; Vega would round the only label of its axis.
+def scale_of(points: Sequence[Point], log: bool, from_zero: bool = False) -> alt.Scale:
+    """A linear scale with some room around a constant, because Vega would round the only label of its axis.
 
-    from_zero: whether 0 is always part of it.
+    log: a logarithmic scale instead. It begins at the smallest positive mean, or at a power of ten if there are zeros,
+    and what is below is drawn there. from_zero: whether 0 is always part of a linear one.
     """
-    import altair as alt
-
     low, high = min(point.low for point in points), max(point.high for point in points)
+    if log:
+        least = min((point.mean for point in points if point.mean > 0), default=1e-6)
+        least = least if low > 0 and least > 1e-8 else 10.0 ** floor(log10(least))
+        return alt.Scale(type="log", domainMin=least, clamp=True)
     if low < high:
         return alt.Scale(zero=from_zero, nice=True)
     room = abs(low) / 2
     return alt.Scale(domain=[low - room, high + room] if low else [0.0, 1.0])  # scores that are all 0 are at the bottom
-
-
-def log_scale(points: Sequence[Point]) -> "alt.Scale":
-    """A logarithmic scale; what is below its lower end is drawn there."""
-    import altair as alt
-
-    return alt.Scale(type="log", domainMin=_log_floor(points), clamp=True)
 
 
 def axis_format(points: Sequence[Point]) -> str:
@@ -249,16 +236,7 @@ def axis_format(points: Sequence[Point]) -> str:
     return ".6~g"  # with "~g", the browser writes 10 as 1e+1 on a logarithmic axis
 
 
-def _log_floor(points: Sequence[Point]) -> float:
-    """The lower end of a logarithmic axis: the smallest positive mean, or a power of ten if there are zeros."""
-    positive = [point.mean for point in points if point.mean > 0]
-    if not positive:
-        return 1e-6
-    smallest = min(positive)
-    return smallest if all(point.low > 0 for point in points) and smallest > 1e-8 else 10.0 ** floor(log10(smallest))
-
-
-def specified(chart: "alt.LayerChart | alt.FacetChart", height: Any = HEIGHT) -> dict[str, Any]:
+def specified(chart: alt.LayerChart, height: float = HEIGHT) -> dict[str, Any]:
     """The specification of a chart that is as wide as its place on the page."""
     spec: dict[str, Any] = chart.properties(width="container", height=height).to_dict(validate=False)
     spec.pop("$schema", None)

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from attnorm.analysis.arms import Arm, arms_of, as_number, baseline_of, beginning_with, find_runs
+from attnorm.analysis.arms import Arm, arms_of, as_number, baseline_of, find_runs
 from attnorm.analysis.provenance import check_code
-from attnorm.analysis.report.charts import Chart
-from attnorm.analysis.report.drawings import search_figures
+from attnorm.analysis.report.charts import Chart, scatter
 from attnorm.analysis.report.examples import shortened
 from attnorm.analysis.report.task_page import TaskPage
 from attnorm.analysis.scores import SplitName
@@ -112,23 +111,26 @@ def collect(
     studies = []
     for members in by_task.values():
         label = baseline if any(arm.label == baseline for arm in members) else None
-        ordered = beginning_with(baseline_of(members, label), members)
-        studies.append(study_of_arms(ordered, metric, split=split, level=level, pending=pending))
+        chosen = baseline_of(members, label)
+        studies.append(study_of_arms(chosen, members, metric, split=split, level=level, pending=pending))
     mains = [study.main for study in studies if study.main is not None]
     if metric is not None and mains and not any(main.metric == metric for main in mains):
         names = dict.fromkeys(each.metric for study in studies for each in study.comparisons)
         raise ConfigError([Problem("metric", f"the runs have no such metric; allowed: {', '.join(names)}", metric)])
     adjust_together(studies)
     finished = sum(run.state is RunState.FINISHED for _, run in arms)
+    searched: list[tuple[SearchRecord, list[Chart]]] = []
+    for number, search in enumerate(searches, start=1):
+        of_keys = enumerate(search.points.items(), start=1)  # the metric of the trials against each key
+        charts = [scatter(f"search-{number}-{at}", search.metric, key, *points) for at, (key, points) in of_keys]
+        searched.append((search, charts))
     return Report(
         title=_title_of(studies) if studies or not searches else searches[0].title,
         written=f"{datetime.now():%Y-%m-%d %H:%M:%S}",
         places=[str(place) for place in places],
         facts=[("runs finished", f"{finished:,} of {len(arms) + len(waiting):,}")],
         tasks=[TaskPage(f"task-{number}", study, metric) for number, study in enumerate(studies, start=1)],
-        searches=[
-            (search, search_figures(f"search-{number}", search)) for number, search in enumerate(searches, start=1)
-        ],
+        searches=searched,
         troubles=[
             *(
                 Trouble(_name_of(arm, run), str(run.state), _reason(run), str(run.folder))

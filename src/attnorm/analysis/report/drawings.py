@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pandas import DataFrame
 
 from attnorm.analysis.arms import Arm
-from attnorm.analysis.report.charts import Chart, Style, by_layer, curves, scatter, styles_of_arms, styles_of_layers
+from attnorm.analysis.report.charts import Chart, Style, by_layer, curves, styles_of_arms, styles_of_layers
 from attnorm.analysis.report.curves import (
     Point,
     attention_curves,
@@ -19,7 +19,7 @@ from attnorm.analysis.report.curves import (
     scalar_curves,
 )
 from attnorm.analysis.study import COLOURS
-from attnorm.analysis.swept import EqualCost, SearchRecord
+from attnorm.analysis.swept import EqualCost
 from attnorm.analysis.table import GRADIENT_NORM, title_of, title_of_curve
 from attnorm.analysis.tuning import TuningRecord
 from attnorm.run.run import Run
@@ -74,7 +74,10 @@ def drawings_of(anchor: str, arms: Sequence[Arm], compared: Collection[str]) -> 
 
     arms: the baseline first. compared: the labels of the arms about whose differences from it anything may be said.
     """
-    series = series_of(arms)
+    shown = arms if len(arms) <= COLOURS else arms[: COLOURS - 1]  # as many as colours tell apart
+    series = {arm.label: runs_to_draw(arm) for arm in shown}
+    if rest := arms[len(shown) :]:
+        series[f"the other {len(rest)} arms"] = [run for arm in rest for run in runs_to_draw(arm)]
     styles = styles_of_arms(list(series))
     recorded = metric_rows(series)
     lines = [
@@ -129,39 +132,25 @@ def difference_figures(
     ]
 
 
-def series_of(arms: Sequence[Arm]) -> Mapping[str, Sequence[Run]]:
-    """The runs to draw, by series: one per arm, or fewer if there are more arms than colours."""
-    if len(arms) <= COLOURS:
-        return {arm.label: runs_to_draw(arm) for arm in arms}
-    shown, rest = arms[: COLOURS - 1], arms[COLOURS - 1 :]
-    series = {arm.label: runs_to_draw(arm) for arm in shown}
-    return {**series, f"the other {len(rest)} arms": [run for arm in rest for run in runs_to_draw(arm)]}
-
-
 def scalar_figures(anchor: str, arms: Sequence[Arm]) -> list[Chart]:
-    """A chart for each learned scalar and stack of each arm."""
+    """A chart for each learned scalar and stack of each arm, with a note on how fast the scalar could move, and on what
+    a share of a mixture does not show."""
     figures: list[Chart] = []
     for arm in arms:
         if len(figures) > MOST_SCALARS:
             break
-        for name, stacks in scalar_curves(runs_to_draw(arm)).items():
+        runs = runs_to_draw(arm)
+        optimizers = [each for run in runs if isinstance(each := run.config.get("optimizer"), Mapping)]
+        factors = dict.fromkeys(str(optimizer.get("hybrid_lr_factor", 1)) for optimizer in optimizers)
+        rate = f"Trained with optimizer.hybrid_lr_factor={' and '.join(factors) or 'unknown'}."
+        for name, stacks in scalar_curves(runs).items():
             for stack, points in stacks.items():
                 layers = sorted({point.series for point in points}, key=lambda layer: (len(layer), layer))
                 title = f"{title_of(name)}, {stack}, {arm.label}"
                 figure_anchor = f"{anchor}-scalar-{len(figures) + 1}"
                 figure = curves(figure_anchor, title, points, styles_of_layers(layers), "layer")
-                figures.append(replace(figure, note=about_scalar(name, runs_to_draw(arm))))
+                figures.append(replace(figure, note=f"{rate} {NO_EVIDENCE}" if is_share(name) else rate))
     return figures
-
-
-def about_scalar(name: str, runs: Sequence[Run]) -> str:
-    """How fast a learned scalar could move in these runs, and what a share of a mixture does not show."""
-    optimizers = [run.config.get("optimizer") for run in runs]
-    factors = dict.fromkeys(
-        str(optimizer.get("hybrid_lr_factor", 1)) for optimizer in optimizers if isinstance(optimizer, Mapping)
-    )
-    rate = f"Trained with optimizer.hybrid_lr_factor={' and '.join(factors) or 'unknown'}."
-    return f"{rate} {NO_EVIDENCE}" if is_share(name) else rate
 
 
 def measure_figures(anchor: str, series: Mapping[str, Sequence[Run]], styles: Mapping[str, Style]) -> list[Chart]:
@@ -212,9 +201,3 @@ def cost_figures(name: str, equal: EqualCost, arms: Sequence[Arm]) -> list[Chart
         for number, (metric, points) in enumerate(metric_curves(metric_rows(series)).items(), start=1)
         if metric.startswith("val/")
     ]
-
-
-def search_figures(name: str, search: SearchRecord) -> list[Chart]:
-    """The metric of the trials against each key."""
-    numbered = enumerate(search.points.items(), start=1)
-    return [scatter(f"{name}-{number}", search.metric, key, *points) for number, (key, points) in numbered]

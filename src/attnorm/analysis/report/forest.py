@@ -1,30 +1,33 @@
 """The forest plot of the report: the differences of all arms from the baseline, with their intervals."""
 
-from collections.abc import Mapping
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import altair as alt
 
 from attnorm.analysis.comparison import Comparison
 from attnorm.analysis.report.charts import Chart, specified
 from attnorm.analysis.report.curves import rounded
 from attnorm.analysis.table import title_of
-from attnorm.analysis.verdict import AT_THESE_RATES, Verdict
-
-if TYPE_CHECKING:
-    import altair as alt
+from attnorm.analysis.verdict import AT_THESE_RATES
 
 MANY = 12  # rows from which it is drawn narrowly, without single seeds
 
 
 def forest(name: str, comparison: Comparison) -> Chart:
     """The difference of each arm from the baseline: the mean, both intervals, and the difference of each seed."""
-    import altair as alt
-
     level = comparison.verdicts[0].difference.level * 100
     verdicts = [verdict for verdict in comparison.verdicts if not verdict.is_silent]
     if many := len(verdicts) > MANY:
         verdicts.sort(key=lambda verdict: -verdict.difference.estimate)
-    rows = [_row_of(verdict) for verdict in verdicts]
+    rows, sentences = list[dict[str, Any]](), list[str]()
+    for verdict in verdicts:
+        difference, wide, narrow = verdict.difference.estimate, verdict.interval, verdict.difference.new_seeds
+        ends = {"low": wide.low, "high": wide.high, "seeds_low": narrow.low, "seeds_high": narrow.high}
+        known = {name: rounded(value) if isfinite(value) else None for name, value in ends.items()}
+        rows.append({"arm": verdict.label, "difference": rounded(difference), **known, "verdict": verdict.word})
+        interval = "" if known["low"] is None else f", interval {known['low']:.4g} to {known['high']:.4g}"
+        sentences.append(f"{verdict.label}: {rounded(difference):+.4g}{interval}, {verdict.word}")
     each = [(verdict.label, seed, value) for verdict in verdicts for seed, value in verdict.by_seed.items()]
     seeds = [] if many else [{"arm": arm, "seed": seed, "value": rounded(value)} for arm, seed, value in each]
     fields = {
@@ -43,7 +46,7 @@ def forest(name: str, comparison: Comparison) -> Chart:
     y = alt.Y("arm:N", sort=labels, title=None, axis=alt.Axis(labelLimit=limit))
     axis = alt.Axis(tickCount=6, format=".6~g")  # with "~g", the browser writes 10 as 1e+1
 
-    def x(field: str) -> "alt.X":
+    def x(field: str) -> alt.X:
         return alt.X(f"{field}:Q", title=of_axis, axis=axis, scale=alt.Scale(zero=True, nice=True))
 
     base = alt.Chart(alt.NamedData("rows")).encode(y=y)
@@ -67,7 +70,7 @@ def forest(name: str, comparison: Comparison) -> Chart:
     tick = alt.Chart(alt.NamedData("seeds")).mark_tick(color="var(--ink-soft)", thickness=1.5, height=9, yOffset=13)
     value = alt.Tooltip("value:Q", title="difference", format="+.4~g")
     ticks = tick.encode(y=y, x=x("value"), tooltip=[tooltip[0], alt.Tooltip("seed:N", title="seed"), value])
-    listed = "; ".join(sentence_of(row) for row in rows[:MANY]) + ("; and others" if many else "")
+    listed = "; ".join(sentences[:MANY]) + ("; and others" if many else "")
     chart = alt.layer(zero, narrow_rule, wide_rule, *([ticks] if seeds else []), dots)
     spec = specified(chart, height=(22 if many else 46) * len(rows))
     data = {"rows": rows, "seeds": seeds, "zero": [{"at": 0}]}
@@ -77,24 +80,3 @@ def forest(name: str, comparison: Comparison) -> Chart:
         "A filled dot: shown, adjusted for all comparisons."
     )
     return Chart(name, title, f"Forest plot of the {title}. {listed}.", spec, data, fields, [], reading=reading)
-
-
-def _row_of(verdict: Verdict) -> dict[str, Any]:
-    """A row of the forest plot, with rounded numbers; None for NaN."""
-    difference = verdict.difference
-    wide, narrow = verdict.interval, difference.new_seeds
-    numbers = {
-        "difference": difference.estimate,
-        "low": wide.low,
-        "high": wide.high,
-        "seeds_low": narrow.low,
-        "seeds_high": narrow.high,
-    }
-    known = {name: rounded(value) if isfinite(value) else None for name, value in numbers.items()}
-    return {"arm": verdict.label, **known, "verdict": verdict.word}
-
-
-def sentence_of(row: Mapping[str, Any]) -> str:
-    """A row of the forest plot in words."""
-    ends = "" if row["low"] is None else f", interval {row['low']:.4g} to {row['high']:.4g}"
-    return f"{row['arm']}: {row['difference']:+.4g}{ends}, {row['verdict']}"

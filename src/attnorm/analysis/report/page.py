@@ -12,25 +12,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import vl_convert
+
 from attnorm.analysis.html import templates_of
 from attnorm.analysis.report.content import Report
 from attnorm.analysis.report.pictures import ChartPicture, asset, pictures_of
-from attnorm.errors import UserError
 from attnorm.files import write_text
-
-LIBRARIES = {"altair": "altair", "vl_convert": "vl-convert-python", "jinja2": "jinja2"}  # modules and packages
-
-
-def check_installed() -> None:
-    """Raises UserError if a library of the page is missing."""
-    for name in LIBRARIES:
-        try:
-            __import__(name)
-        except ImportError as error:
-            if error.name != name:
-                raise
-            needed = f"pip install {' '.join(LIBRARIES.values())}"
-            raise UserError(f"the report needs the package {name}; install it with: {needed}") from error
 
 
 def write_report(report: Report, path: Path) -> int:
@@ -43,12 +30,15 @@ def html_of(report: Report) -> str:
     """The page as a text."""
     figures = {picture.chart.name: payload_of(name, picture) for name, picture in pictures_of(report).items()}
     scripts = [asset("page.js"), *([asset("charts.js")] if figures else [])]
+    # these scripts only, and no requests; Vega compiles its expressions, hence eval
+    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(["'unsafe-eval'", *(f"'sha256-{digest}'" for digest in hashes)])
     page = templates_of("attnorm.analysis.report").get_template("page.html")
     return page.render(
         report=report,
         style=asset("style.css"),
         scripts=scripts,
-        policy=policy_of(scripts),
+        policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {allowed}",
         figures=json_of(figures) if figures else "",
         library=library() if figures else "",
     )
@@ -74,8 +64,6 @@ def payload_of(name: str, picture: ChartPicture) -> dict[str, Any]:
 @cache
 def library() -> str:
     """JavaScript that defines `window.vegaEmbed`, with all of Vega: compressed with gzip, in base64."""
-    import vl_convert
-
     script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     return base64.b64encode(gzip.compress(script.encode(), 9, mtime=0)).decode()
 
@@ -86,10 +74,3 @@ def json_of(content: Any) -> str:
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
-
-
-def policy_of(scripts: list[str]) -> str:
-    """A content security policy: these scripts only, and no requests. Vega compiles its expressions, hence eval."""
-    hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
-    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
-    return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'unsafe-eval' {allowed}"

@@ -10,6 +10,8 @@ from pathlib import Path
 from textwrap import fill, wrap
 from typing import Any
 
+import vl_convert
+
 from attnorm.analysis.pictures import COLUMN, LEGEND, LETTER, POINTS, SCREEN
 from attnorm.analysis.report.charts import CONFIG, Chart
 from attnorm.analysis.report.content import Report
@@ -64,8 +66,7 @@ class ChartPicture:
 
     def drawn_as(self, suffix: str) -> bytes:
         """See `Picture`."""
-        import vl_convert
-        from matplotlib import get_data_path
+        from matplotlib import get_data_path  # loads matplotlib
 
         vl_convert.register_font_directory(str(Path(get_data_path()) / "fonts/ttf"))
         spec = self.spec() | {"datasets": self.chart.data}

@@ -12,7 +12,7 @@ from attnorm.analysis.study import Study
 from attnorm.analysis.swept import EqualCost
 from attnorm.analysis.table import NOTHING, Cell, Column, Table, interval, number, title_of
 from attnorm.analysis.tuning import TuningRecord
-from attnorm.analysis.verdict import COSTS, ArmScores, Verdict, p_text
+from attnorm.analysis.verdict import COSTS, ArmScores, Verdict, p_is
 from attnorm.errors import in_yaml
 from attnorm.wording import counted
 
@@ -43,7 +43,7 @@ def scores_table(study: Study) -> Table | None:
     rows = []
     for label in dict.fromkeys([*scored, *(arm.label for arm in study.ranked)]):
         scores = scored.get(label, ArmScores(label, {}))
-        compared = _verdict_cells(verdicts.get(label), shown, digits)
+        compared = _verdict_cells(verdicts.get(label), shown)
         rows.append(
             [
                 Cell(label),
@@ -81,7 +81,7 @@ def further_metrics_table(study: Study) -> Table | None:
         for scores in shown.scores:
             row = [Cell(f"{title_of(shown.metric)} {_arrow(shown)}"), Cell(scores.label)]
             if compared:
-                cells = _verdict_cells(verdicts.get(scores.label), shown, digits)[1:3]
+                cells = _verdict_cells(verdicts.get(scores.label), shown)[1:3]
                 row += [Cell(BASELINE), Cell("")] if scores.label == shown.baseline else cells
             rows.append([*row, number(scores.mean, digits), number(scores.spread, digits)])
     return Table("The other metrics of each arm", columns, rows, can_copy=True)
@@ -92,17 +92,17 @@ def _arrow(comparison: Comparison) -> str:
     return "\u2193" if comparison.direction < 0 else "\u2191"
 
 
-def _verdict_cells(verdict: Verdict | None, comparison: Comparison, digits: int) -> list[Cell]:
+def _verdict_cells(verdict: Verdict | None, comparison: Comparison) -> list[Cell]:
     """Verdict, difference, interval and p-value; only dashes where no claim is made."""
     if verdict is None or verdict.is_silent:
         word = "pending" if comparison.pending else NOTHING if verdict is None else "no verdict"
         return [Cell(word), Cell(NOTHING), Cell(NOTHING), Cell(NOTHING)]
-    ends = verdict.interval
+    ends, digits = verdict.interval, comparison.digits
     return [
         Cell(verdict.word, mark="shown" if verdict.is_shown else ""),
         number(verdict.difference.estimate, digits, sign=True),
         interval(ends.low, ends.high, digits),
-        Cell(NOTHING) if isnan(verdict.p_value) else Cell(p_text(verdict.p_value), verdict.p_value),
+        Cell(NOTHING) if isnan(verdict.p_value) else Cell(p_is(verdict.p_value).removeprefix("= "), verdict.p_value),
     ]
 
 

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from dataclasses import dataclass
 
-from attnorm.analysis.arms import differing, is_of_normalizer, varying
+from attnorm.analysis.arms import is_of_normalizer, varying
 from attnorm.analysis.cautions import withheld_lines
 from attnorm.analysis.comparison import Comparison
 from attnorm.analysis.provenance import doubts_of
@@ -120,10 +120,8 @@ def _setup_of(study: Study) -> Setup:
         if key not in varied:
             group, _, name = key.partition(".")
             equal[group].append((name or group, in_yaml(value)))
-    others = [key for key in differing(study.arms) if not is_of_normalizer(key)]
-    chosen = [key for key in study.chosen if key in others]
-    confounds = [key for key in others if key not in chosen]
-    return Setup(settings_table(study.arms), confounds, chosen, dict(equal))
+    chosen = [key for key in study.chosen if key in varied and not is_of_normalizer(key)]
+    return Setup(settings_table(study.arms), study.confounds, chosen, dict(equal))
 
 
 def _warnings_of(setup: Setup, main: Comparison | None, metric: str | None) -> list[str]:
