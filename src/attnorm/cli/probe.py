@@ -50,9 +50,9 @@ PREVIEW = (
 class ProbeSettings:
     """The keys of `attnorm probe`, as in conf/probe.yaml."""
 
-    normalizers: Text | tuple[Text, ...] = ("softmax", "dnas", "hnas")
+    normalizers: tuple[Text, ...] = ("softmax", "dnas", "hnas")
     preset: Literal["quick", "atlas", "mqar"] = "quick"
-    probes: Text | tuple[Text, ...] | None = None
+    probes: tuple[Text, ...] | None = None
     seeds: Count | None = None
     rates: tuple[Positive, ...] | None = None
     jobs: Count = 1
@@ -116,7 +116,7 @@ def read_probe(arguments: Sequence[str]) -> ProbeSettings:
 
 def probe_problems(settings: ProbeSettings) -> list[Problem]:
     """What is wrong with the normalizers and the probes of a command."""
-    names, arms, problems = as_tuple(settings.normalizers), list[Arm](), list[Problem]()
+    names, arms, problems = settings.normalizers, list[Arm](), list[Problem]()
     for key in ("normalizers", "probes", "rates"):
         if getattr(settings, key) == ():
             problems.append(Problem(key, "needs at least one", []))
@@ -146,9 +146,9 @@ def probe_problems(settings: ProbeSettings) -> list[Problem]:
             message = f"has no effect; the normalizers are {', '.join(names)}"
             problems.append(Problem(f"options.{name}", message, value))
     wrong = []
-    for name in as_tuple(settings.probes or ()):
+    for name in settings.probes or ():
         try:
-            for cell in cells_of_settings(replace(settings, probes=name)):
+            for cell in cells_of_settings(replace(settings, probes=(name,))):
                 cell.probe()
         except ValueError as error:
             wrong.append(Problem("probes", str(error)))
@@ -200,7 +200,7 @@ def namesakes(key: str, shorts: Sequence[str]) -> list[Problem]:
 
 def plan_of(settings: ProbeSettings) -> ProbePlan:
     """The plan of a command; the null arms are the last ones."""
-    preset, names = PRESETS[settings.preset], as_tuple(settings.normalizers)
+    preset, names = PRESETS[settings.preset], settings.normalizers
     return ProbePlan(
         cells_of_settings(settings),
         [*names, *(null for null in preset.nulls if null not in names)],
@@ -235,12 +235,8 @@ def cells_of_settings(settings: ProbeSettings) -> list[Cell]:
     """The cells of a command, each once. Raises ValueError for an unknown probe or dose."""
     if settings.probes is None:
         return PRESETS[settings.preset].cells
-    names = [probe_name for name in as_tuple(settings.probes) for probe_name in (PROBES if name == ALL else [name])]
+    names = [probe_name for name in settings.probes for probe_name in (PROBES if name == ALL else [name])]
     return list(dict.fromkeys(cell for name in names for cell in cells_named(name)))
-
-
-def as_tuple(value: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else value
 
 
 class Reporter:
