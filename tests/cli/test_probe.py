@@ -331,7 +331,7 @@ def test_long_names_do_not_collide_with_what_follows(capsys):
     plan = plan_of(read_probe([f"normalizers=softmax,{long}", "probes=match", "seeds=3"]))
     report = probe.Reporter(plan)
     for arm in ("softmax", long):
-        report(plan.tuning(plan.cells[0], arm, [0.1]), experiment.ProbeFailure("none"))
+        report(plan.job(plan.cells[0], arm, [0.1], True), experiment.ProbeFailure("none"))
     columns = [line.split() for line in capsys.readouterr().out.splitlines() if "failed" in line]
     assert columns == [["match", arm, "tuning", "failed:", "none"] for arm in ("softmax", long)]
 

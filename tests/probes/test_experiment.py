@@ -111,7 +111,7 @@ def test_tuning_draws_no_test_example_and_the_comparison_no_seed_of_tuning(monke
     real = ensemble.generator
     monkeypatch.setattr(ensemble, "generator", lambda *names: drawn.append(names[1:]) or real(*names))
     streams = {}
-    for job in (PLAN.tuning(TINY, "dnas", PLAN.rates), PLAN.test(TINY, "dnas", 1e-3)):
+    for job in (PLAN.job(TINY, "dnas", PLAN.rates, True), PLAN.job(TINY, "dnas", (1e-3,), False)):
         drawn.clear()
         found = jobs.run(job)
         streams[job.tune] = {*drawn}
@@ -217,8 +217,9 @@ def test_a_probe_without_training_is_not_tuned(monkeypatch, tmp_path):
 
 
 def test_the_share_shortens_training():
-    assert ProbePlan([TINY], ["softmax"], (1e-3,), (100,), (110,), share=0.5).test(TINY, "softmax", 1e-3).updates == 2
-    assert ProbePlan([TINY], ["softmax"], (1e-3,), (100,), (110,), share=0.5).updates(Cell("hub", "0")) == 300
+    updates = {TINY: 2, Cell("hub", "0"): 300}
+    plan = ProbePlan([*updates], ["softmax"], (1e-3,), (100,), (110,), share=0.5)
+    assert {cell: plan.job(cell, "softmax", (1e-3,), tune=False).updates for cell in updates} == updates
 
 
 # ----------------------------------------------------------------------------------------------------------- resuming
@@ -328,7 +329,7 @@ def test_results_of_an_earlier_version_are_kept(monkeypatch, tmp_path):
 
 
 def test_a_result_comes_back_as_it_was(tmp_path):
-    for job in (PLAN.tuning(TINY, "hnas", PLAN.rates), PLAN.test(TINY, "hnas", 1e-3)):
+    for job in (PLAN.job(TINY, "hnas", PLAN.rates, True), PLAN.job(TINY, "hnas", (1e-3,), False)):
         result = jobs.run(job)
         save(job, result, tmp_path)
         again = load(job, tmp_path)
@@ -390,8 +391,8 @@ def test_every_job_of_a_comparison_has_a_file_of_its_own():
     cells = PRESETS["atlas"].cells
     arms = ["softmax", "dnas_slack", "dnas_slack_u", "dnas_slack+content", "hnas"]
     plan = ProbePlan(cells, arms, RATES, (100,), (110,), 2)
-    every = [plan.tuning(cell, arm, rates) for cell in cells for arm in arms for rates in (RATES, (9e-2,), (0.27,))]
-    every += [plan.test(cell, arm, 1e-3) for cell in cells for arm in arms]
+    every = [plan.job(cell, arm, rates, True) for cell in cells for arm in arms for rates in (RATES, (9e-2,), (0.27,))]
+    every += [plan.job(cell, arm, (1e-3,), False) for cell in cells for arm in arms]
     assert len({job.stem for job in every}) == len(every)
 
 
@@ -507,7 +508,7 @@ def test_a_process_that_dies_or_an_error_that_cannot_be_sent_does_not_end_the_co
 
 @pytest.mark.slow
 def test_after_an_interruption_no_job_is_started(tmp_path):
-    jobs = [PLAN.test(TINY, "softmax", rate / 1000) for rate in range(1, 40)]
+    jobs = [PLAN.job(TINY, "softmax", (rate / 1000,), False) for rate in range(1, 40)]
     with pytest.raises(KeyboardInterrupt), closing(Workers(2)) as workers:
         for _ in workers.results(jobs, tmp_path):
             raise KeyboardInterrupt

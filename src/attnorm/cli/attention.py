@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import pandas as pd
 import torch
 from pydantic import Field
 from rich.markup import escape
@@ -25,9 +26,6 @@ from attnorm.schema import PictureFormats, Text, WholeNumber
 from attnorm.spec.command import Command, read
 from attnorm.spec.recorded import OVERRIDABLE
 from attnorm.tasks.seq2seq import Seq2SeqTask
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MOST_ROWS = 12  # heads that are printed one by one; the means over the heads of a layer are printed if there are more
 WEIGHTS = {  # columns of the printed tables, and their names
@@ -136,8 +134,6 @@ def pictures_of_task(run: LoadedRun, keys: AttentionKeys, folder: Path) -> list[
 
 def write_tables(readings: Sequence[Reading], folder: Path) -> list[Path]:
     """Writes heads.csv, states.csv and sinks.csv, with the column `run`."""
-    import pandas as pd
-
     written = []
     for name in ("heads", "states", "sinks"):
         table = pd.concat([getattr(reading, name).assign(run=reading.run) for reading in readings])
@@ -158,7 +154,7 @@ def show(reading: Reading) -> None:
     print_measures(f"{reading.run}: states", reading.states, ("layer", "place"), STATES)
 
 
-def print_measures(title: str, rows: "pd.DataFrame", labels: Sequence[str], columns: dict[str, str]) -> None:
+def print_measures(title: str, rows: pd.DataFrame, labels: Sequence[str], columns: dict[str, str]) -> None:
     """A table with labels and measures; measures that no row has are left out."""
     shown = {name: name for name in labels} | columns
     shown = {name: words for name, words in shown.items() if name in rows and rows[name].notna().any()}

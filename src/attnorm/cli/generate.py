@@ -1,10 +1,9 @@
 """`generate.py`: texts for given inputs, such as headlines for articles, by the model of a run folder."""
 
-import io
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -51,8 +50,11 @@ def generate(arguments: list[str]) -> None:
     total = None  # is only known once they have been read
     with suppress(OSError, ValueError):
         total = files.count_lines(Path(source)) if Path(source).is_file() else None
-    with bar("texts", stderr=True) as progress, input_lines(source) as lines:
-        task_line = progress.add_task("", total=total, note="")
+    with (
+        bar("texts", stderr=True) as progress,
+        nullcontext(sys.stdin.buffer) if source == "-" else open(source, "rb") as file,
+    ):
+        task_line, lines = progress.add_task("", total=total, note=""), input_lines(file, source)
         for number, inputs in enumerate(iter(lambda: list(islice(lines, chunk)), [])):
             texts = [task.clean(line, of_source) for line in inputs]
             try:
@@ -75,24 +77,14 @@ def unreadable(path: Path) -> str:
     return "" if os.access(path, os.R_OK) else "no permission to read it"
 
 
-@contextmanager
-def input_lines(source: str) -> Iterator[Iterator[str]]:
-    """The lines of a file or of standard input ("-"), UTF-8, plain or gzipped. Raises ValueError, naming file and line,
-    at one that is not text."""
-
-    def good(file: io.BufferedReader) -> Iterator[str]:
-        try:
-            unpacked = files.unpacked(file)
-        except OSError as error:
-            raise DataError(f"input={source}: cannot be read: {error.strerror}") from error
-        for line in files.text_lines(unpacked, f"input={source}"):
-            if isinstance(line, BadRow):
-                raise line
-            yield line
-
-    if source == "-":
-        standard_input: Any = sys.stdin.buffer  # a BufferedReader
-        yield good(standard_input)
-    else:
-        with open(source, "rb") as file:
-            yield good(file)
+def input_lines(file: Any, source: str) -> Iterator[str]:
+    """The lines of a binary file, UTF-8, plain or gzipped. Raises ValueError, naming file and line, at one that is not
+    text. source: the file's name, or "-" for standard input."""
+    try:
+        unpacked = files.unpacked(file)
+    except OSError as error:
+        raise DataError(f"input={source}: cannot be read: {error.strerror}") from error
+    for line in files.text_lines(unpacked, f"input={source}"):
+        if isinstance(line, BadRow):
+            raise line
+        yield line

@@ -2,8 +2,9 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from inspect import getdoc
@@ -52,13 +53,17 @@ class Verb:
         from attnorm.cli.errors import exit_code, to_the_end
 
         def job() -> int:
-            with quiet_ends(), to_the_end():
-                typed = self.with_key(arguments)
-                if self.keys is None:
-                    return self.act(typed)
-                from attnorm.spec.command import read
+            with ExitStack() as stack, to_the_end():
+                # Ends with code 143 and without a traceback, also while libraries are being imported. (`exit_code`
+                # returns 130 on SIGINT.)
+                before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+                stack.callback(signal.signal, signal.SIGTERM, before)
+                typed: Any = self.with_key(arguments)
+                if self.keys is not None:
+                    from attnorm.spec.command import read
 
-                return self.act(read(typed, self.keys, f"attnorm {name}").settings)
+                    typed = read(typed, self.keys, f"attnorm {name}").settings
+                return self.act(typed)
 
         return exit_code(job)
 
@@ -154,18 +159,3 @@ def help_of(keys: type) -> str:
 def is_help(arguments: list[str]) -> bool:
     """Whether the arguments of a verb ask for its keys."""
     return not arguments or not {"--help", "-h"}.isdisjoint(arguments)
-
-
-@contextmanager
-def quiet_ends() -> Iterator[None]:
-    """Exits with code 143 and without a traceback on SIGTERM, also while libraries are being imported. (`exit_code`
-    returns 130 on SIGINT.)"""
-
-    def stop(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

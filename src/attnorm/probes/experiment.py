@@ -51,20 +51,12 @@ class ProbePlan:
     def arm(self, label: str) -> Arm:
         return Arm(label, self.options.get(label, {}))
 
-    def tuning(self, cell: Cell, arm: str, rates: Sequence[float]) -> ProbeJob:
-        """The job that scores an arm at some learning rates on the selection data."""
-        return ProbeJob(
-            cell, arm, tuple(self.tuning_seeds), tuple(rates), True, self.options.get(arm, {}), self.updates(cell)
-        )
-
-    def updates(self, cell: Cell) -> int:
-        """The length of training."""
-        return round(self.share * cell.probe().updates)
-
-    def test(self, cell: Cell, arm: str, rate: float) -> ProbeJob:
-        """The job that scores an arm on the test sets, with the seeds of the comparison."""
-        seeds = self.seeds[:NULL_SEEDS] if arm in NULLS else self.seeds
-        return ProbeJob(cell, arm, tuple(seeds), (rate,), False, self.options.get(arm, {}), self.updates(cell))
+    def job(self, cell: Cell, arm: str, rates: Sequence[float], tune: bool) -> ProbeJob:
+        """The job that scores an arm at some learning rates: on the selection data if they are tuned, or else on the
+        test sets, with the seeds of the comparison."""
+        seeds = self.tuning_seeds if tune else self.seeds[:NULL_SEEDS] if arm in NULLS else self.seeds
+        updates = round(self.share * cell.probe().updates)
+        return ProbeJob(cell, arm, tuple(seeds), tuple(rates), tune, self.options.get(arm, {}), updates)
 
 
 @dataclass
@@ -116,7 +108,7 @@ def compare(
 
         def tune(arms_of: Callable[[Cell], Sequence[str]], grids: Mapping[Cell, Sequence[Sequence[float]]]) -> None:
             jobs = [
-                (outcome, plan.tuning(outcome.cell, arm, rates))
+                (outcome, plan.job(outcome.cell, arm, rates, tune=True))
                 for outcome in outcomes
                 if outcome.cell.probe().updates  # otherwise there is no rate to tune
                 for rates in grids[outcome.cell]
@@ -143,7 +135,7 @@ def compare(
         tune(lambda cell: nulls, {cell: [list(plan.rates), *grid] for cell, grid in added.items()})  # extend no grid
         middle = sorted(plan.rates)[len(plan.rates) // 2]  # where nothing is trained
         tests = [
-            (outcome, plan.test(outcome.cell, arm, outcome.rate.get(arm, middle)))
+            (outcome, plan.job(outcome.cell, arm, [outcome.rate.get(arm, middle)], tune=False))
             for outcome in outcomes
             for arm in [*plan.fit(outcome.cell), *nulls]
             if arm not in outcome.failed
@@ -157,7 +149,7 @@ def compare(
                 outcome.tests[job.arm] = result
                 outcome.seconds += result.seconds
         others = [
-            (outcome, plan.test(outcome.cell, arm, rate))
+            (outcome, plan.job(outcome.cell, arm, [rate], tune=False))
             for outcome in outcomes
             for arm, of_arm in further(outcome).items()
             for rate in of_arm

@@ -172,24 +172,21 @@ def run(job: ProbeJob) -> ProbeResult:
     probe = job.cell.probe()
     arm = Arm(job.arm, job.options)
     seeds, rates = list(job.seeds) * len(job.rates), [rate for rate in job.rates for _ in job.seeds]
+    members, scores = len(job.seeds) * len(job.rates), {}
+    diverged, measures = torch.zeros(members, dtype=torch.bool), dict[str, np.ndarray]()
     with torch.random.fork_rng(devices=[]):  # for normalizers that draw random numbers themselves
         torch.manual_seed(int(_digest(job.stem, 8), 16))
-        return scored(job, probe, train(probe, arm, seeds, rates, job.updates))
-
-
-def scored(job: ProbeJob, probe: Probe, trained: Trained) -> ProbeResult:
-    """The result of a trained ensemble."""
-    members, scores = len(job.seeds) * len(job.rates), {}
-    diverged = torch.zeros(members, dtype=torch.bool)
-    if not job.tune:
-        for size in probe.test_sizes:
-            of_size, lost = evaluate(probe, trained.model, members, "test", size, probe.test_examples)
-            scores[size], diverged = of_size.numpy(), diverged | lost
+        trained = train(probe, arm, seeds, rates, job.updates)
+        if not job.tune:
+            for size in probe.test_sizes:
+                of_size, lost = evaluate(probe, trained.model, members, "test", size, probe.test_examples)
+                scores[size], diverged = of_size.numpy(), diverged | lost
+            measures = measure(probe, trained, members)
     return ProbeResult(
         curve=trained.curve.numpy(),
         scores=scores,
         scalars={name: value.numpy() for name, value in trained.learned_scalars().items()},
-        measures={} if job.tune else measure(probe, trained, members),
+        measures=measures,
         diverged=int(diverged.sum()),
         seconds=trained.seconds,
         code=job.code(),

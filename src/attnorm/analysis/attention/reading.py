@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_fabric.utilities import move_data_to_device
 from torch import Tensor, nn
 
 from attnorm.attention.measures import sink_rate
@@ -120,7 +119,7 @@ def read(run: str, text: str, model: nn.Module, inputs: tuple, tokens: Tokens) -
     """
     device = next(model.parameters()).device
     with record(model) as captured:
-        model(*move_data_to_device(inputs, device))
+        model(*(moved(tensor, device) for tensor in inputs))
     if not captured:
         raise RunError("the model of this run has no attention layer with a normalizer")
     records = {layer_label(name, stacks_of(model)): layer for name, layer in captured.items()}
@@ -138,3 +137,10 @@ def with_tokens(layer: LayerRecord, queries: list[str], keys: list[str]) -> Laye
     shown = [token for token, is_live in zip(queries, live.tolist(), strict=True) if is_live]
     attended = [token for token, is_seen in zip(keys, seen.tolist(), strict=True) if is_seen]
     return LayerAttention(weights[:, live][:, :, seen], shown, attended)
+
+
+def moved(x: Any, device: torch.device) -> Any:
+    """A tensor, or the tensors in nested tuples and lists, on a device."""
+    if isinstance(x, (list, tuple)):
+        return type(x)(moved(value, device) for value in x)
+    return x.to(device) if isinstance(x, Tensor) else x

@@ -3,8 +3,6 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pandas import DataFrame
-
 from attnorm.analysis.arms import Arm
 from attnorm.analysis.report.charts import Chart, Style, by_layer, curves, styles_of_arms, styles_of_layers
 from attnorm.analysis.report.curves import (
@@ -84,7 +82,19 @@ def drawings_of(anchor: str, arms: Sequence[Arm], compared: Collection[str]) -> 
         curves(f"{anchor}-curve-{number}", title_of_curve(name), points, styles)
         for number, (name, points) in enumerate(metric_curves(recorded).items(), start=1)
     ]
-    differences = difference_figures(anchor, recorded, arms[0].label, compared, styles)
+    losses = {name: rows for name, rows in recorded.items() if name != GRADIENT_NORM}
+    gaps = difference_curves(losses, arms[0].label, compared) if compared else {}
+    differences = [
+        curves(
+            f"{anchor}-difference-{number}",
+            f"{title_of_curve(name)}, difference from {arms[0].label}",
+            points,
+            styles,
+            from_zero=True,
+        )
+        for number, (name, points) in enumerate(gaps.items(), start=1)
+        if points
+    ]
     attention, rows = [], layer_rows(series, "attention")
     for column, words, log in (
         ("entropy", "entropy (nats)", False),
@@ -107,29 +117,6 @@ def drawings_of(anchor: str, arms: Sequence[Arm], compared: Collection[str]) -> 
     return Drawings(
         lines, differences, scalars[:MOST_SCALARS], attention, measure_figures(anchor, series, styles), dropped
     )
-
-
-def difference_figures(
-    anchor: str,
-    recorded: Mapping[str, DataFrame],
-    baseline: str,
-    compared: Collection[str],
-    styles: Mapping[str, Style],
-) -> list[Chart]:
-    """A chart for each loss and metric in which any arm differs from the baseline."""
-    wanted = {name: rows for name, rows in recorded.items() if name != GRADIENT_NORM}
-    differences = difference_curves(wanted, baseline, compared) if compared else {}
-    return [
-        curves(
-            f"{anchor}-difference-{number}",
-            f"{title_of_curve(name)}, difference from {baseline}",
-            points,
-            styles,
-            from_zero=True,
-        )
-        for number, (name, points) in enumerate(differences.items(), start=1)
-        if points
-    ]
 
 
 def scalar_figures(anchor: str, arms: Sequence[Arm]) -> list[Chart]:
