@@ -73,7 +73,6 @@ def word_numbers(run: LoadedRun, ids: Sequence[int]) -> Tensor:
 
 
 def _words(run: LoadedRun, ids: Sequence[int], numbers: Tensor) -> list[str]:
-    """The texts of the words."""
     groups: list[list[int]] = [[] for _ in range(int(numbers[-1]) + 1)]
     for token, number in zip(ids, numbers.tolist(), strict=True):
         groups[number].append(token)

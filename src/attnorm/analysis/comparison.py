@@ -16,11 +16,11 @@ from attnorm.analysis.scores import (
     common_metrics,
     common_split,
     direction_of,
-    evaluation_of,
     example_table,
     primary_metric,
     scores_of_run,
     shared_examples,
+    test_table,
 )
 from attnorm.analysis.seeds import SharedSeeds, common_source, counting_seeds
 from attnorm.analysis.statistics.crossed import paired_difference, without_claims
@@ -29,7 +29,7 @@ from attnorm.analysis.verdict import ArmScores, Verdict, adjusted, decimals
 from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.imports import nearest
 from attnorm.run.folder import RunState
-from attnorm.run.run import Run
+from attnorm.run.run import VALIDATION, Run
 from attnorm.wording import counted
 
 SOURCES = {
@@ -126,7 +126,8 @@ def compare_arms(
         )
     running = [f"{arm.label}, seed {run.seed}" for arm in arms for run in arm.runs if run.state is RunState.RUNNING]
     waiting = [*running, *pending]
-    records = {arm.label: [evaluation_of(run, split) for run in shared.runs(arm).values()] for arm in arms}
+    stems = {run.folder: (test_table(run) if split == "test" else None) or VALIDATION for run in finished}
+    records = {arm.label: [run.evaluation(stems[run.folder]) for run in shared.runs(arm).values()] for arm in arms}
     every = [record for of_arm in records.values() for record in of_arm]
     methods = next((simple for record in every if (simple := simple_methods(record))), {})
     metrics = {label: [numbers_of(record.get("metrics")) for record in of_arm] for label, of_arm in records.items()}

@@ -6,6 +6,7 @@ from typing import Any
 
 from attnorm.analysis.arms import Arm
 from attnorm.analysis.scores import ExampleTable
+from attnorm.data.readers.text import digest
 from attnorm.errors import RunError
 from attnorm.imports import package_of
 from attnorm.run.trust import dotted_paths
@@ -31,8 +32,8 @@ def check_code(arms: Sequence[Arm]) -> None:
     for arm in arms:
         for run in arm.finished.values():
             for module, digests in recorded(run.environment.get("modules")).items():
-                for digest in digests:
-                    versions[module].setdefault(digest, f"{arm.label}, seed {run.seed} ({run.folder})")
+                for version in digests:
+                    versions[module].setdefault(version, f"{arm.label}, seed {run.seed} ({run.folder})")
     for module, runs in versions.items():
         if len(runs) > 1:
             (one, first), (other, second), *_ = runs.items()
@@ -119,7 +120,7 @@ def check_inputs(tables: Mapping[str, ExampleTable], ids: Sequence[str]) -> list
     tables: by the name of the run. Returns a sentence if some tables have no hashes of the inputs.
     """
     names = list(tables)
-    references = {name: table.content(ids) for name, table in tables.items()}
+    references = {name: digest(table.texts("reference", ids)) for name, table in tables.items()}
     if other := next((name for name in names if references[name] != references[names[0]]), None):
         raise RunError(f"{names[0]} and {other} were scored on different data: the same ids have different references")
     hashes = {name: hashed for name, table in tables.items() if (hashed := table.input_hashes(ids)) is not None}

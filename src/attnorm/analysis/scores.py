@@ -3,13 +3,12 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import numpy as np
 import pandas as pd
 
 from attnorm.analysis.statistics.corpus import mean_loss, perplexity, pseudo_values
-from attnorm.data.readers.text import digest
 from attnorm.errors import RunError
 from attnorm.imports import TRUST, find, trusted_packages
 from attnorm.run.run import VALIDATION, Run
@@ -112,10 +111,6 @@ class ExampleTable:
         images = [image for _, _, image in parts]
         return [text for text, _, _ in parts], images if all(images) else None
 
-    def content(self, ids: Sequence[str]) -> str:
-        """A hash of the references of these examples."""
-        return digest([[str(value) for value in self.rows.loc[list(ids), "reference"]]])
-
 
 def example_table(run: Run, split: SplitName) -> ExampleTable | None:
     """The examples of a run on one split; None if the run has not been scored on it.
@@ -175,11 +170,6 @@ def shared_examples(tables: Mapping[str, ExampleTable], metric: str) -> tuple[li
     if not known.any():
         raise RunError("the runs have no example in common that all of them were scored on")
     return [name for name, is_known in zip(ids, known, strict=True) if is_known], notes
-
-
-def evaluation_of(run: Run, split: SplitName) -> Mapping[str, Any]:
-    """What a run has recorded of its evaluation on the whole split, such as its metrics; {} if there is nothing."""
-    return run.evaluation((test_table(run) if split == "test" else None) or VALIDATION)
 
 
 def test_tables(run: Run) -> list[str]:

@@ -82,11 +82,10 @@ class SharedSeeds:
 
 
 class NoSharedSeed(RunError):
-    """An arm that shares no scored seed with the baseline. label: of the arm."""
+    """An arm that shares no scored seed with the baseline."""
 
     def __init__(self, label: str, baseline: str):
         super().__init__(f"{label} and {baseline} have no seed in common that both were scored on")
-        self.label = label
 
 
 def counting_seeds(seeds: Mapping[str, set[int]]) -> dict[str, tuple[int, ...]]:

@@ -19,7 +19,6 @@ from attnorm.analysis.scores import (
     common_metrics,
     common_split,
     direction_of,
-    evaluation_of,
     example_table,
     primary_metric,
 )
@@ -181,7 +180,7 @@ def _begin(study: Study, on: Compare, metric: str | None, arms: Sequence[Arm], e
 
 def _reported(arms: Sequence[Arm], runs: Sequence[Run], primary: str | None) -> list[Comparison]:
     """The metrics that finished runs reported at the end of training, the primary one first."""
-    metrics = {run.folder: numbers_of(evaluation_of(run, "validation").get("metrics")) for run in runs}
+    metrics = {run.folder: numbers_of(run.evaluation().get("metrics")) for run in runs}
     reported = []
     names = dict.fromkeys(name for each in metrics.values() for name in each)
     for name in sorted(names, key=lambda name: name != primary):

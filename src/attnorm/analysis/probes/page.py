@@ -49,7 +49,6 @@ def write_page(
 def _html_of(
     cells: Sequence[CellResults], arms: Sequence[Arm], figures: Mapping[str, Picture], command: str, note: str
 ) -> str:
-    """The page as a text."""
     templates = templates_of("attnorm.analysis.probes")
     templates.filters["number"] = lambda value, form: "" if isnan(value) else format(value, form)
     compared = [arm for arm in arms if arm.label not in NULLS]

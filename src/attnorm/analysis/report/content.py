@@ -147,7 +147,6 @@ def collect(
 
 
 def _name_of(arm: Arm, run: Run) -> str:
-    """A run in words."""
     return f"{arm.label}, seed {run.seed}"
 
 
@@ -176,7 +175,6 @@ def _progress_of(name: str, run: Run) -> RunProgress:
 
 
 def _title_of(studies: Sequence[Study]) -> str:
-    """The title of the page."""
     tasks = [study.arms[0].task for study in studies]
     if len(studies) == 1:
         labels = [arm.label for arm in studies[0].arms]

@@ -113,7 +113,6 @@ class TaskPage:
 
 
 def _setup_of(study: Study) -> Setup:
-    """Compares the settings of the arms."""
     varied = varying(arm.settings for arm in study.arms)
     equal: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for key, value in sorted(study.arms[0].settings.items()):
