@@ -236,7 +236,7 @@ def axis_format(points: Sequence[Point]) -> str:
     return ".6~g"  # with "~g", the browser writes 10 as 1e+1 on a logarithmic axis
 
 
-def specified(chart: alt.LayerChart, height: float = HEIGHT) -> dict[str, Any]:
+def specified(chart: alt.LayerChart | alt.FacetChart, height: float = HEIGHT) -> dict[str, Any]:
     """The specification of a chart that is as wide as its place on the page."""
     spec: dict[str, Any] = chart.properties(width="container", height=height).to_dict(validate=False)
     spec.pop("$schema", None)
