@@ -158,8 +158,14 @@ def cautions_of(
 
     rows: the differences (seeds, examples). groups: see `skewed_examples`. runs: those of both arms, with their names.
     """
-    cautions = [*about_runs(runs)]
-    means = rows.mean(1)
+    cautions, means = list[str](), rows.mean(1)
+    losses = {name: [loss for _, loss in values] for name, run in runs if (values := run.validations())}
+    for name, run in runs:
+        if clause := divergence(name, losses):
+            cautions.append(f"{name} has diverged{clause}")
+        skipped = run.summary.get("skipped_updates")
+        if isinstance(skipped, int) and skipped > 0:
+            cautions.append(f"{name} skipped {counted(skipped, 'update')} whose loss or gradient was not finite")
     if outlying_seeds(means):
         apart = np.abs(means - np.median(means))
         largest, usual = distances(means)
@@ -173,19 +179,6 @@ def cautions_of(
         kind = "examples" if groups is None else "groups"
         cautions.append(f"the differences of the {kind} are skewed, and there are too few of them, {EFFECT}")
     return tuple(f"Caution: {clause}." for clause in cautions)
-
-
-def about_runs(runs: Sequence[tuple[str, Run]]) -> list[str]:
-    """What happened in the training of these runs that a reader of their scores has to know, as clauses."""
-    losses = {name: [loss for _, loss in values] for name, run in runs if (values := run.validations())}
-    cautions = []
-    for name, run in runs:
-        if clause := divergence(name, losses):
-            cautions.append(f"{name} has diverged{clause}")
-        skipped = run.summary.get("skipped_updates")
-        if isinstance(skipped, int) and skipped > 0:
-            cautions.append(f"{name} skipped {counted(skipped, 'update')} whose loss or gradient was not finite")
-    return cautions
 
 
 def divergence(name: str, losses: Mapping[str, Sequence[float]]) -> str | None:

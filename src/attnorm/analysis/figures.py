@@ -34,8 +34,8 @@ def draw_run(run: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
 
 
 def figures_of(run: Path) -> "FigureSet":
-    """All figures for which the run folder has data: one per learned scalar, such as "hybrid_weights", then "mix" and
-    "attention"."""
+    """All figures for which the run folder has data: one per learned scalar, such as "hybrid_weights", then "mix", and
+    "attention" with the entropy and the smallest column mass of every head."""
     from attnorm.analysis.paper import FigureSet
 
     recorded = Run(run)
@@ -51,7 +51,12 @@ def figures_of(run: Path) -> "FigureSet":
         members = {f"share of {member}": rows for member, rows in shares.items()}
         drawn["mix"] = draw_learned_scalars("shares of the members", members, cfg, are_shares=True)
     if attention:
-        drawn["attention"] = draw_attention(attention, cfg)
+        quantities = [
+            Quantity("entropy (nats),\nmean over queries", _stacks_of(attention, "entropy")),
+            Quantity("smallest column mass,\nmean over examples", _stacks_of(attention, "column_mass"), log=True),
+        ]
+        figure, _, caption = draw_stacks(quantities, "attention on the first validation batch", cfg)
+        drawn["attention"] = figure.finished(caption)
     return drawn
 
 
@@ -70,19 +75,6 @@ def draw_learned_scalars(words: str, scalars: dict[str, Rows], cfg: dict, are_sh
     rate, factor = cfg["optimizer"]["lr"], cfg["optimizer"].get("hybrid_lr_factor", 1)
     rates = f"Learning rate {rate:g}, times {factor:g} for fast parameters (hybrid_lr_factor={factor:g})."
     return figure.finished(caption, rates, NO_EVIDENCE * are_shares)
-
-
-def draw_attention(rows: Rows, cfg: dict) -> "Figure":
-    """Draws the entropy and the smallest column mass of every head against the update number.
-
-    rows: of ``attention.csv``. There is one column of panels per stack, one colour per layer and one line per head.
-    """
-    quantities = [
-        Quantity("entropy (nats),\nmean over queries", _stacks_of(rows, "entropy")),
-        Quantity("smallest column mass,\nmean over examples", _stacks_of(rows, "column_mass"), log=True),
-    ]
-    figure, _, caption = draw_stacks(quantities, "attention on the first validation batch", cfg)
-    return figure.finished(caption)
 
 
 def compare_column_mass(runs: dict[str, Path], site: str | None = None) -> "Figure":

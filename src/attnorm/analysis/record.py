@@ -9,7 +9,6 @@ from typing import Any
 from attnorm.analysis.cautions import withheld_lines
 from attnorm.analysis.report.tables import scores_table
 from attnorm.analysis.study import Study
-from attnorm.analysis.verdict import Verdict
 from attnorm.files import write_text
 
 ENDINGS = (".csv", ".json", ".tex", ".md")
@@ -23,27 +22,23 @@ def write_study(study: Study, path: Path) -> None:
         write_text(path, {".csv": table.csv, ".tex": table.latex, ".md": table.markdown}[path.suffix.lower()])
         return
     main = study.comparisons[0]
-    verdicts = {verdict.label: _said(verdict) for verdict in main.verdicts}
+    verdicts: dict[str, dict[str, Any]] = {}
+    for verdict in main.verdicts:
+        said: dict[str, Any] = {"word": verdict.word, "sentence": verdict.sentence()}
+        if not verdict.is_silent:  # otherwise no number is claimed
+            said |= {"for_this_test_set": verdict.claim_for_this_test_set(), "difference": asdict(verdict.difference)}
+            names = ("p_value", "family", "detectable", "by_seed", "left_out", "cautions")
+            said |= {"interval": asdict(verdict.interval)} | {name: getattr(verdict, name) for name in names}
+        verdicts[verdict.label] = said
     arms = [
         asdict(scores) | {"mean": scores.mean, "spread": scores.spread, "verdict": verdicts.get(scores.label)}
         for scores in main.scores
     ]
-    names = ("task", "metric", "is_primary", "source", "examples", "baseline", "simple")
-    content = {name: getattr(main, name) for name in names}
+    of_all = ("task", "metric", "is_primary", "source", "examples", "baseline", "simple")
+    content = {name: getattr(main, name) for name in of_all}
     content |= {"better": "lower" if main.direction < 0 else "higher", "setup": table.full_caption, "arms": arms}
     content |= {"withheld": withheld_lines(main.withheld), "notes": study.notes}
     write_text(path, json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def _said(verdict: Verdict) -> dict[str, Any]:
-    """A verdict as plain values; without numbers if no claim is made."""
-    said: dict[str, Any] = {"word": verdict.word, "sentence": verdict.sentence()}
-    if verdict.is_silent:
-        return said
-    names = ("interval", "p_value", "family", "detectable", "by_seed", "left_out", "cautions")
-    claim = {"for_this_test_set": verdict.claim_for_this_test_set(), "difference": asdict(verdict.difference)}
-    interval = asdict(verdict.interval)
-    return said | claim | {name: getattr(verdict, name) for name in names} | {"interval": interval}
 
 
 def _plain(value: Any) -> Any:

@@ -96,7 +96,12 @@ def study_of_files(
     groups = None if given.groups is None else [given.groups[example] or example for example in examples]
     towards = direction(given.metric) if better is None else 1 if better == "higher" else -1
     main = _comparison(arms, given.metric, towards, groups, level, len(apart))
-    verdicts = [replace(of, left_out=_uncounted(seeds, counting[of.label], baseline, of.label)) for of in main.verdicts]
+    verdicts = []
+    for verdict in main.verdicts:
+        left = sorted((seeds[verdict.label] | seeds[baseline]) - {*counting[verdict.label]})
+        lacking = [name for name, each in seeds.items() if not {*left} <= each]
+        why = f"Left out: {listed_seeds(left)}, for want of scores of {', '.join(lacking)}." if left else ""
+        verdicts.append(replace(verdict, left_out=why))
     notes = [f"Left out for want of a score: {counted(len(partial), 'example')}, such as {p}." for p in partial[:1]]
     return Study(
         comparisons=[replace(main, verdicts=verdicts, notes=notes)],
@@ -105,13 +110,6 @@ def study_of_files(
         origin=f"The scores are from {given.source}. How the arms were trained, and whether these examples selected "
         "their checkpoints, is not known here.",
     )
-
-
-def _uncounted(seeds: Mapping[str, set[int]], counting: Sequence[int], baseline: str, arm: str) -> str:
-    """The seeds of an arm and the baseline that do not count, as a sentence; "" without any."""
-    left = sorted((seeds[arm] | seeds[baseline]) - set(counting))
-    lacking = [name for name, each in seeds.items() if not set(left) <= each]
-    return f"Left out: {listed_seeds(left)}, for want of scores of {', '.join(lacking)}." if left else ""
 
 
 def _comparison(

@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from itertools import groupby
@@ -22,7 +22,7 @@ from attnorm.imports import nearest
 from attnorm.training.environment import version
 
 if TYPE_CHECKING:
-    from attnorm.attention.checkup import LeftOut, SelfCheck, Sizes, Slow, Speed
+    from attnorm.attention.checkup import LeftOut, SelfCheck, Sizes, Speed
 
 FORMAT = 1  # of the file
 DEVICES = ("auto", "cpu", "cuda")
@@ -144,7 +144,10 @@ def measured_report(keys: DoctorKeys, sizes: "Sizes | None") -> dict[str, Any]:
         names = ", ".join(entry.attention for entry in members)
         print(f"left out: {dtype}, {names} for N = {length:,} and above: {why}")
     slow = checkup.slower(speeds, checks, sizes, device)
-    show_slow(slow, checkup.EXPECTED, checkup.SLOW)
+    limits = ", ".join(f"{name} {checkup.SLOW * ratio:.2f}x" for name, ratio in checkup.EXPECTED.items())
+    print(f"\nSlower than expected (above {limits} of SDPA): {'' if slow else 'nothing'}".rstrip())
+    for case in slow:
+        print(f"  {case.dtype}, {case.attention}, N = {case.length:,}: {case.ratio:.2f}x; {'; '.join(case.why)}")
     return {
         "format": FORMAT,
         "versions": of_versions,
@@ -236,14 +239,6 @@ def show_checks(checks: "Sequence[SelfCheck]") -> None:
         print(f"{kernel} fails for {dtype}, {reasons[0]}{more}")
     used = sorted({check.kernel for check in checks})
     print(f"The first one of a dtype that passes is used: {', '.join(used)}.")
-
-
-def show_slow(slow: "Sequence[Slow]", expected: Mapping[str, float], tolerance: float) -> None:
-    """What is slower than expected, and why."""
-    limits = ", ".join(f"{name} {tolerance * ratio:.2f}x" for name, ratio in expected.items())
-    print(f"\nSlower than expected (above {limits} of SDPA): {'' if slow else 'nothing'}".rstrip())
-    for case in slow:
-        print(f"  {case.dtype}, {case.attention}, N = {case.length:,}: {case.ratio:.2f}x; {'; '.join(case.why)}")
 
 
 def without_paths(content: Any) -> Any:

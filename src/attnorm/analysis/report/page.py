@@ -16,7 +16,7 @@ import vl_convert
 
 from attnorm.analysis.html import templates_of
 from attnorm.analysis.report.content import Report
-from attnorm.analysis.report.pictures import ChartPicture, asset, pictures_of
+from attnorm.analysis.report.pictures import asset, pictures_of
 from attnorm.files import write_text
 
 
@@ -28,7 +28,16 @@ def write_report(report: Report, path: Path) -> int:
 
 def html_of(report: Report) -> str:
     """The page as a text."""
-    figures = {picture.chart.name: payload_of(name, picture) for name, picture in pictures_of(report).items()}
+    figures: dict[str, dict[str, Any]] = {}  # what the script needs for each chart
+    for name, picture in pictures_of(report).items():
+        chart = picture.chart
+        data = {
+            dataset: {"fields": list(rows[0]) if rows else [], "rows": [list(row.values()) for row in rows]}
+            for dataset, rows in chart.data.items()
+        }
+        columns, fields = [words.strip() for words in chart.fields.values()], list(chart.fields)
+        of_file = {"picture": picture.spec(), "file": name}  # the chart as a picture, and the name of its file
+        figures[chart.name] = {"spec": chart.spec, **of_file, "columns": columns, "fields": fields, "data": data}
     scripts = [asset("page.js"), *([asset("charts.js")] if figures else [])]
     # these scripts only, and no requests; Vega compiles its expressions, hence eval
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
@@ -42,23 +51,6 @@ def html_of(report: Report) -> str:
         figures=json_of(figures) if figures else "",
         library=library() if figures else "",
     )
-
-
-def payload_of(name: str, picture: ChartPicture) -> dict[str, Any]:
-    """What the script needs for a chart: its specification, that of its picture and the name of the picture's file, and
-    its data as lists of values."""
-    figure = picture.chart
-    return {
-        "spec": figure.spec,
-        "picture": picture.spec(),
-        "file": name,
-        "columns": [name.strip() for name in figure.fields.values()],
-        "fields": list(figure.fields),
-        "data": {
-            name: {"fields": list(rows[0]) if rows else [], "rows": [list(row.values()) for row in rows]}
-            for name, rows in figure.data.items()
-        },
-    }
 
 
 @cache
