@@ -329,9 +329,8 @@ def test_a_single_seed_and_a_single_normalizer_give_scores_without_verdicts(run,
 def test_long_names_do_not_collide_with_what_follows(capsys):
     long = "attnorm.attention.normalizers.softmax.Softmax"
     plan = plan_of(read_probe([f"normalizers=softmax,{long}", "probes=match", "seeds=3"]))
-    report = probe.Reporter(plan)
     for arm in ("softmax", long):
-        report(plan.job(plan.cells[0], arm, [0.1], True), experiment.ProbeFailure("none"))
+        probe.show_job(plan, plan.job(plan.cells[0], arm, [0.1], True), experiment.ProbeFailure("none"))
     columns = [line.split() for line in capsys.readouterr().out.splitlines() if "failed" in line]
     assert columns == [["match", arm, "tuning", "failed:", "none"] for arm in ("softmax", long)]
 

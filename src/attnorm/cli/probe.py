@@ -71,7 +71,14 @@ def run_probe(arguments: list[str]) -> int:
     try_probes(plan.cells)
     torch.set_num_threads(1)
     begin, cpu = time.monotonic(), time.process_time()
-    outcomes = compare(plan, folder / "results", settings.jobs, Reporter(plan), partial(further_rates, arms=arms))
+    progress.console.print(
+        f"{counted(len(plan.cells), 'cell')}, {counted(sum(arm not in NULLS for arm in plan.arms), 'normalizer')}: "
+        f"{len(plan.rates)} learning rates with {counted(len(plan.tuning_seeds), 'tuning seed')}, "
+        f"then {counted(len(plan.seeds), 'seed')} at the best one",
+        markup=False,
+    )
+    show, further = partial(show_job, plan), partial(further_rates, arms=arms)
+    outcomes = compare(plan, folder / "results", settings.jobs, show, further)
     cells = with_discoveries([results_of_cell(outcome, arms, plan.rates) for outcome in outcomes])
     note = PREVIEW if settings.preset == "quick" else ""
     write_csv(cells, folder / "probe.csv", preset=settings.preset)
@@ -239,24 +246,12 @@ def cells_of_settings(settings: ProbeSettings) -> list[Cell]:
     return list(dict.fromkeys(cell for name in names for cell in cells_named(name)))
 
 
-class Reporter:
-    """Prints one line per ensemble that has been trained."""
-
-    def __init__(self, plan: ProbePlan):
-        arms = len([arm for arm in plan.arms if arm not in NULLS])
-        title = max(len(cell.title) for cell in plan.cells)
-        self.form = f"  {{:<{title}}} {{:<{max(map(len, plan.arms))}}} {{:<11}} {{}}"
-        progress.console.print(
-            f"{counted(len(plan.cells), 'cell')}, {counted(arms, 'normalizer')}: "
-            f"{len(plan.rates)} learning rates with {counted(len(plan.tuning_seeds), 'tuning seed')}, "
-            f"then {counted(len(plan.seeds), 'seed')} at the best one",
-            markup=False,
-        )
-
-    def __call__(self, job: ProbeJob, result: ProbeResult | ProbeFailure) -> None:
-        what = "tuning" if job.tune else "comparison"
-        outcome = f"{result.seconds:.1f} s" if isinstance(result, ProbeResult) else f"failed: {result.reason}"
-        progress.console.print(self.form.format(job.cell.title, job.arm, what, outcome), markup=False)
+def show_job(plan: ProbePlan, job: ProbeJob, result: ProbeResult | ProbeFailure) -> None:
+    """A line on an ensemble that has been trained, in columns that fit all cells and arms of the plan."""
+    title, name = max(len(cell.title) for cell in plan.cells), max(map(len, plan.arms))
+    what = "tuning" if job.tune else "comparison"
+    outcome = f"{result.seconds:.1f} s" if isinstance(result, ProbeResult) else f"failed: {result.reason}"
+    progress.console.print(f"  {job.cell.title:<{title}} {job.arm:<{name}} {what:<11} {outcome}", markup=False)
 
 
 def show_cells(cells: Sequence[CellResults], arms: Sequence[Arm]) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 COLOURS = ("#333333", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#a6761d")  # Okabe and Ito
 LINES = ("solid", "dashed", "dotted", "dashdot")
+STYLES = [{"color": colour, "linestyle": line} for line in LINES for colour in COLOURS]  # the first is of the baseline
 
 
 def draw_cells(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "FigureSet":
@@ -43,7 +45,7 @@ def draw_doses(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | N
     figure, panels = figure_of(len(dosed))
     for axes, (name, of) in zip(panels, dosed.items(), strict=True):
         axes.axhline(0, color=COLOURS[0], linewidth=1, label=arms[0].short)
-        for style, arm in zip(styles(len(arms))[1:], arms[1:], strict=True):
+        for style, arm in [*zip(cycle(STYLES), arms, strict=False)][1:]:
             rows = [row for cell in of for row in cell.rows if row.arm == arm.short and row.trained]
             rows = sorted((row for row in rows if not isnan(row.difference)), key=lambda row: float(row.dose))
             x = [float(row.dose) for row in rows]
@@ -70,7 +72,7 @@ def draw_rates(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | N
         return None
     figure, panels = figure_of(len(tuned))
     for axes, cell in zip(panels, tuned, strict=True):
-        for style, arm in zip(styles(len(arms)), arms, strict=True):
+        for style, arm in zip(cycle(STYLES), arms, strict=False):
             curve: Mapping[float, float] = cell.curves.get(arm.label, {})
             axes.plot([*curve], [*curve.values()], **style, marker="o", markersize=4, label=arm.short)
         rates = sorted({rate for curve in cell.curves.values() for rate in curve})
@@ -93,7 +95,7 @@ def draw_training(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure 
         return None
     figure, panels = figure_of(len(trained))
     for axes, cell in zip(panels, trained, strict=True):
-        for style, arm in zip(styles(len(arms)), arms, strict=True):
+        for style, arm in zip(cycle(STYLES), arms, strict=False):
             if (result := cell.outcome.tests.get(arm.label)) is not None:
                 points = result.curve.shape[1]
                 shares = [100 * (point + 1) / points for point in range(points)]
@@ -174,9 +176,3 @@ def name_lines(figure: "Figure", panels: Sequence[Any]) -> None:
     """Names the lines of all panels once, above them."""
     lines = (line for axes in panels for line in axes.get_lines() if len(line.get_xdata()))
     figure.name_lines({str(line.get_label()): line for line in lines})
-
-
-def styles(count: int) -> list[dict[str, str]]:
-    """The colour and the line of each arm, the baseline first. After all colours, the next kind of line begins."""
-    every = [{"color": colour, "linestyle": line} for line in LINES for colour in COLOURS]
-    return [every[number % len(every)] for number in range(count)]
