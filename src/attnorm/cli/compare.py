@@ -14,7 +14,7 @@ from attnorm.analysis.score_files import score_files
 from attnorm.analysis.score_tables import Better, study_of_files
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.statistics.power import plan
-from attnorm.analysis.study import Study, study_of
+from attnorm.analysis.study import Study, listed_places, study_of
 from attnorm.analysis.swept import searches_of
 from attnorm.analysis.verdict import COSTS, Verdict
 from attnorm.errors import ConfigError, Problem
@@ -35,7 +35,7 @@ class CompareSettings:
     """The keys of `attnorm compare`, as in conf/compare.yaml."""
 
     baseline: Places | None = None
-    against: tuple[Text, ...] | None = None
+    against: Places | None = None
     scores: Places | dict[str, Places] | None = None
     metric: Text | None = None
     better: Better | None = None
@@ -78,7 +78,7 @@ def run_compare(arguments: list[str]) -> None:
         options: dict[str, Any] = {"better": settings.better, "level": settings.level}
         return show_study(settings, study_of_files(settings.scores, settings.baseline, settings.metric, **options))
     assert settings.against is not None
-    searches, others = searches_of(find_runs(settings.against))
+    searches, others = searches_of(find_runs(listed_places(settings.against)))
     if searches and not others and settings.files:
         message = "these runs are a search, on which no verdict rests"
         raise ConfigError([Problem("out", message, str(settings.files[0]))])
