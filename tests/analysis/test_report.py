@@ -167,13 +167,13 @@ def test_more_than_the_attention_differs(tmp_path, of_nine, uncharted):
     assert of_nine.warnings == []
     make_runs(tmp_path, {"softmax": 0, "hnas+lr=0.01": 1}, **SMALL)
     task = task_of(collect([tmp_path]))
-    assert task.setup.confounds == ["optimizer.lr"]
+    assert task.confounds == ["optimizer.lr"]
     [warning] = task.warnings
     assert "optimizer.lr" in warning and "cannot be attributed to the normalizer" in warning
-    rows = {row[0].text: [cell.text for cell in row[1:]] for row in task.setup.differing.rows}
+    rows = {row[0].text: [cell.text for cell in row[1:]] for row in task.differing.rows}
     assert rows["optimizer.lr"] == ["0.001", "0.01"] and rows["attention.encoder"] == ["softmax", "hnas"]
     assert "attention.options.hnas.start" in rows and "attention.options" not in rows  # {} for softmax says no more
-    assert ("d_model", "128") in task.setup.equal["model"]
+    assert ("d_model", "128") in task.equal["model"]
 
 
 @pytest.mark.slow
@@ -302,7 +302,7 @@ def test_the_page_shows_in_which_direction_a_metric_of_the_task_is_better(tmp_pa
 
 def test_a_single_run_is_enough_for_a_page(tmp_path):
     task = task_of(collect([make_run(tmp_path / "a", "hnas", **SMALL)]))
-    assert task.setup.differing is None and task.main.rows[0][0].text == "hnas"
+    assert task.differing is None and task.main.rows[0][0].text == "hnas"
     assert task.drawings.scalars and task.drawings.attention
 
 

@@ -223,12 +223,12 @@ def test_the_whole_curve_and_the_budget_are_shown(report):
 @pytest.mark.slow
 def test_what_the_sweep_chose_is_no_confound(monkeypatch, tmp_path, better, report):
     [page] = report.tasks
-    assert page.setup.confounds == [] and page.setup.chosen == ["optimizer.lr"]
+    assert page.confounds == [] and page.chosen == ["optimizer.lr"]
     assert "and in what the sweep chose for each of them: optimizer.lr." in html_of(report)
     without_charts(monkeypatch)
     make_run(tmp_path / "other", "dnas", 110, examples=60, settings={"optimizer.lr": 0.03})  # not of the sweep
     [page] = collect([better, tmp_path / "other"]).tasks
-    assert "optimizer.lr" in page.setup.confounds
+    assert "optimizer.lr" in page.confounds
 
 
 @pytest.mark.slow

@@ -26,22 +26,6 @@ from attnorm.errors import in_yaml
 
 
 @dataclass(frozen=True)
-class Setup:
-    """What was held equal between the arms of a task, and what differs.
-
-    differing: the settings in which the arms differ; None if there is only one arm.
-    confounds: those that are not settings of the attention, and for which `chosen` has no values: those that a sweep
-    chose for each arm by the same rule.
-    equal: the settings that all arms share, by group.
-    """
-
-    differing: Table | None
-    confounds: list[str]
-    chosen: list[str]
-    equal: dict[str, list[tuple[str, str]]]
-
-
-@dataclass(frozen=True)
 class SweptPart:
     """What a sweep chose for each arm: in words, as a table, and in charts."""
 
@@ -59,6 +43,9 @@ class TaskPage:
     that are not explained by this box.
     headline: the verdicts in one sentence. warnings, notes: what a reader has to know. doubts: what differs between
     the runs besides their settings.
+    differing: the settings in which the arms differ; None if there is only one arm. confounds: those that are not
+    settings of the attention, without `chosen`: those that a sweep chose for each arm by the same rule. equal: the
+    settings that all arms share, by group.
     tunings, costs: what the sweeps that trained the runs chose for each arm.
     main, others: the tables of scores. runs: that of the runs.
     """
@@ -71,8 +58,15 @@ class TaskPage:
         self.facts = _facts_of(study)
         self.withheld = withheld_lines(main.withheld) if main else []
         self.headline = headline(main, study.missing) if main else "There is nothing to compare yet."
-        self.setup = _setup_of(study)
-        self.warnings = [*_warnings_of(self.setup, main, metric), *study.dependences]
+        self.differing, self.confounds = settings_table(study.arms), study.confounds
+        varied = varying(arm.settings for arm in study.arms)
+        self.chosen = [key for key in study.chosen if key in varied and not is_of_normalizer(key)]
+        self.equal: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        for key, value in sorted(study.arms[0].settings.items()):
+            if key not in varied:
+                group, _, name = key.partition(".")
+                self.equal[group].append((name or group, in_yaml(value)))
+        self.warnings = [*_warnings_of(study, metric), *study.dependences]
         self.verdicts = [verdict for verdict in verdicts if not (self.withheld and verdict.is_silent)]
         runs = [line for scores in (main.scores if main else ()) for line in scores.left_out]
         left_out = [f"Left out of the scores: {'; '.join(runs)}."] if runs else []
@@ -112,23 +106,12 @@ class TaskPage:
         return [*([self.forest] if self.forest else []), *curves, *swept]
 
 
-def _setup_of(study: Study) -> Setup:
-    varied = varying(arm.settings for arm in study.arms)
-    equal: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for key, value in sorted(study.arms[0].settings.items()):
-        if key not in varied:
-            group, _, name = key.partition(".")
-            equal[group].append((name or group, in_yaml(value)))
-    chosen = [key for key in study.chosen if key in varied and not is_of_normalizer(key)]
-    return Setup(settings_table(study.arms), study.confounds, chosen, dict(equal))
-
-
-def _warnings_of(setup: Setup, main: Comparison | None, metric: str | None) -> list[str]:
+def _warnings_of(study: Study, metric: str | None) -> list[str]:
     """What makes the comparison less than a comparison of normalizers."""
-    warnings = []
-    if setup.confounds:
-        more = len(setup.confounds) - 8
-        keys = ", ".join(setup.confounds[:8]) + (f" and {more} more" if more > 0 else "")
+    warnings, confounds, main = list[str](), study.confounds, study.main
+    if confounds:
+        more = len(confounds) - 8
+        keys = ", ".join(confounds[:8]) + (f" and {more} more" if more > 0 else "")
         warnings.append(
             f"More than the attention differs between the arms: {keys}. A difference between two arms that differ in "
             "these settings cannot be attributed to the normalizer."
