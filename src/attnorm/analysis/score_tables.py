@@ -99,8 +99,8 @@ def study_of_files(
     verdicts = []
     for verdict in main.verdicts:
         left = sorted((seeds[verdict.label] | seeds[baseline]) - {*counting[verdict.label]})
-        lacking = [name for name, each in seeds.items() if not {*left} <= each]
-        why = f"Left out: {listed_seeds(left)}, for want of scores of {', '.join(lacking)}." if left else ""
+        unscored = [name for name, each in seeds.items() if not {*left} <= each]
+        why = f"Left out: {listed_seeds(left)}, for want of scores of {', '.join(unscored)}." if left else ""
         verdicts.append(replace(verdict, left_out=why))
     notes = [f"Left out for want of a score: {counted(len(partial), 'example')}, such as {p}." for p in partial[:1]]
     return Study(

@@ -15,7 +15,7 @@ import torch
 
 from attnorm.attention.measures import column_mass, normalized_entropy
 from attnorm.files import replacing
-from attnorm.imports import PATH, find
+from attnorm.imports import PATH, find, short_name
 from attnorm.probes import BENCHMARKS, PROBES
 from attnorm.probes.arm import Arm
 from attnorm.probes.base import SITES, Probe
@@ -36,7 +36,7 @@ class Cell:
     @property
     def short(self) -> str:
         """The name of the probe without the module of an own class."""
-        return self.name.replace(":", ".").rpartition(".")[2]
+        return short_name(self.name)
 
     @property
     def title(self) -> str:
