@@ -10,7 +10,7 @@ import runs
 import torch
 
 from attnorm.cli import main, probe
-from attnorm.cli.probe import as_lists, difference, plan_of, read_probe
+from attnorm.cli.probe import difference, plan_of, read_probe
 from attnorm.errors import ConfigError
 from attnorm.probes import ensemble, experiment
 from attnorm.probes.presets import PRESETS
@@ -198,9 +198,8 @@ def test_own_classes_have_a_path_with_a_dot_or_a_colon_and_a_dose():
 
 
 def test_lists_are_typed_with_commas():
-    assert as_lists(["normalizers=a,b", "rates=[1,2]", "out=a,b", "probes=a"]) == [
-        *("normalizers=[a,b]", "rates=[1,2]", "out=a,b", "probes=a")
-    ]
+    found = read_probe(["normalizers=softmax,dnas", "rates=[1,2]", "out=a,b", "probes=hub"])
+    assert (found.normalizers, found.rates, found.out, found.probes) == (("softmax", "dnas"), (1, 2), "a,b", ("hub",))
 
 
 # ----------------------------------------------------------------------------------------------------------------- runs

@@ -7,9 +7,10 @@ interval may be too narrow, or if one of its runs is unusual.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -32,11 +33,25 @@ EFFECT = "so the interval may miss the true difference more often than it says"
 # ---------------------------------------------------------------------------------------------------- verdicts withheld
 
 
-def simple_methods(record: Mapping[str, object]) -> dict[str, dict[str, float]]:
-    """The metrics of the simple methods by name, as a recorded evaluation states them for its whole split."""
-    methods = record.get("baselines")
-    scores = {str(name): numbers_of(each) for name, each in methods.items()} if isinstance(methods, dict) else {}
-    return {name: metrics for name, metrics in scores.items() if metrics}
+def failures_of_all(
+    records: Mapping[str, Sequence[Mapping[str, Any]]],
+    metric: str,
+    primary: str | None,
+    direction: Callable[[str], int],
+) -> tuple[list[str], dict[str, dict[str, float]]]:
+    """Why no verdict can be given on any arm, as clauses: the metric is not defined for many references, or no arm
+    beats a simple method. Also returns the metrics of the simple methods on the whole split, by name.
+
+    records: the recorded evaluations of the runs of each arm. direction: see `unbeaten_methods`.
+    """
+    every = [record for of_arm in records.values() for record in of_arm]
+    recorded = [each for record in every if isinstance(each := record.get("baselines"), dict)]
+    known = ({str(name): of for name, each in of_all.items() if (of := numbers_of(each))} for of_all in recorded)
+    methods: dict[str, dict[str, float]] = next(filter(None, known), {})
+    share = max((numbers_of(record.get("undefined")).get(metric, 0.0) for record in every), default=0.0)
+    clauses = [f"{NAMES.get(metric, metric)} is undefined for {share:.1%} of the references"] * (share > UNDEFINED)
+    metrics = {label: [numbers_of(record.get("metrics")) for record in of_arm] for label, of_arm in records.items()}
+    return [*clauses, *unbeaten_methods(metrics, methods, primary, direction)], methods
 
 
 def unbeaten_methods(
@@ -50,7 +65,7 @@ def unbeaten_methods(
     An arm beats a method if its mean over seeds is better on the primary metric, on the whole split. A method without a
     value for the primary metric is judged by its first metric.
 
-    arms: for each arm, the recorded metrics of its runs. methods: see `simple_methods`. direction: of a metric, 1 if a
+    arms: for each arm, the recorded metrics of its runs. methods: the metrics of each. direction: of a metric, 1 if a
     higher value of it is better, -1 if a lower one is.
     """
     clauses = []
@@ -67,12 +82,6 @@ def unbeaten_methods(
             compared = f"{means[best]:.2f} {NAMES.get(metric, metric)} against {scores[metric]:.2f}"
             clauses.append(f"no arm beats the simple baseline {method}; the best one, {best}, has {compared}")
     return clauses
-
-
-def undefined_metric(metric: str, records: Iterable[Mapping[str, object]]) -> list[str]:
-    """A clause if a metric is not defined for many references. records: the recorded evaluations of all runs."""
-    share = max((numbers_of(record.get("undefined")).get(metric, 0.0) for record in records), default=0.0)
-    return [f"{NAMES.get(metric, metric)} is undefined for {share:.1%} of the references"] * (share > UNDEFINED)
 
 
 def collapsed(label: str, tables: Mapping[int, ExampleTable], ids: Sequence[str]) -> str | None:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from attnorm.analysis.arms import Arm, numbers_of
-from attnorm.analysis.cautions import cautions_of, failures, simple_methods, unbeaten_methods, undefined_metric
+from attnorm.analysis.arms import Arm
+from attnorm.analysis.cautions import cautions_of, failures, failures_of_all
 from attnorm.analysis.provenance import check_code, check_inputs, doubts_of
 from attnorm.analysis.scores import (
     ExampleTable,
@@ -128,11 +128,7 @@ def compare_arms(
     waiting = [*running, *pending]
     stems = {run.folder: (test_table(run) if split == "test" else None) or VALIDATION for run in finished}
     records = {arm.label: [run.evaluation(stems[run.folder]) for run in shared.runs(arm).values()] for arm in arms}
-    every = [record for of_arm in records.values() for record in of_arm]
-    methods = next((simple for record in every if (simple := simple_methods(record))), {})
-    metrics = {label: [numbers_of(record.get("metrics")) for record in of_arm] for label, of_arm in records.items()}
-    of_all = undefined_metric(metric, every)
-    of_all += unbeaten_methods(metrics, methods, primary, lambda name: direction_of(finished, name))
+    of_all, methods = failures_of_all(records, metric, primary, lambda name: direction_of(finished, name))
     by_arm, withheld = failures(shared, metric, ids)
     groups = next(iter(tables.values())).groups(ids)
     if groups is not None and not grouped:

@@ -72,7 +72,11 @@ def compare_problems(command: Command[CompareSettings]) -> Iterator[Problem]:
 
 def run_compare(arguments: list[str]) -> None:
     """Prints the scores of the arms and the verdicts, or a plan; of a search, the best trial and the value of each."""
-    settings = read(with_all_files(arguments), CompareSettings, "attnorm compare", check=compare_problems).settings
+    outs = [argument.removeprefix("out=") for argument in arguments if argument.startswith("out=")]
+    if len(outs) > 1:  # a shell makes several of out=result.{csv,tex}
+        rest = [argument for argument in arguments if not argument.startswith("out=")]
+        arguments = [*rest, f"out=[{','.join(map(quoted, outs))}]"]
+    settings = read(arguments, CompareSettings, "attnorm compare", check=compare_problems).settings
     if settings.scores is not None:
         assert not isinstance(settings.baseline, tuple)
         options: dict[str, Any] = {"better": settings.better, "level": settings.level}
@@ -109,15 +113,6 @@ def show_study(settings: CompareSettings, study: Study) -> None:
     for file in settings.files:
         write_study(study, file)
         show_lines(f"written to {file}")
-
-
-def with_all_files(arguments: list[str]) -> list[str]:
-    """The arguments with one `out`: a shell makes several of out=result.{csv,tex}."""
-    typed = [argument for argument in arguments if argument.startswith("out=")]
-    if len(typed) < 2:
-        return arguments
-    files = ",".join(quoted(argument.removeprefix("out=")) for argument in typed)
-    return [*(argument for argument in arguments if argument not in typed), f"out=[{files}]"]
 
 
 def show_arms(study: Study, main: Comparison) -> None:

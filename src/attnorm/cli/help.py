@@ -51,18 +51,12 @@ def chosen(arguments: Sequence[str], folders: Sequence[Path]) -> dict[str, str |
             elif name != "null" and not (group == "attention" and PATH.fullmatch(name)):
                 raise ConfigError([no_such_file(group, name, files)])
     for group in ("task", "experiment"):
-        groups |= overridden(files_of(group, folders), typed.get(group) or groups[group])
+        chosen_file = typed.get(group) or groups[group]
+        for base in with_bases(files_of(group, folders), chosen_file) if chosen_file else ():
+            for entry in content(base).get("defaults", []):
+                if isinstance(entry, dict):  # {"override /data": "scenes"}
+                    groups |= {key.removeprefix("override /"): of for key, of in entry.items() if "override" in key}
     return groups | typed
-
-
-def overridden(files: Mapping[str, Path], name: str | None) -> dict[str, str]:
-    """The groups that a file and its bases override: {"data": "scenes"} for `override /data: scenes`."""
-    groups: dict[str, str] = {}
-    for base in with_bases(files, name) if name else []:
-        for entry in content(base).get("defaults", []):
-            if isinstance(entry, dict):
-                groups |= {key.removeprefix("override /"): name for key, name in entry.items() if "override" in key}
-    return groups
 
 
 def with_bases(files: Mapping[str, Path], name: str) -> Iterator[Path]:

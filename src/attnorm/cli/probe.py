@@ -105,19 +105,13 @@ def run_probe(arguments: list[str]) -> int:
     return int(bool(failed))
 
 
-def as_lists(arguments: Sequence[str]) -> list[str]:
-    """The arguments with "a,b" as the list "[a,b]" where a key takes several values."""
-    lists = []
-    for argument in arguments:
-        key, _, value = argument.partition("=")
-        several = key in ("normalizers", "probes", "rates") and "," in value and not value.startswith("[")
-        lists.append(f"{key}=[{value}]" if several else argument)
-    return lists
-
-
 def read_probe(arguments: Sequence[str]) -> ProbeSettings:
     """The settings of a command. Raises ConfigError with all problems."""
-    typed = as_lists(arguments)
+    typed = []
+    for argument in arguments:  # where a key takes several values, "a,b" is the list "[a,b]"
+        key, _, value = argument.partition("=")
+        several = key in ("normalizers", "probes", "rates") and "," in value and not value.startswith("[")
+        typed.append(f"{key}=[{value}]" if several else argument)
     return read(typed, ProbeSettings, "attnorm probe", check=lambda command: probe_problems(command.settings)).settings
 
 

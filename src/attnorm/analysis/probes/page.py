@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from attnorm.analysis.html import templates_of
-from attnorm.analysis.pictures import Picture
 from attnorm.analysis.probes.figures import draw_cells
 from attnorm.analysis.probes.verdicts import CellResults, Row
 from attnorm.analysis.verdict import AT_THESE_RATES
@@ -40,21 +39,14 @@ def write_page(
     command: the command line of the comparison. note: a text above the results. formats: of its figures as files, in
     figures/ beside it.
     """
-    figures = draw_cells(cells, [arm for arm in arms if arm.label not in NULLS])
-    figures.save(path.parent / "figures", formats)
-    write_text(path, _html_of(cells, arms, figures, command, note))
-    return path
-
-
-def _html_of(
-    cells: Sequence[CellResults], arms: Sequence[Arm], figures: Mapping[str, Picture], command: str, note: str
-) -> str:
-    templates = templates_of("attnorm.analysis.probes")
-    templates.filters["number"] = lambda value, form: "" if isnan(value) else format(value, form)
     compared = [arm for arm in arms if arm.label not in NULLS]
     names = [arm.short for arm in compared]
     at_size = [(cell.outcome.cell.title, row) for cell in cells for row in cell.rows if row.trained]
-    return templates.get_template("page.html").render(
+    figures = draw_cells(cells, compared)
+    figures.save(path.parent / "figures", formats)
+    templates = templates_of("attnorm.analysis.probes")
+    templates.filters["number"] = lambda value, form: "" if isnan(value) else format(value, form)
+    page = templates.get_template("page.html").render(
         note=note,
         command=command,
         written=time.strftime("%Y-%m-%d %H:%M"),
@@ -70,6 +62,8 @@ def _html_of(
         left_out=grouped({cell.outcome.cell.title: cell.left_out for cell in cells}),
         seconds=sum(cell.outcome.seconds for cell in cells),
     )
+    write_text(path, page)
+    return path
 
 
 def table_of_scores(
