@@ -42,9 +42,10 @@ def compare(
     An arm that shares no scored seed with the baseline is left out if others do, and `Comparison.notes` says so. Raises
     RunError for folders without runs and runs that cannot be compared, and ConfigError for other arguments.
     """
+    from attnorm.analysis.comparison import Terms
     from attnorm.analysis.study import study_of
 
-    study = study_of(baseline, against, metric, split=split, level=level, grouped=grouped)
+    study = study_of(baseline, against, metric, Terms(split, level, grouped))
     [main] = study.comparisons
     return replace(main, notes=[*main.notes, *study.left_out])
 

@@ -16,7 +16,6 @@ from attnorm.analysis.scores import (
     common_metrics,
     common_split,
     direction_of,
-    example_table,
     primary_metric,
     scores_of_run,
     shared_examples,
@@ -84,29 +83,35 @@ class Comparison:
         return self.verdicts[0].digits if self.verdicts else decimals(self.metric)
 
 
+@dataclass(frozen=True)
+class Terms:
+    """How arms are compared, see `analysis.compare`. pending: further runs that are planned."""
+
+    split: SplitName = "auto"
+    level: float = 0.95
+    grouped: bool = True
+    pending: Sequence[str] = ()
+
+
 def compare_arms(
     arms: Sequence[Arm],
-    metric: str | None = None,
-    *,
-    split: SplitName = "auto",
-    level: float = 0.95,
-    grouped: bool = True,
-    pending: Sequence[str] = (),
-    tunings: Iterable[TuningRecord] = (),
-    read_examples: ReadExamples = example_table,
+    metric: str | None,
+    terms: Terms,
+    tunings: Iterable[TuningRecord],
+    read_examples: ReadExamples,
 ) -> Comparison:
     """Compares arms with the first one.
 
-    pending: further runs that are planned. tunings: of the sweeps that trained the arms. read_examples: see
-    `example_table`. The other arguments are those of `analysis.compare`, and so are the errors.
+    tunings: of the sweeps that trained the arms. read_examples: see `example_table`. Raises the errors of
+    `analysis.compare`.
     """
     if len({arm.task for arm in arms}) > 1:
         names = ", ".join(dict.fromkeys(arm.task for arm in arms))
         raise RunError(f"runs of different tasks cannot be compared: {names}")
     check_code(arms)
     finished = [run for arm in arms for run in arm.finished.values()]
-    check_current(finished, split)
-    split = common_split(finished, split)
+    check_current(finished, terms.split)
+    split = common_split(finished, terms.split)
     scored = {run.folder: table for run in finished if (table := read_examples(run, split)) is not None}
     if not scored:
         raise RunError("none of the runs has finished with scores of single examples, so there is nothing to compare")
@@ -125,13 +130,13 @@ def compare_arms(
             "Train with task.selection=half, or score the test split with eval.py."
         )
     running = [f"{arm.label}, seed {run.seed}" for arm in arms for run in arm.runs if run.state is RunState.RUNNING]
-    waiting = [*running, *pending]
+    waiting = [*running, *terms.pending]
     stems = {run.folder: (test_table(run) if split == "test" else None) or VALIDATION for run in finished}
     records = {arm.label: [run.evaluation(stems[run.folder]) for run in shared.runs(arm).values()] for arm in arms}
     of_all, methods = failures_of_all(records, metric, primary, lambda name: direction_of(finished, name))
     by_arm, withheld = failures(shared, metric, ids)
     groups = next(iter(tables.values())).groups(ids)
-    if groups is not None and not grouped:
+    if groups is not None and not terms.grouped:
         notes.append(
             f"The intervals are for new seeds and new examples of the same {len(set(groups))} groups. They are too "
             "narrow for new groups, because examples of one group were taken as independent."
@@ -140,7 +145,7 @@ def compare_arms(
     values: dict[str, OtherValues] = {}
     for tuning in tunings:
         values |= tuning.other_values(metric, towards)
-    verdicts = [_verdict_of(shared, arm, metric, ids, level, groups, values) for arm in arms[1:]]
+    verdicts = [_verdict_of(shared, arm, metric, ids, terms.level, groups, values) for arm in arms[1:]]
     unfinished = counted(len(waiting), "planned run") + (" is" if len(waiting) == 1 else " are")
     reasons = [f"{unfinished} not finished yet"] if waiting else of_all
     for number, verdict in enumerate(verdicts):

@@ -12,10 +12,9 @@ from pathlib import Path
 
 from attnorm.analysis import Places
 from attnorm.analysis.arms import Arm, arms_of, baseline_of, differing, find_runs, is_of_normalizer, numbers_of
-from attnorm.analysis.comparison import Comparison, ReadExamples, compare_arms
+from attnorm.analysis.comparison import Comparison, ReadExamples, Terms, compare_arms
 from attnorm.analysis.scores import (
     ExampleTable,
-    SplitName,
     common_metrics,
     common_split,
     direction_of,
@@ -33,6 +32,7 @@ from attnorm.run.run import Run
 
 Compare = Callable[[Sequence[Arm], str | None], Comparison]
 COLOURS = 8  # arms that the colours of a chart tell apart
+AS_USUAL = Terms()
 
 
 @dataclass
@@ -110,23 +110,18 @@ def study_of_arms(
     baseline: Arm,
     arms: Sequence[Arm],
     metric: str | None = None,
-    *,
-    split: SplitName = "auto",
-    level: float = 0.95,
-    grouped: bool = True,
-    pending: Sequence[str] = (),
+    terms: Terms = AS_USUAL,
     strict: bool = False,
 ) -> Study:
     """Compares arms with one of them.
 
-    metric: that of the verdicts; None: the primary one. pending: further runs that are planned. split, level, grouped:
-    see `compare`. strict: compare on this metric alone, and raise an error for arms that cannot be compared, unless
-    only some of them share no scored seed with the baseline. Otherwise, arms and metrics are left out for any reason.
+    metric: that of the verdicts; None: the primary one. strict: compare on this metric alone, and raise an error for
+    arms that cannot be compared, unless only some of them share no scored seed with the baseline. Otherwise, arms and
+    metrics are left out for any reason.
     """
     arms = [baseline, *(arm for arm in arms if arm is not baseline)]
     study = Study(arms, tunings=parts_of(arms, "tuning", TuningRecord), costs=parts_of(arms, "cost", EqualCost))
-    options = {"split": split, "level": level, "grouped": grouped, "pending": pending, "tunings": study.tunings}
-    on: Compare = partial(compare_arms, **options, read_examples=study.read_examples)  # type: ignore[arg-type]
+    on: Compare = partial(compare_arms, terms=terms, tunings=study.tunings, read_examples=study.read_examples)
     if strict:
         _begin(study, on, metric, arms, NoSharedSeed)
         study.arms = study.comparisons[0].arms
@@ -135,7 +130,7 @@ def study_of_arms(
         study.costs = [cost for cost in study.costs if labels & cost.arms.keys()]
         return study
     runs = [run for arm in arms for run in arm.finished.values()]
-    primary, shared, tables = primary_metric(runs), common_split(runs, split), list[ExampleTable | None]()
+    primary, shared, tables = primary_metric(runs), common_split(runs, terms.split), list[ExampleTable | None]()
     for run in runs:
         with suppress(RunError):
             tables.append(study.read_examples(run, shared))
@@ -224,15 +219,7 @@ def further_values(folder: Path) -> list[tuple[int, str]]:
     return list(values)
 
 
-def study_of(
-    baseline: Places,
-    against: Places | None = None,
-    metric: str | None = None,
-    *,
-    split: SplitName = "auto",
-    level: float = 0.95,
-    grouped: bool = True,
-) -> Study:
+def study_of(baseline: Places, against: Places | None, metric: str | None, terms: Terms) -> Study:
     """The study of which `compare` returns the comparison."""
     paths = listed_places(baseline if against is None else against)
     arms = arms_of(find_runs(paths))
@@ -251,8 +238,7 @@ def study_of(
         [chosen] = formed
     if len(arms) == 1:
         raise ConfigError([Problem("against", f"there is nothing to compare with the baseline, {chosen.label}")])
-    options = {"split": split, "level": level, "grouped": grouped, "pending": waiting_jobs(paths)}
-    return study_of_arms(chosen, arms, metric, strict=True, **options)  # type: ignore[arg-type]
+    return study_of_arms(chosen, arms, metric, replace(terms, pending=waiting_jobs(paths)), strict=True)
 
 
 def listed_places(places: Places) -> list[str | Path]:

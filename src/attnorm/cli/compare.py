@@ -8,7 +8,7 @@ from typing import Any
 
 from attnorm.analysis.arms import find_runs
 from attnorm.analysis.cautions import simple_label, withheld_lines
-from attnorm.analysis.comparison import SOURCES, Comparison
+from attnorm.analysis.comparison import SOURCES, Comparison, Terms
 from attnorm.analysis.record import ENDINGS, write_study
 from attnorm.analysis.score_files import score_files
 from attnorm.analysis.score_tables import Better, study_of_files
@@ -93,7 +93,7 @@ def run_compare(arguments: list[str]) -> None:
         return
     against = [run.folder for run in others] if searches else settings.against
     places: tuple[Any, Any] = (against, None) if settings.baseline is None else (settings.baseline, against)
-    show_study(settings, study_of(*places, settings.metric, split=settings.split, level=settings.level))
+    show_study(settings, study_of(*places, settings.metric, Terms(settings.split, settings.level)))
 
 
 def show_study(settings: CompareSettings, study: Study) -> None:

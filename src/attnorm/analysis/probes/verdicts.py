@@ -131,10 +131,13 @@ def _row_of(of: CellOutcome, arm: Arm, size: int, null: float, ceiling: float, d
     of_seeds = result.scores[size].mean(1)
     score = float(of_seeds.mean())
     scalars = {name: mean_of_finite(value) for name, value in result.scalars.items()}
-    measures: dict[str, Any] = {
-        name: mean_of_finite(result.measures[name]) for name in MEASURES if name in result.measures
-    }
-    interval = difference.new_seeds_and_examples if difference else None
+    known: dict[str, Any] = {}  # what not every row has
+    if size == probe.size:
+        known |= {name: mean_of_finite(result.measures[name]) for name in MEASURES if name in result.measures}
+    if difference is not None:
+        ends = difference.new_seeds_and_examples
+        known |= {"difference": difference.estimate, "low": ends.low, "high": ends.high}
+        known |= {"p_value": difference.p_value, "verdict": difference.no_verdict or ""}
     return Row(
         probe=of.cell.short,
         dose=of.cell.dose,
@@ -150,15 +153,10 @@ def _row_of(of: CellOutcome, arm: Arm, size: int, null: float, ceiling: float, d
         null=null,
         ceiling=ceiling,
         normalized=(score - null) / (ceiling - null) if ceiling > null else nan,
-        difference=difference.estimate if difference else nan,
-        low=interval.low if interval else nan,
-        high=interval.high if interval else nan,
-        p_value=difference.p_value if difference else nan,
-        verdict=difference.no_verdict or "" if difference else "",
         diverged=result.diverged,
         seconds=result.seconds / len(of_seeds),
         learned="; ".join(f"{name}={value:.3f}" for name, value in scalars.items()),
-        **(measures if size == probe.size else {}),
+        **known,
     )
 
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from attnorm.analysis.arms import Arm, arms_of, as_number, baseline_of, find_runs
+from attnorm.analysis.comparison import Terms
 from attnorm.analysis.provenance import check_code
 from attnorm.analysis.report.charts import Chart, scatter
 from attnorm.analysis.report.examples import shortened
@@ -112,7 +113,7 @@ def collect(
     for members in by_task.values():
         label = baseline if any(arm.label == baseline for arm in members) else None
         chosen = baseline_of(members, label)
-        studies.append(study_of_arms(chosen, members, metric, split=split, level=level, pending=pending))
+        studies.append(study_of_arms(chosen, members, metric, Terms(split, level, pending=pending)))
     mains = [study.main for study in studies if study.main is not None]
     if metric is not None and mains and not any(main.metric == metric for main in mains):
         names = dict.fromkeys(each.metric for study in studies for each in study.comparisons)
