@@ -3,6 +3,7 @@
 import csv
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,11 @@ def newest_good(folder: Path) -> Path | None:
     """
     run, reasons = Run(folder), list[str]()
     files = checkpoints_of(run.checkpoints)
-    for path in [*files[:1], *sorted(files[1:], key=_update, reverse=True)]:  # last.ckpt is the newest one
+    updates = dict.fromkeys(files[1:], -1)  # files[0], last.ckpt, is the newest one
+    for path in updates:
+        with suppress(CheckpointError):  # a damaged one
+            updates[path] = read_checkpoint(path)["global_step"]
+    for path in [*files[:1], *sorted(updates, key=lambda path: updates[path], reverse=True)]:
         try:
             foreign = changed_settings(run.config, path)
         except CheckpointError as error:
@@ -161,11 +166,3 @@ def newest_good(folder: Path) -> Path | None:
             "run"
         )
     return None
-
-
-def _update(path: Path) -> int:
-    """The update that a checkpoint is from; -1 for one that is damaged."""
-    try:
-        return read_checkpoint(path)["global_step"]
-    except CheckpointError:
-        return -1

@@ -98,11 +98,6 @@ class Planner:
     facts: Sequence[Checked]
     costs: dict[Overrides, ArmCost] = field(default_factory=dict)
 
-    @property
-    def folder(self) -> Path:
-        """The sweep folder."""
-        return self.journal.path.parent
-
     def plan(self, seconds: float) -> Plan:
         """What the sweep runs, after the cost of an update has been measured if a budget is given in it.
 
@@ -122,7 +117,7 @@ class Planner:
         samples, facts = self.samples, self.facts
         if self.costs:
             samples = [self.with_updates(job) for job in samples]
-            refuse_other_budget(self.folder, self.journal, samples)
+            refuse_other_budget(self.journal.folder, self.journal, samples)
             facts = checked(self.command, self.checker, samples)
         jobs = list({job.key: job for job in self.jobs(samples, facts)}.values())
         same = f"; {len(samples) - len(jobs)} of them equal another one" if len(jobs) < len(samples) else ""
@@ -148,7 +143,7 @@ class Planner:
             self.journal.add("job", name, key=key, label=label, overrides=overrides, trial=number)
             return self.job(name, key, overrides, first)
 
-        return Search(self.folder, command, first.metric, make_job)
+        return Search(self.journal.folder, command, first.metric, make_job)
 
     def tuned(self) -> Plan:
         """The runs that tune, and those that compare."""
@@ -187,7 +182,7 @@ class Planner:
         """
         kind, journal = self.command.settings.cost, self.journal
         has_started = any(job.folder.exists() for job in journal.jobs() if job.purpose != COST)
-        before = recorded_costs(self.folder, kind) if has_started else []
+        before = recorded_costs(self.journal.folder, kind) if has_started else []
         arms, set_here = self.facts_by_arm(), {override_key(override) for override in MEASURING}
         runs = [(*(override for override in arm if override_key(override) not in set_here), *MEASURING) for arm in arms]
         with closing(self.launcher(alone=True)) as launcher:
@@ -215,7 +210,7 @@ class Planner:
             costs.append(ArmCost(job.arm, fact.task, fact.attention == "softmax", fact.max_steps, value, unit))
         costs = equalized(costs)
         print_costs(costs)
-        refuse_other_total(self.folder, before, costs)
+        refuse_other_total(self.journal.folder, before, costs)
         return dict(zip(arms, costs, strict=True))
 
     def with_updates(self, job: Overrides) -> Overrides:
@@ -238,7 +233,9 @@ class Planner:
             known = journal.of(name, "job")
             if known and (known[-1].get("purpose") == "tune") != (purpose == "tune"):
                 message = f"the run {label} is there already, to {'compare' if purpose == 'tune' else 'tune'}; "
-                raise ConfigError([Problem("dir", f"{message}choose other seeds, or another folder", self.folder)])
+                raise ConfigError(
+                    [Problem("dir", f"{message}choose other seeds, or another folder", self.journal.folder)]
+                )
             if not journal.has(name) or known[-1].get("purpose", "") != purpose:
                 more = {"purpose": purpose} if purpose else {}
                 journal.add("job", name, key=key, label=label, overrides=overrides, **more)
@@ -252,7 +249,7 @@ class Planner:
             key,
             self.command.label_of(overrides),
             (*self.command.options, *overrides),
-            job_folder(self.folder, name, purpose),
+            job_folder(self.journal.folder, name, purpose),
             fact.processes,
             fact.uses_gpu,
             purpose,
@@ -266,7 +263,7 @@ class Planner:
         if settings.launcher == "submitit":
             from attnorm.sweeps.launchers.submitit import SubmititLauncher
 
-            return SubmititLauncher(self.folder, settings.submitit, 1 if alone else settings.jobs, TRAIN)
+            return SubmititLauncher(self.journal.folder, settings.submitit, 1 if alone else settings.jobs, TRAIN)
         if settings.launcher == "ray":
             from attnorm.sweeps.launchers.ray import RayLauncher
 

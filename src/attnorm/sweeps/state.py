@@ -51,7 +51,7 @@ class Journal:
     """
 
     def __init__(self, folder: Path, deferred: bool = False):
-        self.path = folder / EVENTS
+        self.folder, self.path = folder, folder / EVENTS
         self.waiting: list[bytes] | None = [] if deferred else None
         self.reload()
 
@@ -115,17 +115,16 @@ class Journal:
 
     def jobs(self) -> list[Job]:
         """The jobs that have been added and not set aside."""
-        return [self.job(self.of(name, "job")[-1]) for name in self.by_name if self.has(name)]
+        jobs = []
+        for event in (self.of(name, "job")[-1] for name in self.by_name if self.has(name)):
+            name, purpose = event["name"], event.get("purpose", "")
+            folder = job_folder(self.folder, name, purpose)
+            jobs.append(Job(name, event["key"], event["label"], tuple(event["overrides"]), folder, purpose=purpose))
+        return jobs
 
     def has(self, name: str) -> bool:
         """Whether a job has been added and not set aside."""
         return [event["event"] for event in self.of(name, "job", "aside")[-1:]] == ["job"]
-
-    def job(self, event: dict[str, Any]) -> Job:
-        """The job of an event "job"."""
-        name, purpose = event["name"], event.get("purpose", "")
-        folder = job_folder(self.path.parent, name, purpose)
-        return Job(name, event["key"], event["label"], tuple(event["overrides"]), folder, purpose=purpose)
 
     def seconds(self, name: str) -> float:
         """The time that the processes of the job took, as far as their ends were seen."""

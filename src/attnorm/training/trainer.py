@@ -50,7 +50,7 @@ def build_trainer(
         keys.add(entry.state_key)
     callbacks = [resuming, *entries]
     if settings.get("max_time") is not None:
-        callbacks.append(TimeLimit(settings["max_time"]))
+        callbacks.append(TimeLimit(settings["max_time"], verbose=False))
     callbacks += [*required, stop]
     if cfg.run.compile:
         callbacks.append(CompiledModel())

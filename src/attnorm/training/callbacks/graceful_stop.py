@@ -101,9 +101,6 @@ class TimeLimit(Timer):
     the time in checkpoints, so that a run that its limit has ended would never continue.
     """
 
-    def __init__(self, duration: str):
-        super().__init__(duration=duration, interval="step", verbose=False)
-
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: object, batch: object, index: int
     ) -> None:
