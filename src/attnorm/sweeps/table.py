@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from types import TracebackType
+from contextlib import AbstractContextManager
 from typing import Any
 
 from rich.live import Live
@@ -28,7 +28,7 @@ COLOURS = {
 }
 
 
-class View:
+class View(AbstractContextManager["View"]):
     """Shows how far a sweep has come, while it is used as a context manager. record: is kept up to date."""
 
     def __init__(self, plan: Plan, journal: Journal, record: SweepRecord | None = None):
@@ -36,14 +36,9 @@ class View:
         self.live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
         self.shown = 0.0
 
-    def __enter__(self) -> "View":
+    def __exit__(self, *_: object) -> None:
         if self.live:
-            self.live.__enter__()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self.live:
-            self.live.__exit__(kind, error, at)
+            self.live.stop()
 
     def said(self, job: Job, line: str) -> None:
         """Something has happened to a job."""
@@ -69,6 +64,7 @@ class View:
         self.shown = time.monotonic()
         states = {job.name: state_of_job(job, self.journal) for job in self.plan.jobs}
         if self.live:
+            self.live.start()  # for the first time
             self.live.update(self.table(states), refresh=True)
             return
         for job in self.plan.jobs:
