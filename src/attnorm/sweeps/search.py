@@ -72,14 +72,9 @@ class Dimension:
         distribution = self.distribution
         if isinstance(distribution, CategoricalDistribution):
             return trial.suggest_categorical(self.name, distribution.choices)
-        if isinstance(distribution, IntDistribution):
-            return trial.suggest_int(
-                self.name, distribution.low, distribution.high, step=distribution.step, log=distribution.log
-            )
-        assert isinstance(distribution, FloatDistribution)
-        return trial.suggest_float(
-            self.name, distribution.low, distribution.high, step=distribution.step, log=distribution.log
-        )
+        assert isinstance(distribution, (IntDistribution, FloatDistribution))
+        suggest: Any = trial.suggest_int if isinstance(distribution, IntDistribution) else trial.suggest_float
+        return suggest(self.name, distribution.low, distribution.high, step=distribution.step, log=distribution.log)
 
     def override(self, value: Any) -> str:
         """The override that sets the key to a value of the distribution."""
