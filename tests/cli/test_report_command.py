@@ -119,7 +119,7 @@ def close(folder, jobs, journal):
     lock = FolderLock(folder, SWEEP_LOCK)
     assert lock.acquire()
     try:
-        return sweep.close(folder, SweepRecord(folder, "attnorm sweep seed=1", Plan(jobs), journal, "min"), 0)
+        return sweep.close(folder, SweepRecord("attnorm sweep seed=1", Plan(jobs), journal, "min"), 0)
     finally:
         lock.release()
 

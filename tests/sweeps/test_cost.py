@@ -84,10 +84,10 @@ def test_another_budget_needs_another_folder(tmp_path):
 def test_jobs_of_another_budget_that_have_not_started_are_set_aside(tmp_path):
     journal = Journal(tmp_path)
     journal.add("job", "a", key="a", label="a", overrides=["attention=dnas", "seed=1", "++trainer.max_steps=9"])
-    refuse_other_budget(tmp_path, journal, [("attention=dnas", "seed=1", "++trainer.max_steps=9")])
-    refuse_other_budget(tmp_path, journal, [("attention=dnas", "seed=2", "++trainer.max_steps=8")])
+    refuse_other_budget(journal, [("attention=dnas", "seed=1", "++trainer.max_steps=9")])
+    refuse_other_budget(journal, [("attention=dnas", "seed=2", "++trainer.max_steps=8")])
     assert [job.name for job in journal.jobs()] == ["a"]
-    refuse_other_budget(tmp_path, journal, [("tags=[x]", "seed=1", "attention=dnas", "++trainer.max_steps=8")])
+    refuse_other_budget(journal, [("tags=[x]", "seed=1", "attention=dnas", "++trainer.max_steps=8")])
     assert not journal.jobs()
 
 

@@ -62,9 +62,8 @@ def sweep(command: SweepCommand) -> int:
             chosen = {kind: decided} if (decided := plan.record()) else {}
             return {**chosen, **({"cost": record_of(command.settings.cost, costs)} if costs else {})}
 
-        record = SweepRecord(
-            folder, shlex.join(["attnorm", "sweep", *command.arguments]), plan, journal, facts[0].mode, about
-        )
+        typed = shlex.join(["attnorm", "sweep", *command.arguments])
+        record = SweepRecord(typed, plan, journal, facts[0].mode, about)
         record.write(record.results())
         if isinstance(plan, Tuned):
             plan.further = partial(values_to_try, folder, record)

@@ -116,7 +116,7 @@ def refuse_other_total(folder: Path, before: Sequence[ArmCost], now: Sequence[Ar
             raise ConfigError([Problem("dir", f"{spent}; choose another folder", folder)])
 
 
-def refuse_other_budget(folder: Path, journal: Journal, jobs: Iterable[tuple[str, ...]]) -> None:
+def refuse_other_budget(journal: Journal, jobs: Iterable[tuple[str, ...]]) -> None:
     """Makes sure that no arm is compared at two budgets: the sweep has no run that is one of these jobs with another
     number of updates. Such jobs that have not started are set aside.
 
@@ -136,7 +136,8 @@ def refuse_other_budget(folder: Path, journal: Journal, jobs: Iterable[tuple[str
             continue
         if job.folder.exists():
             now = f"{planned[plain]} now, and {job.name} has {updates or 'another number of updates'}"
-            raise ConfigError([Problem("dir", f"cost pays for {now}; choose another dir, or remove the runs", folder)])
+            message = f"cost pays for {now}; choose another dir, or remove the runs"
+            raise ConfigError([Problem("dir", message, journal.folder)])
         journal.add("aside", job.name)
 
 

@@ -117,7 +117,7 @@ class Planner:
         samples, facts = self.samples, self.facts
         if self.costs:
             samples = [self.with_updates(job) for job in samples]
-            refuse_other_budget(self.journal.folder, self.journal, samples)
+            refuse_other_budget(self.journal, samples)
             facts = checked(self.command, self.checker, samples)
         jobs = list({job.key: job for job in self.jobs(samples, facts)}.values())
         same = f"; {len(samples) - len(jobs)} of them equal another one" if len(jobs) < len(samples) else ""

@@ -110,14 +110,13 @@ class SweepRecord:
 
     def __init__(
         self,
-        folder: Path,
         command: str,
         plan: Plan,
         journal: Journal,
         mode: str | None,
         about: Callable[[], Mapping[str, Any]] = dict,
     ):
-        self.path, self.command, self.mode = folder / SWEEP_FILE, command, mode
+        self.path, self.command, self.mode = journal.folder / SWEEP_FILE, command, mode
         self.plan, self.journal, self.about = plan, journal, about
         self.is_due = False  # whether something has happened since it was written
         self.written_at = 0.0
