@@ -161,7 +161,13 @@ class Optimization:
             options = {"fused": fused, **options}
         optimizer = self.optimizer.cls(self.groups.of(model), **options)
         parts = with_hooks(model)
-        optimizer.register_step_post_hook(lambda *_: project(parts))
+
+        @torch.no_grad()
+        def project(*_: Any) -> None:
+            for part in parts:
+                part.project_()
+
+        optimizer.register_step_post_hook(project)
         when = {name: value for name, value in vars(self.timing).items() if value is not None}
         scheduler = self.scheduler.build(optimizer=optimizer, total_steps=total_steps)
         schedule: Any = {"scheduler": scheduler, "strict": False, **when}
@@ -258,13 +264,6 @@ def refusals(optimizer: Part, groups: ParamGroups) -> list[Problem]:
     return [Problem(f"optimizer.{name}", why, value) for name, value, why in alone if why is not None] or [
         Problem("optimizer", reason)
     ]
-
-
-@torch.no_grad()
-def project(parts: list[TrainingHooks]) -> None:
-    """Puts parameters back into their allowed range."""
-    for part in parts:
-        part.project_()
 
 
 def with_hooks(model: nn.Module) -> list[TrainingHooks]:

@@ -125,13 +125,8 @@ def kernel_checks(device: torch.device, dtypes: Iterable[torch.dtype], widths: I
             kernel.name: kernels.check(kernel, case) for kernel in [*kernels.candidate_kernels(*case[:3]), fallback]
         }
         used = next((name for name, reason in outcomes.items() if reason is None), fallback.name)
-        checks.append(SelfCheck(_name_of(dtype), width, causal, used, outcomes))
+        checks.append(SelfCheck(str(dtype).removeprefix("torch."), width, causal, used, outcomes))
     return checks
-
-
-def _name_of(dtype: torch.dtype) -> str:
-    """'float32' for torch.float32."""
-    return str(dtype).removeprefix("torch.")
 
 
 def speeds(sizes: Sizes, dtype: torch.dtype, device: str, seconds: float) -> Iterator[Speed | LeftOut]:
@@ -143,6 +138,7 @@ def speeds(sizes: Sizes, dtype: torch.dtype, device: str, seconds: float) -> Ite
     """
     attends: dict[str, Attend] = {BASE: sdpa} | {name: build_normalizer(name).to(device).attend for name in EXPECTED}
     end, before = time.perf_counter() + seconds, dict.fromkeys(attends, 0.0)  # seconds of a step at the last length
+    dtype_name = str(dtype).removeprefix("torch.")
     for shorter, length in pairwise([sizes.lengths[0], *sizes.lengths]):
         shape, growth = (sizes.batch, sizes.heads, length, sizes.width), (length / shorter) ** 2
         megabytes, first = dict[str, float](), dict[str, float]()
@@ -158,7 +154,7 @@ def speeds(sizes: Sizes, dtype: torch.dtype, device: str, seconds: float) -> Ite
                     continue
                 except Exception as error:  # of any kind: what cannot be measured is part of the result
                     why = reason(error)
-            yield LeftOut(_name_of(dtype), length, name, why)
+            yield LeftOut(dtype_name, length, name, why)
         if not first:
             return
         rounds = max(1, min(sizes.rounds, int((end - time.perf_counter()) / 6 / sum(first.values()))))
@@ -166,12 +162,12 @@ def speeds(sizes: Sizes, dtype: torch.dtype, device: str, seconds: float) -> Ite
         try:
             seconds_of = seconds_per_step({name: attends[name] for name in first}, inputs, rounds, warmup=0)
         except Exception as error:
-            yield from (LeftOut(_name_of(dtype), length, name, reason(error)) for name in first)
+            yield from (LeftOut(dtype_name, length, name, reason(error)) for name in first)
             return
         for name, values in seconds_of.items():
             ratios = [a / b for a, b in zip(values, seconds_of[BASE], strict=True)]
             spread = median(ratios), min(ratios), max(ratios)
-            case = _name_of(dtype), length, name, computed_by(name, inputs[0])
+            case = dtype_name, length, name, computed_by(name, inputs[0])
             yield Speed(
                 *case, rounds, 1000 * median(values), *spread, megabytes[name], megabytes[name] / megabytes[BASE]
             )

@@ -43,7 +43,16 @@ def read_masks(
         keys, added = split(opposite(key_padding_mask), look)
         if added is not None:
             bias = added[:, None, None] if bias is None else bias + added[:, None, None]
-    refuse(normalizer, shape, pairs, bias, is_causal)
+    if normalizer.couples_queries == "all" and (is_causal or hides_the_future(pairs)):
+        argument = "is_causal=True" if is_causal else "attn_mask: hides the future"
+        raise ValueError(f"{argument}: {normalizer.leak_message(name_of(normalizer))}")
+    if normalizer.needs_causal and not (is_causal or is_triangle(pairs) or n_queries == n_keys == 1):
+        raise ValueError(f"{name_of(normalizer)} is defined for causal self-attention only; pass a causal mask")
+    if normalizer.needs_queries and bias is not None:
+        raise ValueError(
+            f"{name_of(normalizer)} is computed from the queries and keys, not from the scores, so that a float mask "
+            "cannot be added to them; use a bool mask, or one of 0 and -inf"
+        )
     if query_padding_mask is None and keys is None and not is_causal:
         return pairs, bias
     mask = Mask(None if query_padding_mask is None else ~query_padding_mask, keys, is_causal)
@@ -75,23 +84,6 @@ def split(mask: Tensor, look: bool) -> tuple[Tensor, Tensor | None]:
     if look and not mask.is_meta and not mask.requires_grad and not added.any():  # a learned mask may begin with 0
         return allowed, None
     return allowed, added
-
-
-def refuse(
-    normalizer: Normalizer, shape: tuple[int, int, int], pairs: Tensor | None, bias: Tensor | None, is_causal: bool
-) -> None:
-    """Raises ValueError if the weights would leak the future, or if the formula is not defined with these masks."""
-    _, n_queries, n_keys = shape
-    if normalizer.couples_queries == "all" and (is_causal or hides_the_future(pairs)):
-        argument = "is_causal=True" if is_causal else "attn_mask: hides the future"
-        raise ValueError(f"{argument}: {normalizer.leak_message(name_of(normalizer))}")
-    if normalizer.needs_causal and not (is_causal or is_triangle(pairs) or n_queries == n_keys == 1):
-        raise ValueError(f"{name_of(normalizer)} is defined for causal self-attention only; pass a causal mask")
-    if normalizer.needs_queries and bias is not None:
-        raise ValueError(
-            f"{name_of(normalizer)} is computed from the queries and keys, not from the scores, so that a float mask "
-            "cannot be added to them; use a bool mask, or one of 0 and -inf"
-        )
 
 
 def forbidden(mask: Tensor) -> Tensor:

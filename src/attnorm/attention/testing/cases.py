@@ -77,7 +77,7 @@ class Case:
         def pairs(x: Tensor) -> Tensor:
             return x.expand(self.shape)[examples][..., queries, :][..., keys]
 
-        allowed = pairs(self.allowed)
+        allowed, of_states = pairs(self.allowed), queries if self.states_of == "queries" else keys
         return replace(
             self,
             q=self.q[examples][..., queries, :],
@@ -86,12 +86,8 @@ class Case:
             mask=None if allowed.all() else allowed,
             log_prior=None if self.log_prior is None else pairs(self.log_prior),
             given=None if self.given is None else pairs(self.given),
-            states=None if self.states is None else self.states[examples][:, self.either(queries, keys)],
+            states=None if self.states is None else self.states[examples][:, of_states],
         )
-
-    def either(self, queries: Any, keys: Any) -> Any:
-        """The one of the two that belongs to what the states are of."""
-        return queries if self.states_of == "queries" else keys
 
     def __str__(self) -> str:
         b, h, n, m = self.shape

@@ -132,7 +132,7 @@ def filled_padding(subject: Subject, case: Case) -> Case:
         )
     states = case.states
     if states is not None:
-        real = case.either(rows, columns).any(1)  # (B, L, 1)
+        real = (rows if case.states_of == "queries" else columns).any(1)  # (B, L, 1)
         states = torch.where(real, states, 1e6 * subject.randn(*states.shape, salt=705))
     return replace(
         case,

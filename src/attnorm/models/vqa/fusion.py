@@ -20,7 +20,7 @@ NUM_FREQUENCIES = 5  # of the encoding of a box position; each is twice the prev
 
 
 class Boxes(nn.Module):
-    """norm(A f + B w(g)) of a box with the features f and the geometry g, where w is `waves`."""
+    """norm(A f + B w(g)) of a box with the features f and the geometry g, where w is `sinusoidal_encoding`."""
 
     def __init__(self, features: int, shape: VqaModelConfig):
         super().__init__()
