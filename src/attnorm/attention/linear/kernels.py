@@ -34,8 +34,8 @@ Case = tuple[torch.device, torch.dtype, int, bool]  # device, dtype, head width,
 
 FALLBACK = Blockwise()
 
-_chosen: dict[Case, Kernel] = {}
-_outcomes: dict[Case, dict] = {}
+Decision = tuple[Kernel, dict[str, str]]  # the kernel that is used, and why each preferred one is refused
+_decisions: dict[Case, Decision] = {}
 _warned: set[tuple[str, str]] = set()
 _lock = threading.Lock()
 
@@ -64,7 +64,7 @@ def triton_is_requested() -> bool:
 def kernel_for(q: Tensor, causal: bool) -> Kernel:
     """The kernel for the device, dtype and head width of `q` (B, H, N, D), with or without a causal mask."""
     case = q.device, q.dtype, q.shape[-1], causal
-    return _chosen.get(case) or _decide(case)
+    return (_decisions.get(case) or _decide(case))[0]
 
 
 def self_checks() -> dict[str, dict]:
@@ -76,15 +76,15 @@ def self_checks() -> dict[str, dict]:
     refused: the kernels that failed the check, each with the reason.
     """
     with _lock:
-        cases = sorted(_outcomes.items(), key=lambda item: (str(item[0][:2]), *item[0][2:]))
-        return {_label(case): {**outcome, "refused": dict(outcome["refused"])} for case, outcome in cases}
+        cases = sorted(_decisions.items(), key=lambda item: (str(item[0][:2]), *item[0][2:]))
+        return {_label(case): {"kernel": kernel.name, "refused": {**refused}} for case, (kernel, refused) in cases}
 
 
 def forget() -> None:
     """Discards all outcomes, so that every kernel is checked again."""
     with _lock:
-        for known in (_chosen, _outcomes, _warned):
-            known.clear()
+        _decisions.clear()
+        _warned.clear()
 
 
 def check(kernel: Kernel, case: Case) -> str | None:
@@ -100,11 +100,11 @@ def check(kernel: Kernel, case: Case) -> str | None:
             return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def _decide(case: Case) -> Kernel:
+def _decide(case: Case) -> Decision:
     if case[0].type == "cuda" and torch.cuda.is_current_stream_capturing():
-        return FALLBACK  # a check would wait for the GPU, which a graph capture forbids; decided at the next call
+        return FALLBACK, {}  # a check would wait for the GPU, which a graph capture forbids; decided at the next call
     with _lock:
-        if case not in _chosen:
+        if case not in _decisions:
             refused: dict[str, str] = {}
             for kernel in candidate_kernels(*case[:3]):
                 if (reason := check(kernel, case)) is None:
@@ -112,10 +112,9 @@ def _decide(case: Case) -> Kernel:
                 refused[kernel.name] = reason
             else:
                 kernel = FALLBACK
-            _outcomes[case] = {"kernel": kernel.name, "refused": refused}
-            _chosen[case] = kernel
+            _decisions[case] = kernel, refused
             _warn(case, kernel, refused)
-        return _chosen[case]
+        return _decisions[case]
 
 
 def _warn(case: Case, kernel: Kernel, refused: dict[str, str]) -> None:
