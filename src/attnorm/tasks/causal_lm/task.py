@@ -83,19 +83,6 @@ class Bigrams:
         interpolated = (together + different[first] * p[second]) / np.maximum(total, 1)
         return np.log(p[second]), np.log(np.where(total > 0, interpolated, p[second]))
 
-    def save(self, folder: Path) -> None:
-        np.savez_compressed(folder / FILE, pairs=self.pairs, counts=self.counts, size=self.size)
-
-    @classmethod
-    def load(cls, folder: Path) -> "Bigrams":
-        """What `save` has written. Raises RunError if it is missing or damaged."""
-        path = folder / FILE
-        try:
-            with np.load(path) as arrays:
-                return cls(arrays["pairs"], arrays["counts"], int(arrays["size"]))
-        except Exception as error:  # a damaged archive raises errors of many kinds
-            raise RunError(f"{path}: cannot be read: {error}") from error
-
 
 class CausalLMTask(Task):
     """task=causal_lm.
@@ -142,10 +129,15 @@ class CausalLMTask(Task):
         return Bigrams.of(train.rows, train.tokenizer.vocab_size)
 
     def save(self, folder: Path) -> None:
-        self.bigrams.save(folder)
+        np.savez_compressed(folder / FILE, **vars(self.bigrams))
 
     def load(self, folder: Path) -> None:
-        self.bigrams = Bigrams.load(folder)
+        path = folder / FILE
+        try:
+            with np.load(path) as arrays:
+                self.bigrams = Bigrams(arrays["pairs"], arrays["counts"], int(arrays["size"]))
+        except Exception as error:  # a damaged archive raises errors of many kinds
+            raise RunError(f"{path}: cannot be read: {error}") from error
 
     def module(self, model: Any, tokenizer: Tokenizer, validation: Split) -> LanguageModule:
         return LanguageModule(model, tokenizer, self.length)
