@@ -33,25 +33,20 @@ class Headwise(nn.Module):
 
     def __init__(self, width: int, heads: int, scale: float = 2.0):
         super().__init__()
-        self.scale = above_zero("scale", scale)
+        self.scale, self.heads = above_zero("scale", scale), heads
         self.weight = nn.Parameter(torch.zeros(heads, width))
 
     def forward(self, states: Tensor) -> Tensor:
-        """The gate of each query, (B, N, W) -> broadcastable to (B, H, N, D)."""
-        return self.scale * F.linear(states, self.weight).sigmoid().transpose(1, 2).unsqueeze(-1)
+        """The gate of each query, (B, N, W) -> (B, H, N, 1), or (B, H, N, D) with one number per channel."""
+        return self.scale * F.linear(states, self.weight).sigmoid().unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 
-class Elementwise(nn.Module):
+class Elementwise(Headwise):
     """As `Headwise`, with one number per channel of the output: W_g is (W, W)."""
 
     def __init__(self, width: int, heads: int, scale: float = 2.0):
-        super().__init__()
-        self.scale, self.heads = above_zero("scale", scale), heads
+        super().__init__(width, heads, scale)
         self.weight = nn.Parameter(torch.zeros(width, width))
-
-    def forward(self, states: Tensor) -> Tensor:
-        """The gate of each query, (B, N, W) -> (B, H, N, D)."""
-        return self.scale * F.linear(states, self.weight).sigmoid().unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 
 class Differential(nn.Module):

@@ -56,8 +56,7 @@ def key_log_likelihood(q: Tensor, k: Tensor, allowed: Tensor | None = None, scal
     One update by doubly-normalized attention is one step of expectation maximization in the queries, with the weights
     b_i kept as they are (Eq. 8). It never decreases the sum of these terms.
     """
-    root = math.sqrt(scale)
-    return mixture_log_likelihood(root * k.double(), root * q.double(), None if allowed is None else allowed.mT)
+    return query_log_likelihood(k, q, None if allowed is None else allowed.mT, scale)
 
 
 # ----------------------------------------------------------------------------------------------------------- transport

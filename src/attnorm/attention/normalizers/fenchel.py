@@ -33,6 +33,7 @@ from attnorm.attention.option_checks import inside_unit_interval, whole
 from attnorm.attention.surroundings import without_autocast
 
 ORDERS = (1, 2, "exact")
+TOLERANCE, MAX_STEPS = 1e-10, 100  # the defaults of the stopping criterion of Newton's method
 
 
 class Fenchel(FastNormalizer):
@@ -56,7 +57,7 @@ class Fenchel(FastNormalizer):
            largest number of steps. A RuntimeWarning reports how many rows have not converged.
     """
 
-    def __init__(self, order: int | str = 2, tolerance: float = 1e-10, max_steps: int = 100):
+    def __init__(self, order: int | str = 2, tolerance: float = TOLERANCE, max_steps: int = MAX_STEPS):
         super().__init__()
         if type(order) not in (int, str) or order not in ORDERS:  # True == 1
             raise ValueError(f"order={order!r}: allowed: 1, 2 and 'exact'")
@@ -109,8 +110,6 @@ def solve(
     *,
     log_prior: Tensor | None = None,
     scale: float | Tensor | None = None,
-    tolerance: float = 1e-10,
-    max_steps: int = 100,
 ) -> Tensor:
     """Returns lambda* (B, H, N, D) for the evidence z = q (B, H, N, D) and the templates k (B, H, M, D).
 
@@ -122,7 +121,7 @@ def solve(
         s = masked_scores(dot_scores(q.double(), k.double(), alpha), mask)
         log_u = log_preference(s, mask, log_prior)
         T = center_on_first(without_padding(k.double(), s, mask))
-        r = _newton_residual(log_u + s, log_u, T, alpha, tolerance, max_steps)
+        r = _newton_residual(log_u + s, log_u, T, alpha, TOLERANCE, MAX_STEPS)
         dead = (log_u + s).amax(-1, keepdim=True) == -torch.inf
         return (alpha * (q + r)).masked_fill(dead, 0.0).to(q.dtype)
 
