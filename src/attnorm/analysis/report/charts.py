@@ -102,7 +102,7 @@ def curves(
     the horizontal axis shows. tried: its only values, on a logarithmic scale; by default, all numbers.
     """
     used = [style for label, style in styles.items() if any(point.series == label for point in points)]
-    scale = scale_of(points, log, from_zero)
+    scale, y = vertical(points, log, from_zero)
     rows = [asdict(point) for point in points]
     fields = {
         "series": series,
@@ -116,7 +116,6 @@ def curves(
     if tried:
         ticks = alt.Axis(values=list(tried), format=".4~g")
         x = alt.X("step:Q", title=along, axis=ticks, scale=alt.Scale(type="log", nice=False))
-    y = alt.Y("mean:Q", title=None, scale=scale, axis=alt.Axis(tickCount=5, format=axis_format(points)))
     colour, outline, dash = scales(used)
     tooltip = [
         alt.Tooltip("series:N", title=series),
@@ -159,9 +158,7 @@ def by_layer(
         xOffset=alt.XOffset("series:N", sort=labels),
         color=colour,
     )
-    means = [point for _, point in points]
-    scale = scale_of(means, log)
-    y = alt.Y("mean:Q", title=None, scale=scale, axis=alt.Axis(tickCount=5, format=axis_format(means)))
+    scale, y = vertical([point for _, point in points], log)
     rule = base.mark_rule(strokeWidth=2, opacity=0.55).encode(y=alt.Y("low:Q", title=None, scale=scale), y2="high:Q")
     tooltip = [
         alt.Tooltip("series:N", title="arm"),
@@ -212,8 +209,9 @@ def scales(styles: Sequence[Style]) -> tuple[alt.Color, alt.Stroke, alt.StrokeDa
     )
 
 
-def scale_of(points: Sequence[Point], log: bool, from_zero: bool = False) -> alt.Scale:
-    """A linear scale with some room around a constant, because Vega would round the only label of its axis.
+def vertical(points: Sequence[Point], log: bool, from_zero: bool = False) -> tuple[alt.Scale, alt.Y]:
+    """A linear scale with some room around a constant, because Vega would round the only label of its axis, and the
+    means on it.
 
     log: a logarithmic scale instead. It begins at the smallest positive mean, or at a power of ten if there are zeros,
     and what is below is drawn there. from_zero: whether 0 is always part of a linear one.
@@ -222,18 +220,15 @@ def scale_of(points: Sequence[Point], log: bool, from_zero: bool = False) -> alt
     if log:
         least = min((point.mean for point in points if point.mean > 0), default=1e-6)
         least = least if low > 0 and least > 1e-8 else 10.0 ** floor(log10(least))
-        return alt.Scale(type="log", domainMin=least, clamp=True)
-    if low < high:
-        return alt.Scale(zero=from_zero, nice=True)
-    room = abs(low) / 2
-    return alt.Scale(domain=[low - room, high + room] if low else [0.0, 1.0])  # scores that are all 0 are at the bottom
-
-
-def axis_format(points: Sequence[Point]) -> str:
-    """How the numbers of an axis are written: thousands with a prefix."""
-    if max((abs(point.mean) for point in points), default=0) >= 1000:
-        return "~s"
-    return ".6~g"  # with "~g", the browser writes 10 as 1e+1 on a logarithmic axis
+        scale = alt.Scale(type="log", domainMin=least, clamp=True)
+    elif low < high:
+        scale = alt.Scale(zero=from_zero, nice=True)
+    else:
+        room = abs(low) / 2  # scores that are all 0 are at the bottom
+        scale = alt.Scale(domain=[low - room, high + room] if low else [0.0, 1.0])
+    # thousands have a prefix; with "~g", the browser would write 10 as 1e+1 on a logarithmic axis
+    form = "~s" if max(abs(point.mean) for point in points) >= 1000 else ".6~g"
+    return scale, alt.Y("mean:Q", title=None, scale=scale, axis=alt.Axis(tickCount=5, format=form))
 
 
 def specified(chart: alt.LayerChart | alt.FacetChart, height: float = HEIGHT) -> dict[str, Any]:
