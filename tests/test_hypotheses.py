@@ -83,7 +83,7 @@ def made_up(script, change=lambda cell, arm, size: None, titles=(), shares=lambd
 
 def cells_of(*titles):
     """The cells of the atlas, or those with some titles."""
-    return [cell for cell in PRESETS["atlas"].chosen() if not titles or cell.title in titles]
+    return [cell for cell in PRESETS["atlas"].cells if not titles or cell.title in titles]
 
 
 def table_of(mean, rng, spread=0.005):
