@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.errors import RunError
 from attnorm.tasks.module import TaskModule
-from attnorm.training.module import Microbatch, set_random_state
+from attnorm.training.module import Microbatch
 
 
 class Finding(NamedTuple):
@@ -50,7 +50,9 @@ def examine(
         precision or nullcontext(),
         _watched(task.model) as seen,
     ):
-        set_random_state(part.random_state, device)
+        torch.set_rng_state(part.random_state["cpu"])
+        if device.type == "cuda" and "cuda" in part.random_state:
+            torch.cuda.set_rng_state(part.random_state["cuda"], device)
         objective = task.loss(part.batch).objective
         if backward and not sharded:
             inputs = [parameter for parameter in task.model.parameters() if parameter.requires_grad]

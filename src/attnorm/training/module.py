@@ -45,13 +45,6 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
     return state | {"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else state
 
 
-def set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
-    """Puts the generators into a state that `random_state` has returned."""
-    torch.set_rng_state(state["cpu"])
-    if device.type == "cuda" and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)
-
-
 class TrainingModule(pl.LightningModule):
     """Trains and validates the model of a task.
 
