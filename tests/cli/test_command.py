@@ -27,7 +27,6 @@ from attnorm.cli.generate import GenerateKeys
 from attnorm.cli.report import ReportSettings
 from attnorm.cli.verbs import VERBS
 from attnorm.experiments.papers.figures import FigureKeys
-from attnorm.run import trust
 from attnorm.run.trust import find_own_parts
 from attnorm.schema import EMPTY, defaults_of, parameters
 from attnorm.spec.command import fitting, read
@@ -306,7 +305,7 @@ def test_freed_memory_is_kept_for_the_next_tensors():
     ],
 )
 def test_a_normalizer_is_checked_from_the_shell(monkeypatch, tmp_path, capsys, typed, code, said):
-    forget_own_folders(monkeypatch)
+    monkeypatch.setattr(imports, "own_folders", [])
     monkeypatch.setattr(check, "check_normalizer", partial(check.check_normalizer, properties="dead_rows_give_zero"))
     (tmp_path / "beside.py").write_text(
         "from attnorm.attention.normalizers.softmax import Softmax\n"
@@ -329,17 +328,10 @@ def test_a_working_directory_that_has_been_removed_is_said(monkeypatch, tmp_path
     assert capsys.readouterr().err == 3 * "error: the working directory has been removed; change to another one\n"
 
 
-def forget_own_folders(monkeypatch):
-    """No folder of one's own is known: the modules share one list."""
-    folders = []
-    for module in (imports, trust):
-        monkeypatch.setattr(module, "own_folders", folders)
-
-
 @pytest.fixture
 def in_folder(monkeypatch, tmp_path):
     """A folder with a module `own_part`, which is the working directory and first on the search path."""
-    forget_own_folders(monkeypatch)
+    monkeypatch.setattr(imports, "own_folders", [])
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.delenv("ATTNORM_TRUST", raising=False)
     monkeypatch.delenv("PYTHONPATH", raising=False)

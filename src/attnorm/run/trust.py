@@ -8,9 +8,10 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from attnorm import imports
 from attnorm.choices import choices
 from attnorm.errors import ConfigError, Problem, RunError, is_in
-from attnorm.imports import TRUST, own_folders, package_of, texts, trusted_packages
+from attnorm.imports import TRUST, package_of, texts, trusted_packages
 from attnorm.parts import TARGET
 from attnorm.run.config_file import read_settings
 from attnorm.run.folder import CONFIG, EVENTS, leave_out
@@ -99,7 +100,7 @@ def find_own_parts(verb: str, arguments: Sequence[str]) -> None:
     is_clone = verb == "figures" and os.path.isdir("experiments/papers")  # where the code of this verb is
     leave_out(here)
     if (verb in VERBS_OF_OWN_SETTINGS or is_typed or is_trusted or is_clone) and not lies_in_run(Path(here)):
-        own_folders.append(here)
+        imports.own_folders.append(here)
 
 
 def own_cache(paths: dict, trust_code: bool, typed: Collection[str]) -> dict:
