@@ -136,7 +136,7 @@ class Scheduler:
         if handle := self.launcher.attach(job, placed[-1] if placed else {}):
             self.view.said(job, "still running; waiting for it")
             self.running[job.name] = handle
-            if self.code or self.journal.is_pruned(job.name):  # the sweep before was killed before it stopped it
+            if self.code or self.journal.of(job.name, "prune"):  # the sweep before was killed before it stopped it
                 handle.stop()
             return True
         if not self.launcher.has_room(job):
@@ -164,7 +164,7 @@ class Scheduler:
             return
         self.looked = time.monotonic()
         for name, handle in self.running.items():
-            if not self.journal.is_pruned(name) and self.plan.unpromising(handle.job):
+            if not self.journal.of(name, "prune") and self.plan.unpromising(handle.job):
                 self.journal.add("prune", name)
                 handle.stop()
 

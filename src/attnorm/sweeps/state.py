@@ -136,10 +136,6 @@ class Journal:
                 total, started = total + event["time"] - started, None
         return total
 
-    def is_pruned(self, name: str) -> bool:
-        """Whether the search decided to stop the job."""
-        return bool(self.of(name, "prune"))
-
     def last_end(self, name: str) -> dict[str, Any]:
         """The last event "end" of the job if no process was started after it; otherwise {}."""
         events = self.of(name, "start", "end")
@@ -175,7 +171,7 @@ def state_of_job(job: Job, journal: Journal) -> JobState:
     state = job.run.state
     if state is RunState.FINISHED:
         return JobState.FINISHED
-    if journal.is_pruned(job.name):
+    if journal.of(job.name, "prune"):
         return JobState.PRUNED
     if state is RunState.ABSENT:
         return JobState.FAILED if journal.last_end(job.name).get("failure") else JobState.WAITING
