@@ -188,6 +188,8 @@ class Scheduler:
         if not self.code:
             self.plan.ended(job, state)
             if again and self.fail_fast:
+                self.announced = True  # now: the others may have ended by the next look
+                self.view.stops(len(self.running))
                 self.stop(1)
 
 
