@@ -1,5 +1,7 @@
 """Small models, articles and headlines for the tests of models, decoding and tasks."""
 
+import collections
+import gzip
 import zlib
 
 import torch
@@ -9,7 +11,7 @@ from attnorm.data.featurizer import pad
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import Source
 from attnorm.models.config import TransformerConfig
-from attnorm.models.generation import SpecialTokens
+from attnorm.models.generation import Decoding, SpecialTokens, generate
 from attnorm.models.recurrent.seq2seq import LSTMSeq2Seq, LSTMSeq2SeqConfig
 from attnorm.models.seq2seq import Seq2Seq
 from attnorm.parts import class_of
@@ -79,6 +81,24 @@ def rough_lstm(normalizer="softmax", priors=(), vocab_size=11, noise=0.5, scorer
     return roughen(LSTMSeq2Seq(LSTMSeq2SeqConfig(**sizes | shape), attention, vocab_size, PAD), noise)
 
 
+def generated_with_and_without_cache(model, lengths, **decoding):
+    """What two beams find for articles of so many words, which a cache does not change."""
+    found, again = (
+        generate(model, sources(lengths), SPECIAL, Decoding(beam_size=2, **decoding), cached=cached)
+        for cached in (True, False)
+    )
+    assert found == again
+    return found
+
+
+def users_module(folder, monkeypatch, text):
+    """The name of a module of this text that can be imported."""
+    name = f"users_module_{folder.name}".replace("-", "_")
+    (folder / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(folder)
+    return name
+
+
 def random_words(lengths, vocab_size=11, seed=0):
     """A list of word ids for each length."""
     generator = torch.Generator().manual_seed(seed)
@@ -103,6 +123,26 @@ def build_source(name: str, **options: object) -> Source:
 def tokenizer_settings(name: str, **options: object) -> dict[str, object]:
     """The settings of the tokenizer of conf/tokenizer/<name>.yaml with these options alone."""
     return {"_target_": choices("tokenizer")[name]["_target_"], **options}
+
+
+def gathered(task, batches, *parts):
+    """The metrics of parts that were judged in several places, as after a gathering over ranks."""
+    outputs, sums = [], collections.Counter()
+    for rows in parts:
+        evaluated(task, batches, rows)
+        outputs += task.outputs
+        sums.update(task.sums)
+    task.begin_validation()
+    task.outputs, task.sums = outputs, dict(sums)
+    return task.metrics()
+
+
+def write(path, content):
+    """Writes text or bytes, packed if the name ends in .gz; the path as text."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = content.encode() if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return str(path)
 
 
 def evaluated(task, batches, *parts):

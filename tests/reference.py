@@ -379,6 +379,17 @@ def assert_same(actual, expected, inputs, **tolerance):
             assert_close(found, wanted, **tolerance)
 
 
+def observed(layer, *given, **options):
+    """What an observer sees of one call of a layer."""
+    from attnorm.attention.multihead import observe_all
+
+    seen = []
+    with observe_all(layer, lambda _, record: seen.append(record)):
+        layer(*given, **options)
+    [record] = seen
+    return record
+
+
 def assert_formula(module, expected, *, shift=0, priors=None, scales=(1.5,)):
     """The weights, and `attend` under the compact mask, have the values and gradients of expected(scores, allowed,
     log_prior), with all masks, and priors and scales in turn."""

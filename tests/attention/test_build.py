@@ -37,10 +37,7 @@ class Uniform(Normalizer):
 @pytest.fixture
 def users_module(tmp_path, monkeypatch):
     """An importable module of a user's own, under a name of its own in each test."""
-    name = f"users_normalizers_{tmp_path.name}".replace("-", "_")
-    (tmp_path / f"{name}.py").write_text(USERS_MODULE)
-    monkeypatch.syspath_prepend(tmp_path)
-    return name
+    return builders.users_module(tmp_path, monkeypatch, USERS_MODULE)
 
 
 def assert_mentions(error, *words):

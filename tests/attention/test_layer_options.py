@@ -8,7 +8,7 @@ import builders
 import pytest
 import torch
 from marks import FEW
-from reference import case, randn
+from reference import case, gradients, observed, randn
 from simulated_gpu import OnMeta, SimulatedGPU
 from tolerance import tolerance
 from torch import nn
@@ -153,16 +153,11 @@ def test_the_output_and_its_gradient_are_those_of_the_formula_with_every_normali
             given = None if of_layer is None else of_layer.repeat_interleave(layer.maps // HEADS, 1)
             found = layer(x, x, mask, log_prior=of_layer)
             expected = by_hand(layer, x, x, chosen, mask, given)
-            with case(choice):
-                assert_close(found, expected, **TIGHT)
             inputs = [x, *(p for p in layer.parameters() if p.requires_grad)]
-            cotangent = randn(*found.shape, seed=22)
-            mine, theirs = (
-                torch.autograd.grad(y, inputs, cotangent, allow_unused=True, materialize_grads=True)
-                for y in (found, expected)
-            )
+            mine, theirs = (gradients(y, inputs) for y in (found, expected))
             assert any((x != 0).any() for x in mine)
             with case(choice):
+                assert_close(found, expected, **TIGHT)
                 assert_close(mine, theirs, rtol=1e-6, atol=1e-8)
 
 
@@ -209,29 +204,26 @@ def test_cross_attention_takes_gates_and_lambda_from_the_queries():
 
 def test_the_layer_computes_the_same_with_and_without_the_weights():
     """Dot types go to `attend`, others and observed layers to the weights."""
-    x = randn(BATCH, LENGTH, STATES, seed=20)
+    x, mask = randn(BATCH, LENGTH, STATES, seed=20), Mask(queries=torch.tensor([[True] * 5, [True] * 3 + [False] * 2]))
     for normalizer, choice in defined(("softmax", "dnas", "hnas_prefix", "ot")):
         layer, seen = make_layer(normalizer, **CHOICES[choice]), []
-        mask = Mask(queries=torch.tensor([[True] * 5, [True] * 3 + [False] * 2]))
         expected = layer(x, x, mask)
         layer.observer = seen.append
         assert_close(layer(x, x, mask), expected, **TIGHT)
-        [observed] = seen
-        assert observed.weights.shape == (BATCH, layer.maps, LENGTH, LENGTH)
-        assert observed.q.shape == observed.k.shape == observed.v.shape == (BATCH, layer.maps, LENGTH, SIZE)
+        [record] = seen
+        assert record.weights.shape == (BATCH, layer.maps, LENGTH, LENGTH)
+        assert record.q.shape == record.k.shape == record.v.shape == (BATCH, layer.maps, LENGTH, SIZE)
 
 
 def test_both_maps_of_a_head_are_observed_one_after_the_other_and_share_keys_and_values():
-    layer, x, seen = make_layer(differential=True), randn(BATCH, LENGTH, STATES, seed=20), []
-    layer.observer = seen.append
-    layer(x, x)
-    [observed] = seen
-    queries = [layer._split(projection(x)) for projection in (layer.query, layer.options.differential.query)]
-    for number in range(2):
-        assert_close(observed.q[:, number::2], queries[number], **TIGHT)
-        assert_close(observed.weights[:, number::2], (queries[number] @ observed.k[:, ::2].mT * SIZE**-0.5).softmax(-1))
-    assert torch.equal(observed.k[:, ::2], observed.k[:, 1::2]) and torch.equal(observed.v[:, ::2], observed.v[:, 1::2])
-    assert_close(observed.v[:, ::2], layer._split(layer.key_value(x)[..., STATES:]), **TIGHT)
+    layer, x = make_layer(differential=True), randn(BATCH, LENGTH, STATES, seed=20)
+    seen = observed(layer, x, x)
+    for number, projection in enumerate((layer.query, layer.options.differential.query)):
+        queries = layer._split(projection(x))
+        assert_close(seen.q[:, number::2], queries, **TIGHT)
+        assert_close(seen.weights[:, number::2], (queries @ seen.k[:, ::2].mT * SIZE**-0.5).softmax(-1))
+    assert torch.equal(seen.k[:, ::2], seen.k[:, 1::2]) and torch.equal(seen.v[:, ::2], seen.v[:, 1::2])
+    assert_close(seen.v[:, ::2], layer._split(layer.key_value(x)[..., STATES:]), **TIGHT)
 
 
 # -------------------------------------------------------------------------------------------------- masks and caches
@@ -350,12 +342,9 @@ def test_a_gate_starts_as_the_identity_bit_by_bit_and_with_scale_1_as_one_half(g
 
 def test_half_of_the_second_map_is_subtracted_at_first():
     layer, x = make_layer(rough=False, differential=True), randn(BATCH, LENGTH, STATES, seed=20)
-    layer.observer = (seen := []).append
-    found = layer(x, x)
-    weights = seen[0].weights
-    v = layer._split(layer.key_value(x)[..., STATES:])
+    weights, v = observed(layer, x, x).weights, layer._split(layer.key_value(x)[..., STATES:])
     context = (weights[:, ::2] - weights[:, 1::2] / 2) @ v
-    assert_close(found, layer.output(context.transpose(1, 2).flatten(2)), **TIGHT)
+    assert_close(layer(x, x), layer.output(context.transpose(1, 2).flatten(2)), **TIGHT)
 
 
 # ------------------------------------------------------------------------------------------------------------ details
@@ -537,13 +526,8 @@ def test_shares_per_head_are_those_of_each_map():
 
 
 def test_each_site_of_a_model_has_the_options_that_are_set_for_it():
-    given = builders.attention_tables("dnas_prefix")
-    model_tables = {
-        **given,
-        "gate": {"encoder": "headwise"},
-        "differential": {"cross": True},
-        "laser": {"decoder": True},
-    }
+    model_tables = builders.attention_tables("dnas_prefix") | {"gate": {"encoder": "headwise"}}
+    model_tables |= {"differential": {"cross": True}, "laser": {"decoder": True}}
     layers = {name: Site(model_tables, name).layer(STATES, HEADS).options for name in builders.SITES}
     assert [layers["encoder"].gate is not None, layers["cross"].maps, layers["decoder"].laser] == [True, 2, True]
     assert [layers["decoder"].maps, layers["encoder"].laser, layers["cross"].gate] == [1, False, None]
@@ -551,9 +535,7 @@ def test_each_site_of_a_model_has_the_options_that_are_set_for_it():
 
 def test_a_layer_has_options_only_if_a_table_has_its_site():
     assert Site(tables(gate=None, laser=False), "decoder").layer(STATES, HEADS).options is None
-    assert isinstance(
-        MultiHeadAttention(STATES, HEADS, build_normalizer("softmax"), build_scorer("dot")).options, type(None)
-    )
+    assert MultiHeadAttention(STATES, HEADS, build_normalizer("softmax"), build_scorer("dot")).options is None
     assert isinstance(make_layer(laser=True).options, LayerOptions)
 
 

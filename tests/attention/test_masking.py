@@ -48,14 +48,14 @@ def test_dense_is_the_compact_mask_pair_by_pair(fields):
         assert torch.equal(dense.expand(expected.shape), expected)
 
 
-def test_dense_of_a_mask_that_forbids_nothing_is_none():
-    assert Mask().dense(3, 4, CPU) is None
-
-
-def test_dense_is_on_the_device_asked_for_each_time():
+def test_dense_is_aligned_to_the_end_and_of_the_size_and_on_the_device_asked_for_each_time():
     mask = Mask(causal=True)
+    for _ in range(2):
+        assert mask.dense(2, 4, CPU).reshape(2, 4).tolist() == [[True, True, True, False], [True] * 4]
+        assert mask.dense(3, 2, CPU).reshape(3, 2).tolist() == [[False, False], [True, False], [True, True]]
     for device in ("cpu", "meta", "cpu"):
         assert mask.dense(3, 4, torch.device(device)).device.type == device
+    assert Mask().dense(3, 4, CPU) is None
 
 
 BOOLS = torch.ones(2, 7, dtype=torch.bool)
@@ -101,18 +101,6 @@ def test_a_dense_mask_that_is_not_broadcastable_gets_a_sentence():
     for shape in [(2, 5), (2, 1, 5, 4), (3, 1, 4, 5), (1, 2, 2, 4, 5)]:
         with pytest.raises(ValueError, match=r"mask: expected a shape that is broadcastable to .*Mask\(keys=...\)"):
             build_normalizer("dnas").attend(q, k, v, torch.ones(shape, dtype=torch.bool))
-
-
-def test_one_mask_serves_calls_of_different_sizes():
-    mask = Mask(causal=True)
-    for n_queries, n_keys in [(3, 4), (4, 3), (1, 4), (3, 4)]:
-        expected = reference.allowed_pairs(1, n_queries, n_keys, causal=True)
-        assert torch.equal(mask.dense(n_queries, n_keys, CPU).expand(expected.shape), expected)
-
-
-def test_causal_is_aligned_to_the_end_so_the_last_query_sees_every_key():
-    assert Mask(causal=True).dense(2, 4, CPU).reshape(2, 4).tolist() == [[True, True, True, False], [True] * 4]
-    assert Mask(causal=True).dense(3, 2, CPU).reshape(3, 2).tolist() == [[False, False], [True, False], [True, True]]
 
 
 @pytest.mark.parametrize("variant", ONE_OF_EACH)

@@ -242,16 +242,6 @@ def test_the_hybrid_weight_receives_the_exact_gradient_even_at_its_ends(options)
         assert_close(found.reshape(()), wanted, **TIGHT)
 
 
-def test_each_head_mixes_by_its_own_hybrid_weight():
-    hnas, scores = make("hnas_heads"), random_scores()
-    v = hnas.hybrid_weight()
-    assert v.shape == (HEADS,) and v[0] != v[1]
-    dnas, softmax = make("dnas")(scores), make("softmax")(scores)
-    for head in range(HEADS):
-        expected = v[head] * dnas[:, head] + (1 - v[head]) * softmax[:, head]
-        assert_close(hnas(scores)[:, head], expected, **TIGHT)
-
-
 # ------------------------------------------------------------------------------------------------------ prefix forms
 
 

@@ -8,12 +8,12 @@ import math
 
 import pytest
 import torch
-from reference import randn
+from reference import assert_same, leaves, observed, randn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
 from attnorm.attention import Mask, build_normalizer, build_scorer
-from attnorm.attention.multihead import Cache, MultiHeadAttention, observe_all
+from attnorm.attention.multihead import Cache, MultiHeadAttention
 from attnorm.attention.names import build
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.normalizers.entmax import Entmax
@@ -115,25 +115,13 @@ def given_to(module, states):
     return {} if module.needs_states == "none" else {"features": module.features_of(states)}
 
 
-def difference(name, module):
-    """The largest difference of weights, and of gradients of scores and states, to those of the loops."""
-    scores, states = 1.5 * randn(BATCH, HEADS, LENGTH, LENGTH, seed=1), randn(BATCH, LENGTH, WIDTH, seed=2)
-    inputs = [scores.requires_grad_(), states.requires_grad_(), *module.parameters()]
-    cotangent, found = randn(BATCH, HEADS, LENGTH, LENGTH, seed=4), []
-    for weights in (
-        module(scores, Mask(causal=True), **given_to(module, states)),
-        by_loops(name, module, scores, states),
-    ):
-        grads = torch.autograd.grad(weights, inputs, cotangent, allow_unused=True)
-        found.append(
-            [weights.detach(), *(torch.zeros_like(x) if g is None else g for x, g in zip(inputs, grads, strict=True))]
-        )
-    return max(float((a - b).abs().max()) for a, b in zip(*found, strict=True))
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_weights_and_gradients_equal_the_loops(name):
-    assert difference(name, make(name)) < 1e-9
+    module = make(name)
+    scores, states = leaves(1.5 * randn(BATCH, HEADS, LENGTH, LENGTH, seed=1), randn(BATCH, LENGTH, WIDTH, seed=2))
+    weights = module(scores, Mask(causal=True), **given_to(module, states))
+    inputs = [scores, states, *module.parameters()]
+    assert_same(weights, by_loops(name, module, scores, states), inputs, rtol=0, atol=1e-9)
 
 
 def test_a_mix_uses_features_that_another_instance_has_made():
@@ -198,14 +186,13 @@ def test_padded_texts_and_packed_texts_are_computed_as_if_they_were_alone(name):
 @pytest.mark.parametrize("name", LAYERS)
 def test_observed_weights_make_the_output(name):
     """Without an observer, the layer may take another way to it."""
-    layer, states, seen = layer_of(name, LAYERS[name]), randn(2, LENGTH, WIDTH, seed=5), []
-    expected = layer(states, states, Mask(causal=True))
-    with observe_all(layer, lambda _, it: seen.append(it)):
-        layer(states, states, Mask(causal=True))
-    context = seen[0].weights @ seen[0].v
+    layer, states = layer_of(name, LAYERS[name]), randn(2, LENGTH, WIDTH, seed=5)
+    seen = observed(layer, states, states, Mask(causal=True))
+    context = seen.weights @ seen.v
     if name == "stick_breaking with a value":
-        assert_close(seen[0].outside, 1 - seen[0].weights.sum(-1, keepdim=True), **TIGHT)
-        context = context + seen[0].outside * layer.normalizer.value[:, None]
+        assert_close(seen.outside, 1 - seen.weights.sum(-1, keepdim=True), **TIGHT)
+        context = context + seen.outside * layer.normalizer.value[:, None]
+    expected = layer(states, states, Mask(causal=True))
     assert_close(layer.output(context.transpose(1, 2).flatten(2)), expected, **TIGHT)
 
 
@@ -226,24 +213,15 @@ def with_remainder(layer, states):
     return layer.output(torch.stack(rows, 1).flatten(2))
 
 
-def remainder_difference(layer):
-    """The largest difference of outputs and of gradients to those of the loops."""
-    states, found = randn(2, LENGTH, WIDTH, seed=5).requires_grad_(), []
-    for out in (layer(states, states, Mask(causal=True)), with_remainder(layer, states)):
-        grads = torch.autograd.grad(out, [states, *layer.parameters()], randn(*out.shape, seed=6))
-        found.append([out.detach(), *grads])
-    return max(float((a - b).abs().max()) for a, b in zip(*found, strict=True))
-
-
 def test_the_remainder_goes_to_the_learned_value_also_in_its_gradient():
-    assert remainder_difference(layer_of("stick_breaking", {"remainder": "value"})) < 1e-9
+    layer, states = layer_of("stick_breaking", {"remainder": "value"}), randn(2, LENGTH, WIDTH, seed=5).requires_grad_()
+    out = layer(states, states, Mask(causal=True))
+    assert_same(out, with_remainder(layer, states), [states, *layer.parameters()], rtol=0, atol=1e-9)
 
 
 def test_a_new_value_changes_nothing_and_dropout_leaves_its_weight_alone():
-    plain, layer, states = (
-        *(layer_of("stick_breaking", it) for it in (None, {"remainder": "value"})),
-        randn(1, 4, WIDTH),
-    )
+    plain, layer = (layer_of("stick_breaking", it) for it in (None, {"remainder": "value"}))
+    states = randn(1, 4, WIDTH)
     plain.load_state_dict({name: x for name, x in layer.state_dict().items() if name != "normalizer.value"})
     with torch.no_grad():
         layer.normalizer.value.zero_()
@@ -251,11 +229,9 @@ def test_a_new_value_changes_nothing_and_dropout_leaves_its_weight_alone():
     torch.nn.init.normal_(layer.normalizer.value)
     layer.train().dropout = plain.train().dropout = 1.0
     value = layer.normalizer.value.flatten()
-    seen = []
-    with observe_all(layer, lambda _, it: seen.append(it)):
-        out = layer(states, states, Mask(causal=True))
-    expected = layer.output((seen[0].outside * value.unflatten(0, (HEADS, 1, -1))).transpose(1, 2).flatten(2))
-    assert_close(out, expected, **TIGHT)
+    outside = observed(layer, states, states, Mask(causal=True)).outside
+    expected = layer.output((outside * value.unflatten(0, (HEADS, 1, -1))).transpose(1, 2).flatten(2))
+    assert_close(layer(states, states, Mask(causal=True)), expected, **TIGHT)
 
 
 def test_the_remainder_with_two_maps_and_a_gate():
@@ -269,13 +245,12 @@ def test_the_remainder_with_two_maps_and_a_gate():
         "gate": {"decoder": "headwise"},
         "options": {"stick_breaking": {"remainder": "value"}},
     }
-    layer, seen = Site(tables, "decoder").layer(WIDTH, HEADS).double(), []
+    layer = Site(tables, "decoder").layer(WIDTH, HEADS).double()
     torch.nn.init.normal_(layer.normalizer.value)
     states = randn(2, LENGTH, WIDTH, seed=5)
     expected = layer(states, states, Mask(causal=True))
-    with observe_all(layer, lambda _, it: seen.append(it)):
-        layer(states, states, Mask(causal=True))
-    context = seen[0].weights @ seen[0].v + seen[0].outside * layer.normalizer.value[:, None]
+    seen = observed(layer, states, states, Mask(causal=True))
+    context = seen.weights @ seen.v + seen.outside * layer.normalizer.value[:, None]
     context = context[:, ::2] - 0.5 * context[:, 1::2]  # the initial lambda
     assert_close(layer.output(context.transpose(1, 2).flatten(2)), expected, **TIGHT)
 

@@ -8,11 +8,11 @@ from itertools import product
 import pytest
 import torch
 from marks import slow
-from reference import BATCH, HEADS, MASKS, WIDTH, case, make_log_prior, make_qkv, randn
+from reference import BATCH, HEADS, MASKS, WIDTH, case, gradients, leaves, make_log_prior, make_qkv, observed, randn
 from torch.testing import assert_close
 
 from attnorm.attention import Mask, build_normalizer, build_scorer, check_attention
-from attnorm.attention.multihead import MultiHeadAttention, observe_all
+from attnorm.attention.multihead import MultiHeadAttention
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.normalizers.lotformer import LOTFormer
 from attnorm.attention.surroundings import in_layer
@@ -111,21 +111,13 @@ def by_loops(name, module, q, k, allowed, log_prior):
 def difference(name, module, mask="none", prior="none"):
     """The largest difference of weights, and of gradients of queries, keys and pivots, to those of the loops."""
     given = MASKS[mask]
-    q, k, _ = (x.requires_grad_() for x in make_qkv(*given.size))
+    q, k, _ = leaves(*make_qkv(*given.size))
     log_prior = make_log_prior(prior, *given.size)
-    scores, argument = SCALE * q @ k.mT, given.allowed if "causal" in mask else given.argument
-    inputs, found = [q, k, *module.parameters()], []
-    cotangent = randn(BATCH, HEADS, *given.size, seed=4)
-    for weights in (
-        module(scores, argument, log_prior=log_prior, keys=k, scale=SCALE, queries=q),
-        by_loops(name, module, q, k, given.allowed, log_prior),
-    ):
-        grads = [None] * len(inputs)
-        if weights.requires_grad:
-            grads = torch.autograd.grad(weights, inputs, cotangent, allow_unused=True)
-        zeros = (torch.zeros_like(x) if g is None else g for x, g in zip(inputs, grads, strict=True))
-        found.append([weights.detach(), *zeros])
-    return max(float((a - b).abs().max()) for a, b in zip(*found, strict=True))
+    argument = given.allowed if "causal" in mask else given.argument
+    weights = module(SCALE * q @ k.mT, argument, log_prior=log_prior, keys=k, scale=SCALE, queries=q)
+    both, inputs = (weights, by_loops(name, module, q, k, given.allowed, log_prior)), [q, k, *module.parameters()]
+    found, expected = ([w.detach(), *gradients(w, inputs)] for w in both)
+    return max(float((a - b).abs().max()) for a, b in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
@@ -201,12 +193,9 @@ def test_lotformer_never_builds_the_weights(monkeypatch):
 def test_observed_weights_make_the_output_of_a_layer(name):
     module = make(name, **({"width": 4} if name == "lotformer" else {}))
     layer = MultiHeadAttention(4 * HEADS, HEADS, module, build_scorer("scaled_dot")).double().eval()
-    states, seen = randn(2, 6, 4 * HEADS, seed=5), []
-    mask = Mask(segments=torch.tensor([[0, 0, 0, 1, 1, 1], [0, 1, 1, 1, 2, 2]]))
-    expected = layer(states, states, mask)
-    with observe_all(layer, lambda _, it: seen.append(it)):
-        layer(states, states, mask)
-    assert_close(layer.output((seen[0].weights @ seen[0].v).transpose(1, 2).flatten(2)), expected, rtol=0, atol=1e-10)
+    states, mask = randn(2, 6, 4 * HEADS, seed=5), Mask(segments=torch.tensor([[0, 0, 0, 1, 1, 1], [0, 1, 1, 1, 2, 2]]))
+    seen, expected = observed(layer, states, states, mask), layer(states, states, mask)
+    assert_close(layer.output((seen.weights @ seen.v).transpose(1, 2).flatten(2)), expected, rtol=0, atol=1e-10)
 
 
 # --------------------------------------------------------------------------------------------------------- options

@@ -14,7 +14,6 @@ from attnorm.attention import Mask, build_normalizer
 from attnorm.attention.names import build_prior
 from attnorm.attention.priors import T5, Content, Learned, Sum, positions_in
 from attnorm.attention.surroundings import in_layer
-from attnorm.models.generation import Decoding, generate
 
 pytestmark = pytest.mark.numerical
 
@@ -90,26 +89,21 @@ def test_alibi_falls_by_its_heads_slope_with_every_position(heads):
                 assert log_u[0, h, i, j].item() == pytest.approx(expected, rel=1e-6)
 
 
-def test_uniform_prefers_nothing():
-    log_u = table(make("uniform"), 4, 5)
-    assert log_u.shape == (1, 1, 1, 1) and not log_u.any()
+def test_uniform_prefers_nothing_and_learned_has_a_number_for_each_head_and_key_position():
+    uniform, prior = table(make("uniform"), 4, 5), make("learned")
+    assert uniform.shape == (1, 1, 1, 1) and not uniform.any()
+    assert torch.equal(table(prior, 4, 7, 2), prior.log_u[None, :, None, :7])
 
 
-def test_learned_is_a_number_for_each_head_and_key_position():
-    prior = make("learned")
-    log_u = table(prior, 4, 7, 2)
-    assert log_u.shape == (1, HEADS, 1, 7)
-    for h in range(HEADS):
-        for j in range(7):
-            assert log_u[0, h, 0, j] == prior.log_u[h, j]
-
-
-def test_learned_starts_without_a_preference_and_is_trained_where_there_were_keys():
+def test_learned_starts_without_a_preference_and_has_no_number_for_a_key_beyond_its_positions():
     prior = build_prior("learned", positions=6, heads=2)
     log_u = prior(3, 4, 0, torch.zeros(1, 4, 5), None)
     assert not log_u.any()
     log_u.sum().backward()
-    assert torch.equal(prior.log_u.grad, torch.tensor([[1.0, 1, 1, 1, 0, 0]] * 2))
+    assert torch.equal(prior.log_u.grad, torch.tensor([[1.0, 1, 1, 1, 0, 0]] * 2))  # trained where there were keys
+    assert prior(1, 6, 5, torch.zeros(1, 6, 5), None).shape == (1, 2, 1, 6)
+    with pytest.raises(ValueError, match="learned prior has 6 positions, got 7 keys"):
+        prior(1, 7, 6, torch.zeros(1, 7, 5), None)
 
 
 def test_the_operations_of_learned_can_be_counted():
@@ -117,13 +111,6 @@ def test_the_operations_of_learned_can_be_counted():
 
     with torch.no_grad(), FlopCounterMode(display=False):  # a run counts those of its model
         assert not table(make("learned"), 2, 3).requires_grad
-
-
-def test_learned_has_no_number_for_a_key_beyond_its_positions():
-    prior = build_prior("learned", positions=6, heads=2)
-    assert prior(1, 6, 5, torch.zeros(1, 6, 5), None).shape == (1, 2, 1, 6)
-    with pytest.raises(ValueError, match="learned prior has 6 positions, got 7 keys"):
-        prior(1, 7, 6, torch.zeros(1, 7, 5), None)
 
 
 @pytest.mark.parametrize("real", [None, [[1, 1, 1, 1, 0, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0, 0, 0, 0]]])
@@ -367,10 +354,8 @@ STEPPING = [("encoder", "softmax"), ("decoder", "hnas_prefix"), ("cross", "hnas_
 @pytest.mark.parametrize("site, placement", STEPPING)
 def test_with_a_prior_cached_generation_equals_uncached(site, placement, priors):
     model = with_prior(placement, {site: priors}, tie_embeddings=False, sharpness=3.0, noise=0.6, seed=1)
-    source, decoding = builders.sources([6, 4, 2]), Decoding(beam_size=2, max_length=7)
-    cached = generate(model, source, builders.SPECIAL, decoding)
-    assert cached == generate(model, source, builders.SPECIAL, decoding, cached=False)
-    assert len({tuple(headline) for headline in cached}) > 1  # they depend on the article
+    texts = builders.generated_with_and_without_cache(model, [6, 4, 2], max_length=7)
+    assert len({tuple(headline) for headline in texts}) > 1  # they depend on the article
 
 
 @pytest.mark.parametrize("site, bidirectional", [("encoder", True), ("decoder", False), ("cross", True)])
@@ -428,19 +413,15 @@ class FirstKey(torch.nn.Module):
 
 @pytest.mark.parametrize("site", builders.SITES)
 def test_a_users_prior_works_at_any_site_alone_and_in_a_sum(tmp_path, monkeypatch, site):
-    name = f"users_priors_{tmp_path.name}".replace("-", "_")
-    (tmp_path / f"{name}.py").write_text(USERS_PRIOR)
-    monkeypatch.syspath_prepend(tmp_path)
-    for priors in ([f"{name}:FirstKey"], ["content", f"{name}:FirstKey"]):
+    path = f"{builders.users_module(tmp_path, monkeypatch, USERS_PRIOR)}:FirstKey"
+    for priors in ([path], ["content", path]):
         kept = {"priors": {site: priors}, "options": {"FirstKey": {"strength": 3.0}}}
         model, without = (with_prior("dnas", **kept, tie_embeddings=False) for _ in range(2))
         for module in without.modules():
             if type(module).__name__ == "FirstKey":
                 module.strength.data.zero_()
         assert not torch.allclose(outputs(model), outputs(without), atol=1e-4)
-        source, decoding = builders.sources([6, 4, 2]), Decoding(beam_size=2, max_length=5)
-        found = generate(model, source, builders.SPECIAL, decoding)
-        assert found == generate(model, source, builders.SPECIAL, decoding, cached=False)
+        builders.generated_with_and_without_cache(model, [6, 4, 2], max_length=5)
 
 
 # -------------------------------------------------------------------------------------------------- unmasked, and facts

@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import torch
-from reference import BATCH, HEADS, MASKS, case, in_turn, make_log_prior, randn
+from reference import BATCH, HEADS, MASKS, case, gradients, in_turn, leaves, make_log_prior, randn
 from scipy import optimize
 from torch import nn
 from torch.autograd import gradcheck
@@ -101,33 +101,24 @@ def test_weights_and_gradients_are_those_of_the_closed_form(name):
     module, closed = twins(name)
     met = 0
     for mask, scores, log_prior in cases_of(name):
-        given = [scores] if log_prior is None else [scores, log_prior]
-        ours, theirs = [leaf(x) for x in given], [leaf(x) for x in given]
+        scores, log_prior = leaves(scores, log_prior)
+        w, expected = (it(scores, MASKS[mask].argument, log_prior=log_prior) for it in (module, closed))
         with case(mask):
-            w = module(ours[0], MASKS[mask].argument, log_prior=(*ours, None)[1])
-            expected = closed(theirs[0], MASKS[mask].argument, log_prior=(*theirs, None)[1])
             assert_close(w, expected, **CLOSE)
-            cotangent = randn(*w.shape, seed=5)
-            found = torch.autograd.grad(w, ours, cotangent)
-            wanted = torch.autograd.grad(expected, theirs, cotangent)
-            for a, b in zip(found, wanted, strict=True):
-                assert_close(a, b, rtol=0, atol=1e4 * TOLERANCE)
+            found, wanted = (gradients(it, [x for x in (scores, log_prior) if x is not None]) for it in (w, expected))
+            assert_close(found, wanted, rtol=0, atol=1e4 * TOLERANCE)
             met += wanted[0].abs().max() > 0.1
     assert met >= 2
 
 
 def test_bounds_per_key_and_their_gradient():
-    ours, theirs = leaf(UPPER), leaf(UPPER)
-    scores, twin = leaf(random_scores()), leaf(random_scores())
-    w = RegularizedMax(**box(ours))(scores)
-    expected = build_normalizer("constrained_sparsemax", upper=nn.Parameter(UPPER))(twin, upper=theirs)
+    bounds, scores = leaf(UPPER), leaf(random_scores())
+    w = RegularizedMax(**box(bounds))(scores)
+    expected = build_normalizer("constrained_sparsemax", upper=nn.Parameter(UPPER))(scores, upper=bounds)
     assert_close(w, expected, **CLOSE)
-    cotangent = randn(*w.shape, seed=6)
-    found = torch.autograd.grad(w, (scores, ours), cotangent)
-    wanted = torch.autograd.grad(expected, (twin, theirs), cotangent)
-    for a, b in zip(found, wanted, strict=True):
-        assert b.abs().max() > 0.1
-        assert_close(a, b, rtol=0, atol=1e4 * TOLERANCE)
+    found, wanted = (gradients(it, [scores, bounds]) for it in (w, expected))
+    assert all(gradient.abs().max() > 0.1 for gradient in wanted)
+    assert_close(found, wanted, rtol=0, atol=1e4 * TOLERANCE)
 
 
 @pytest.mark.parametrize("name", ["softmax", "sparsemax", "entmax", "fusedmax"])
@@ -296,8 +287,7 @@ def test_a_compiled_model_has_the_same_weights_and_gradients():
         weights.square().sum().backward()
         results.append((weights, scores.grad, next(module.parameters()).grad))
     torch.compiler.reset()
-    for plain, compiled in zip(*results, strict=True):
-        assert_close(compiled, plain, **CLOSE)
+    assert_close(results[1], results[0], **CLOSE)
 
 
 FEW = ["dead_rows_give_zero", "mask_equals_shorter_input", "extreme_scores_stay_finite", "keys_may_be_reordered"]

@@ -1,26 +1,22 @@
 """Scorers: each formula as a loop, gradients, precision, additive's memory, and their way into a model."""
 
 import math
-import zlib
 
 import builders
 import pytest
 import torch
-from reference import BATCH, HEADS, WIDTH, make_qkv, randn
+from builders import build_model, rough_model
+from reference import BATCH, HEADS, WIDTH, assert_same, gradients, leaves, make_qkv, observed, randn
 from tolerance import tolerance
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnorm.attention import Mask, MultiHeadAttention, build_normalizer, check_attention, scorers
 from attnorm.attention.likelihoods import fenchel_deviation
-from attnorm.attention.multihead import attention_layers, observe_all
+from attnorm.attention.multihead import attention_layers
 from attnorm.attention.names import SCORERS, build_scorer
 from attnorm.attention.scorers import Scorer
-from attnorm.models.config import TransformerConfig
-from attnorm.models.decoder import DecoderCache
-from attnorm.models.generation import Decoding, generate
 from attnorm.models.recording import record
-from attnorm.models.seq2seq import Seq2Seq
 from attnorm.optim import ParamGroups
 
 pytestmark = pytest.mark.numerical
@@ -113,17 +109,12 @@ def test_every_scorer_is_tested_here():
 
 @pytest.mark.parametrize("name", SCORERS)
 def test_scores_and_their_gradients_are_those_of_the_formula(name):
-    scorer, (q, k, _) = make(name), make_qkv(4, 5)
-    q.requires_grad_(), k.requires_grad_()
+    scorer, (q, k, _) = make(name), leaves(*make_qkv(4, 5))
     inputs = [q, k, *scorer.parameters()]
     actual, expected = scorer(q, k), by_hand(name, scorer, q, k)
     assert actual.shape == (BATCH, HEADS, 4, 5)
-    assert_close(actual, expected, **TIGHT)
-    cotangent = randn(*actual.shape, seed=3)
-    found, right = (torch.autograd.grad(scores, inputs, cotangent) for scores in (actual, expected))
-    for mine, theirs in zip(found, right, strict=True):
-        assert (theirs != 0).all()  # each number counts
-        assert_close(mine, theirs, **TIGHT)
+    assert all((gradient != 0).all() for gradient in gradients(expected, inputs))  # each number counts
+    assert_same(actual, expected, inputs, **TIGHT)
 
 
 TEMPERATURES = {  # of the query at position i, from 0, in causal self-attention
@@ -176,14 +167,10 @@ def test_scores_with_alpha_and_unit_keys_are_those_of_the_formula(options):
     assert_close(scorer(q, k), start * q @ unit.mT, rtol=1e-6, atol=1e-6)  # where training starts, in float32
     for seed, parameter in enumerate(scorer.parameters()):
         parameter.data = randn(*parameter.shape, seed=seed)
-    q.requires_grad_(), k.requires_grad_()
+    q, k = leaves(q, k)
     inputs = [q, k, *scorer.parameters()]
     assert len(inputs) == {None: 2, "head": 3, "query": 4}[options.get("learn")]
-    actual, expected = scorer(q, k), by_hand("dot", scorer, q, k)
-    assert_close(actual, expected, **TIGHT)
-    cotangent = randn(*actual.shape, seed=3)
-    for found, right in zip(*(torch.autograd.grad(x, inputs, cotangent) for x in (actual, expected)), strict=True):
-        assert_close(found, right, **TIGHT)
+    assert_same(scorer(q, k), by_hand("dot", scorer, q, k), inputs, **TIGHT)
 
 
 def test_a_learned_alpha_is_recorded_per_head_and_learns_fast():
@@ -200,12 +187,10 @@ def test_a_learned_alpha_is_recorded_per_head_and_learns_fast():
 def test_a_fixed_alpha_is_that_of_the_inference_problem(name):
     """The normalizers of the paper get it as the scale of the scores, beside the evidence and the templates."""
     layer = MultiHeadAttention(8, 2, build_normalizer(name), build_scorer("dot", tau=16.0)).double().eval()
-    x, seen = randn(2, 5, 8), []
-    with observe_all(layer, lambda _, found: seen.append(found)):
-        layer(x, x)
-    [found] = seen
-    expected = build_normalizer(name)(0.25 * found.q @ found.k.mT, keys=found.k, scale=0.25)
-    assert_close(found.weights, expected, **TIGHT)
+    x = randn(2, 5, 8)
+    seen = observed(layer, x, x)
+    expected = build_normalizer(name)(0.25 * seen.q @ seen.k.mT, keys=seen.k, scale=0.25)
+    assert_close(seen.weights, expected, **TIGHT)
 
 
 def test_unit_keys_bound_the_deviation_of_attention_from_its_problem():
@@ -375,14 +360,10 @@ class Largest(TorchDispatchMode):
 @pytest.mark.parametrize("limit", [1, 200, 500, 10**6])
 def test_additive_a_few_queries_at_a_time_gives_the_same_scores_and_gradients(monkeypatch, limit):
     scorer, (q, k, _) = make("additive"), make_qkv(7, 5)
-    q.requires_grad_(), k.requires_grad_()
-    inputs, cotangent = [q, k, *scorer.parameters()], randn(BATCH, HEADS, 7, 5, seed=3)
+    q, k = leaves(q, k)
     whole = scorer(q, k)
-    expected = torch.autograd.grad(whole, inputs, cotangent)
     monkeypatch.setattr(scorers, "LARGEST", limit)
-    few = scorer(q, k)
-    assert_close(few, whole, **TIGHT)
-    assert_close(torch.autograd.grad(few, inputs, cotangent), expected, **TIGHT)
+    assert_same(scorer(q, k), whole, [q, k, *scorer.parameters()], **TIGHT)
     with torch.no_grad():
         assert_close(scorer(q, k), whole, **TIGHT)
 
@@ -404,39 +385,10 @@ def test_no_tensor_of_queries_times_keys_times_width_is_made(monkeypatch, name):
 # ----------------------------------------------------------------------------------------------------------- in a model
 
 
-def build_model(placement, scorer, seed=0, priors=None, options=None, **shape):
-    """A model with this scorer at every site, or at those of {site: name}."""
-    chosen = scorer if isinstance(scorer, dict) else dict.fromkeys(builders.SITES, scorer)
-    tables = builders.attention_tables(placement, priors, {**FEW_KEYS, **(options or {})})
-    tables = {**tables, "scorer": {**tables["scorer"], **chosen}}
-    shape = TransformerConfig(**{**builders.SMALL, "max_source": 10, "max_target": 12, **shape})
-    return Seq2Seq(shape, tables, 11, builders.PAD, seed=seed)
-
-
-def rough_model(placement, scorer, noise=0.6, **settings):
-    """The same in float64 and evaluation mode, with noise on every parameter."""
-    model = build_model(placement, scorer, **settings).double().eval()
-    for name, parameter in model.named_parameters():
-        if not name.endswith("hybrid"):
-            parameter.data += noise * randn(
-                *parameter.shape, seed=zlib.crc32(name.encode())
-            )  # the same for every scorer
-    return model
-
-
-@pytest.mark.parametrize("placement, scorer", PLACED)
-def test_neither_padding_nor_the_future_nor_a_cache_changes_a_state(placement, scorer):
-    model = rough_model(placement, scorer, priors={"decoder": ["content"], "cross": ["content"]})
-    source, target = builders.sources([6, 3]), builders.targets([7, 7])
-    states = model(source, target)
-    alone = model(source[1:, :4], target[1:])
-    assert_close(states[1:], alone, **TIGHT)
-    memory, real, cache = model.encode(source), source != builders.PAD, DecoderCache(len(model.layers))
-    for t in range(target.shape[1]):
-        changed = target.clone()
-        changed[:, t] = 3 + (target[:, t] - 2) % 8
-        assert torch.equal(model(source, changed)[:, :t], states[:, :t])
-        assert_close(model.decode(target[:, t : t + 1], memory, real, cache), states[:, t : t + 1], **TIGHT)
+def model_settings(scorer, options=None, **settings):
+    """Of `builders.build_model`: this scorer at every site, or those of {site: name}."""
+    scorers = scorer if isinstance(scorer, dict) else dict.fromkeys(builders.SITES, scorer)
+    return {"scorers": scorers, "options": {**FEW_KEYS, **(options or {})}, **settings}
 
 
 ACTING = {"additive": "encoder", "gaussian": "decoder", "bilinear": "cross", "dot": "encoder", "qk_norm": "decoder"}
@@ -444,7 +396,7 @@ ACTING = {"additive": "encoder", "gaussian": "decoder", "bilinear": "cross", "do
 
 @pytest.mark.parametrize("scorer, site", ACTING.items())
 def test_a_scorer_acts_at_its_site_only(scorer, site):
-    model, plain = rough_model("softmax", {site: scorer}), rough_model("softmax", {})
+    model, plain = (rough_model("softmax", **model_settings(scorers), noise=0.6) for scorers in ({site: scorer}, {}))
     plain.load_state_dict({name: model.state_dict()[name] for name in plain.state_dict()})
     layers, plain_layers = attention_layers(model), attention_layers(plain)
     kinds = {name: type(layer.scorer) is not type(plain_layers[name].scorer) for name, layer in layers.items()}
@@ -460,19 +412,16 @@ def test_a_scorer_acts_at_its_site_only(scorer, site):
 
 @pytest.mark.parametrize("placement, scorer", PLACED)
 def test_cached_generation_equals_uncached(placement, scorer):
-    model = rough_model(placement, scorer, tie_embeddings=False, seed=1)
-    model.output.weight.data *= 3.0
-    source, decoding = builders.sources([6, 4, 2, 8, 1]), Decoding(beam_size=2, max_length=7)
-    cached = generate(model, source, builders.SPECIAL, decoding)
-    assert cached == generate(model, source, builders.SPECIAL, decoding, cached=False)
-    assert len({tuple(headline) for headline in cached}) > 1  # they depend on the article
+    settings = model_settings(scorer, tie_embeddings=False, seed=1)
+    model = rough_model(placement, **settings, noise=0.6, sharpness=3.0)
+    texts = builders.generated_with_and_without_cache(model, [6, 4, 2, 8, 1], max_length=7)
+    assert len({tuple(headline) for headline in texts}) > 1  # they depend on the article
 
 
 @pytest.mark.parametrize("placement, scorer", PLACED)
 def test_gradients_are_finite_and_reach_every_parameter_of_priors_and_scorers(placement, scorer):
-    model = build_model(
-        placement, scorer, tie_embeddings=False, priors={site: ["content", "t5"] for site in builders.SITES}
-    ).double()
+    priors = {site: ["content", "t5"] for site in builders.SITES}
+    model = build_model(placement, **model_settings(scorer, tie_embeddings=False, priors=priors)).double()
     model.logits(model(builders.sources([6, 4]), builders.targets([5, 3]))).logsumexp(-1).sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad.isfinite().all(), name
@@ -482,21 +431,15 @@ def test_gradients_are_finite_and_reach_every_parameter_of_priors_and_scorers(pl
 
 @pytest.mark.parametrize("scorer", SCORERS)
 def test_parameters_depend_on_the_seed_alone_and_shared_ones_are_bit_equal(scorer):
-    base = dict(build_model("softmax", "scaled_dot", seed=3).named_parameters())
-    torch.manual_seed(1)
-    first = dict(build_model("hnas", scorer, seed=3).named_parameters())
-    torch.manual_seed(2)
-    second = dict(build_model("hnas", scorer, seed=3).named_parameters())
+    tables = []
+    for placement, name in (("softmax", "scaled_dot"), ("hnas", scorer), ("hnas", scorer)):
+        torch.manual_seed(len(tables))
+        tables.append(dict(build_model(placement, **model_settings(name), seed=3).named_parameters()))
+    base, first, second = tables
     assert base.keys() <= first.keys() == second.keys()
     assert all(torch.equal(parameter, second[name]) for name, parameter in first.items())
     assert all(torch.equal(parameter, first[name]) for name, parameter in base.items())
     assert any("scorer" in name for name in first) == (scorer in TRAINED)
-
-
-def test_a_model_with_bilinear_scores_starts_as_one_with_scaled_dot():
-    source, target = builders.sources([6, 4]), builders.targets([5, 3])
-    first, second = (build_model("dnas", scorer).eval()(source, target) for scorer in ("bilinear", "scaled_dot"))
-    assert torch.equal(first, second)
 
 
 USERS_SCORERS = """
@@ -523,23 +466,16 @@ class Manhattan(Scorer):
 
 @pytest.mark.parametrize("placement, kind", [("softmax", "Cosine"), ("hnas_prefix", "Manhattan")])
 def test_a_users_scorer_works_by_its_dotted_path(tmp_path, monkeypatch, placement, kind):
-    module = f"users_scorers_{tmp_path.name}".replace("-", "_")
-    (tmp_path / f"{module}.py").write_text(USERS_SCORERS)
-    monkeypatch.syspath_prepend(tmp_path)
+    path = f"{builders.users_module(tmp_path, monkeypatch, USERS_SCORERS)}:{kind}"
     options = {"Cosine": {"sharpness": 4.0}} if kind == "Cosine" else {}
-    model = rough_model(placement, f"{module}:{kind}", options=options, tie_embeddings=False)
+    model = rough_model(placement, **model_settings(path, options, tie_embeddings=False), noise=0.6)
     layers = list(attention_layers(model).values())
     assert all(isinstance(layer, MultiHeadAttention) and isinstance(layer.scorer, Scorer) for layer in layers)
     q, k, _ = make_qkv(4, 5)
-    expected = (
-        4.0 * torch.cosine_similarity(q[..., None, :], k[..., None, :, :], dim=-1)
-        if kind == "Cosine"
-        else -(q[..., None, :] - k[..., None, :, :]).abs().sum(-1)
-    )
-    assert_close(
-        build_scorer(f"{module}:{kind}", **options.get(kind, {}), **({"heads": HEADS} if options else {}))(q, k),
-        expected,
-    )
-    source, decoding = builders.sources([6, 4, 2]), Decoding(beam_size=2, max_length=5)
-    found = generate(model, source, builders.SPECIAL, decoding)
-    assert found == generate(model, source, builders.SPECIAL, decoding, cached=False)
+    if kind == "Cosine":
+        scorer = build_scorer(path, sharpness=4.0, heads=HEADS)
+        expected = 4.0 * torch.cosine_similarity(q[..., None, :], k[..., None, :, :], dim=-1)
+    else:
+        scorer, expected = build_scorer(path), -(q[..., None, :] - k[..., None, :, :]).abs().sum(-1)
+    assert_close(scorer(q, k), expected)
+    builders.generated_with_and_without_cache(model, [6, 4, 2], max_length=5)

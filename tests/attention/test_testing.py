@@ -43,7 +43,7 @@ MORE = [  # other options than the defaults
     ("hnas", {"start": 1.0, "form": "clamp"}),
     ("sinkhorn", {"n_iters": 1}),
     ("fenchel", {"order": 1}),
-    ("fenchel", {"order": 2}),
+    ("fenchel", {"order": "exact"}),
     ("constrained_softmax", {"upper": 0.3}),
     ("sink", {"start": 1.5, "heads": 2}),
     ("ssmax", {"plus_one": True, "bias": True, "heads": 2}),
@@ -290,6 +290,65 @@ LinearOnDeadRows = altered("LinearOnDeadRows", Linear, lambda w, scores: w.where
 WritesIntoTheScores = altered("WritesIntoTheScores", Softmax, lambda w, scores: (scores.detach().mul_(1.01), w)[1])
 
 
+def fed(name, change, cls=Softmax):
+    """A subclass whose `forward` gets change(scores, mask, log_prior) in place of these."""
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        s, mask, log_prior = change(scores, mask, log_prior)
+        return super(made, self).forward(s, mask, log_prior=log_prior).to(scores.dtype)
+
+    made = type(name, (cls,), {"forward": forward})
+    return made
+
+
+def of_all_scores(factor):
+    """Multiplies the scores by a factor that is computed from all of them, padding included."""
+    return lambda s, mask, u: ((upcast(s) * factor(upcast(s))).to(s.dtype), mask, u)
+
+
+def prior_twice(s, mask, u):
+    return s, mask, None if u is None else 2 * u
+
+
+def prior_without_holes(s, mask, u):
+    return s, mask, None if u is None else u.clamp(min=-9)
+
+
+PriorBeforeTheColumnStep = fed(
+    "PriorBeforeTheColumnStep", lambda s, mask, u: (add_log_prior(upcast(s), u), mask, None), DNAS
+)
+IgnoresThePrior = fed("IgnoresThePrior", lambda s, mask, u: (s, mask, None))
+DependsOnKeyOrder = fed("DependsOnKeyOrder", lambda s, mask, u: (upcast(s) - 0.1 * torch.arange(s.shape[-1]), mask, u))
+DependsOnQueryOrder = fed("DependsOnQueryOrder", of_all_scores(lambda s: 1 + 0.1 * torch.arange(s.shape[-2])[:, None]))
+NormalizedByTheBatch = fed("NormalizedByTheBatch", of_all_scores(lambda s: 1 / s.detach().abs().amax().clamp(min=1.0)))
+PaddedKeysShiftTheScores = fed("PaddedKeysShiftTheScores", of_all_scores(lambda s: s.mean(-1, keepdim=True).sigmoid()))
+DeclaresProportionality = fed("DeclaresProportionality", prior_twice, DNAS)
+LinearCountsThePriorTwice = fed("LinearCountsThePriorTwice", prior_twice, Linear)
+LinearWithoutHoles = fed("LinearWithoutHoles", prior_without_holes, Linear)
+
+
+def attending(name, change=lambda out, q, v: out, without=None):
+    """A subclass of Softmax whose `attend` gives change(sound output, q, v), and ignores one of its inputs."""
+
+    def attend(self, q, k, v, mask=None, *, log_prior=None, scale=None):
+        given = {"mask": mask, "log_prior": log_prior, "scale": scale}
+        out = super(made, self).attend(q, k, v, **{key: it for key, it in given.items() if key != without})
+        return change(out, q, v)
+
+    made = type(name, (Softmax,), {"attend": attend})
+    return made
+
+
+AttendLeaks = attending("AttendLeaks", lambda out, q, v: out + 0.1 * v.mean(-2, keepdim=True))
+AttendIgnoresTheMask = attending("AttendIgnoresTheMask", without="mask")
+AttendIgnoresThePrior = attending("AttendIgnoresThePrior", without="log_prior")
+AttendIgnoresTheScale = attending("AttendIgnoresTheScale", without="scale")
+AttendDependsOnKeyOrder = attending("AttendDependsOnKeyOrder", lambda out, q, v: out + 1e-3 * v[..., :1, :])
+AttendDependsOnQueryOrder = attending(
+    "AttendDependsOnQueryOrder", lambda out, q, v: out * (1 + 1e-3 * torch.arange(q.shape[-2]).to(q)[:, None])
+)
+
+
 class FiniteFill(DNAS):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
         s, allowed = upcast(scores), dense_mask(mask, scores)
@@ -312,11 +371,6 @@ class ColumnsOfAllTexts(DNAS):
         live = (s > -torch.inf).any(-1, keepdim=True)
         c = upcast(scores).masked_fill(~live, torch.finfo(s.dtype).min).logsumexp(-2, keepdim=True)
         return softmax_over_keys(add_log_prior(s - c, log_prior)).to(scores.dtype)
-
-
-class PriorBeforeTheColumnStep(DNAS):
-    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        return super().forward(add_log_prior(upcast(scores), log_prior), mask).to(scores.dtype)
 
 
 class HalfSteps(DNAS):
@@ -348,29 +402,9 @@ class LeakingPrefix(Prefix):
         return softmax_over_keys(add_log_prior(s - c, log_prior)).to(scores.dtype)
 
 
-class AttendLeaks(Softmax):
-    def attend(self, q, k, v, mask=None, *, log_prior=None, scale=None):
-        return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale) + 0.1 * v.mean(-2, keepdim=True)
-
-
 class StepForgets(Prefix):
     def step(self, scores, mask=None, state=None, *, log_prior=None):
         return super().step(scores, mask, None, log_prior=log_prior)
-
-
-class AttendIgnoresTheMask(Softmax):
-    def attend(self, q, k, v, mask=None, *, log_prior=None, scale=None):
-        return super().attend(q, k, v, log_prior=log_prior, scale=scale)
-
-
-class AttendIgnoresThePrior(Softmax):
-    def attend(self, q, k, v, mask=None, *, log_prior=None, scale=None):
-        return super().attend(q, k, v, mask, scale=scale)
-
-
-class AttendIgnoresTheScale(Softmax):
-    def attend(self, q, k, v, mask=None, *, log_prior=None, scale=None):
-        return super().attend(q, k, v, mask, log_prior=log_prior)
 
 
 class AttendWithoutDefaultScale(Softmax):
@@ -384,11 +418,6 @@ class LongAttendIsWrong(Softmax):
     def attend(self, q, k, v, mask=None, *, log_prior=None, scale=None):
         k = k.detach() if q.shape[-2] * k.shape[-2] >= 100 * 100 else k
         return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale)
-
-
-class IgnoresThePrior(Softmax):
-    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        return super().forward(scores, mask)
 
 
 class PriorOnTheWeights(Softmax):
@@ -454,33 +483,6 @@ class NegativeWeights(Softmax):
         return ((3 * w - 2 * mean) * allowed).to(scores.dtype)
 
 
-class DependsOnKeyOrder(Softmax):
-    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        decay = 0.1 * torch.arange(scores.shape[-1], device=scores.device)
-        return super().forward(upcast(scores) - decay, mask, log_prior=log_prior).to(scores.dtype)
-
-
-class DependsOnQueryOrder(Softmax):
-    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        warmth = 1 + 0.1 * torch.arange(scores.shape[-2], device=scores.device)[:, None]
-        return super().forward(upcast(scores) * warmth, mask, log_prior=log_prior).to(scores.dtype)
-
-
-class AttendDependsOnKeyOrder(Softmax):
-    """The weights do not depend on the order of the keys, but the output does."""
-
-    def attend(self, q, k, v, mask=None, *, log_prior=None, scale=None):
-        return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale) + 1e-3 * v[..., :1, :]
-
-
-class AttendDependsOnQueryOrder(Softmax):
-    """The weights do not depend on the order of the queries, but the output does."""
-
-    def attend(self, q, k, v, mask=None, *, log_prior=None, scale=None):
-        growth = 1 + 1e-3 * torch.arange(q.shape[-2], device=q.device, dtype=q.dtype)[:, None]
-        return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale) * growth
-
-
 class DetachedColumns(DNAS):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
         s = masked_scores(scores, mask)
@@ -505,31 +507,10 @@ class Overflows(Softmax):
         return (e / sums.masked_fill(sums == 0, 1.0)).to(scores.dtype)
 
 
-class DeclaresProportionality(DNAS):
-    """The prior counts twice."""
-
-    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        return super().forward(scores, mask, log_prior=None if log_prior is None else 2 * log_prior)
-
-
 class UsesKeysUndeclared(Softmax):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
         scores = scores if keys is None else scores + keys.square().sum(-1)[..., None, :].to(scores.dtype)
         return super().forward(scores, mask, log_prior=log_prior)
-
-
-class NormalizedByTheBatch(Softmax):
-    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        s = upcast(scores)
-        return super().forward((s / s.detach().abs().amax().clamp(min=1.0)).to(scores.dtype), mask, log_prior=log_prior)
-
-
-class PaddedKeysShiftTheScores(Softmax):
-    """A row's mean over all keys, padding included, sets its temperature."""
-
-    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        s = upcast(scores)
-        return super().forward((s * s.mean(-1, keepdim=True).sigmoid()).to(scores.dtype), mask, log_prior=log_prior)
 
 
 class FeaturesOfTheSequence(KeyGates):
@@ -571,16 +552,6 @@ class MoreThanOne(Sigmoid):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
         s = add_log_prior(masked_scores(scores, mask), log_prior)
         return s.sigmoid().to(scores.dtype)
-
-
-class LinearWithoutHoles(Linear):
-    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        return super().forward(scores, mask, log_prior=None if log_prior is None else log_prior.clamp(min=-9))
-
-
-class LinearCountsThePriorTwice(Linear):
-    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        return super().forward(scores, mask, log_prior=None if log_prior is None else 2 * log_prior)
 
 
 class Raises(Softmax):

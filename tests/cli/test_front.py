@@ -428,15 +428,6 @@ def test_the_best_threshold_is_shown_with_all_its_digits(monkeypatch, files, cap
     assert found["f1"] == found["best_f1"]
 
 
-def test_the_table_of_scores_is_shown(monkeypatch, files, capsys):
-    monkeypatch.setenv("COLUMNS", "200")
-    before = sorted(files.iterdir())
-    assert runs.call(monkeypatch, "eval", *typed_for(files)) == 0
-    printed = capsys.readouterr().out
-    assert "answers.json: 4 questions" in printed and "25.00" in printed and "exact match" in printed
-    assert sorted(files.iterdir()) == before
-
-
 @pytest.mark.parametrize(
     ("arguments", "problems"),
     [
@@ -471,26 +462,6 @@ def test_what_cannot_be_scored_is_said_all_at_once(monkeypatch, files, capsys, a
     lines = refused(monkeypatch, capsys, "eval", *arguments).splitlines()
     expected = [f"error: {problem}".format(files=files) for problem in problems]
     assert [line[: len(text)] for line, text in zip(lines, expected, strict=True)] == expected
-
-
-@pytest.mark.parametrize(
-    ("keys", "words"),
-    [
-        ({"predictions": "list"}, r"list.json: expected one JSON object .*, got a list"),
-        ({"predictions": "number"}, r"number.json: q1 has 1, not text"),
-        ({"predictions": "broken"}, r"broken.json"),
-        ({"predictions": "others"}, r"others.json, .*dev.json: no prediction is for a question of .* are for q9"),
-        ({"references": "answers"}, r"answers.json"),
-        ({"null_odds": "answers"}, r"answers.json: q1 has \"red\", not a number"),
-        ({"null_odds": "unknown"}, r"unknown.json: q1 has"),
-    ],
-    ids=lambda value: " ".join(map(str, value.items())) if isinstance(value, dict) else "",
-)
-def test_files_that_hold_something_else_are_said(monkeypatch, files, capsys, keys, words):
-    assert runs.call(monkeypatch, "eval", *typed_for(files, **keys)) == 1
-    printed = capsys.readouterr().err
-    assert printed.startswith("error: ") and "Traceback" not in printed
-    assert re.search(words, printed)
 
 
 # scoring answers about images
@@ -571,15 +542,6 @@ def test_answers_to_other_questions_are_told_and_ignored(monkeypatch, answered, 
         assert ("the official evaluation refuses this file" in capsys.readouterr().out) == told
 
 
-def test_the_table_of_accuracies_is_shown(monkeypatch, answered, capsys):
-    monkeypatch.setenv("COLUMNS", "200")
-    before = sorted(answered.iterdir())
-    assert runs.call(monkeypatch, "eval", *asked_of(answered)) == 0
-    printed = capsys.readouterr().out
-    assert "results.json: 3 questions" in printed and "yes/no" in printed and "83.33" in printed
-    assert sorted(answered.iterdir()) == before
-
-
 @pytest.mark.parametrize(
     ("keys", "typed", "problems"),
     [
@@ -602,25 +564,62 @@ def test_keys_that_do_not_go_with_vqa_are_refused(monkeypatch, answered, capsys,
     assert [line[: len(text)] for line, text in zip(lines, expected, strict=True)] == expected
 
 
+def test_the_table_of_scores_is_shown(monkeypatch, files, answered, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    before = sorted(files.iterdir())
+    for typed, words in (
+        (typed_for(files), ("answers.json: 4 questions", "25.00", "exact match")),
+        (asked_of(answered), ("results.json: 3 questions", "83.33", "yes/no")),
+    ):
+        assert runs.call(monkeypatch, "eval", *typed) == 0
+        printed = capsys.readouterr().out
+        assert all(it in printed for it in words)
+    assert sorted(files.iterdir()) == before
+
+
 @pytest.mark.parametrize(
-    ("keys", "words"),
+    ("typed", "keys", "words"),
     [
-        ({"references": "asked"}, r"asked.json: expected a file of annotations, but this one contains questions"),
-        ({"questions": "gold"}, r"gold.json: expected a file of questions, but this one contains annotations"),
-        ({"references": "results"}, r"results.json: not an official VQA file"),
-        ({"predictions": "gold"}, r"gold.json: expected a JSON list \[.*\]"),
-        ({"predictions": "object"}, r"object.json: expected a JSON list \[.*\]"),
-        ({"predictions": "other"}, r"other.json, .*gold.json: no prediction is for a question of .* are for 9"),
-        ({"predictions": "number"}, r"number.json: record 0: the answer to question 1 is 1, not text"),
-        ({"predictions": "twice"}, r"twice.json: record 1: question 1 is answered twice"),
-        ({"questions": "fewer"}, r"the annotation of 3 has no question"),
-        ({"questions": "others"}, r"gold.json: contains no annotation for any question of .*others.json"),
-        ({"questions": "images"}, r"question 1 is on image 5, but its annotation on image 11"),
+        (typed_for, {"predictions": "list"}, r"list.json: expected one JSON object .*, got a list"),
+        (typed_for, {"predictions": "number"}, r"number.json: q1 has 1, not text"),
+        (typed_for, {"predictions": "broken"}, r"broken.json"),
+        (
+            typed_for,
+            {"predictions": "others"},
+            r"others.json, .*dev.json: no prediction is for a question of .* are for q9",
+        ),
+        (typed_for, {"references": "answers"}, r"answers.json"),
+        (typed_for, {"null_odds": "answers"}, r"answers.json: q1 has \"red\", not a number"),
+        (typed_for, {"null_odds": "unknown"}, r"unknown.json: q1 has"),
+        (
+            asked_of,
+            {"references": "asked"},
+            r"asked.json: expected a file of annotations, but this one contains questions",
+        ),
+        (
+            asked_of,
+            {"questions": "gold"},
+            r"gold.json: expected a file of questions, but this one contains annotations",
+        ),
+        (asked_of, {"references": "results"}, r"results.json: not an official VQA file"),
+        (asked_of, {"predictions": "gold"}, r"gold.json: expected a JSON list \[.*\]"),
+        (asked_of, {"predictions": "object"}, r"object.json: expected a JSON list \[.*\]"),
+        (
+            asked_of,
+            {"predictions": "other"},
+            r"other.json, .*gold.json: no prediction is for a question of .* are for 9",
+        ),
+        (asked_of, {"predictions": "number"}, r"number.json: record 0: the answer to question 1 is 1, not text"),
+        (asked_of, {"predictions": "twice"}, r"twice.json: record 1: question 1 is answered twice"),
+        (asked_of, {"questions": "fewer"}, r"the annotation of 3 has no question"),
+        (asked_of, {"questions": "others"}, r"gold.json: contains no annotation for any question of .*others.json"),
+        (asked_of, {"questions": "images"}, r"question 1 is on image 5, but its annotation on image 11"),
     ],
     ids=lambda value: " ".join(map(str, value.items())) if isinstance(value, dict) else "",
 )
-def test_mixed_up_files_about_images_are_said(monkeypatch, answered, capsys, keys, words):
-    assert runs.call(monkeypatch, "eval", *asked_of(answered, **keys)) == 1
+def test_files_that_hold_something_else_are_said(monkeypatch, request, capsys, typed, keys, words):
+    folder = request.getfixturevalue("files" if typed is typed_for else "answered")
+    assert runs.call(monkeypatch, "eval", *typed(folder, **keys)) == 1
     printed = capsys.readouterr()
     assert printed.err.startswith("error: ") and "Traceback" not in printed.err and printed.out == ""
     assert re.search(words, printed.err)

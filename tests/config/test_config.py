@@ -424,59 +424,48 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(change, allowed):
         "trainer.val_check_interval=0.25",
         "tags=[a,b]",
         "callbacks.attention_stats.every_n_steps=0",
+        "data.batch_tokens=96",  # one pair of the longest
+        "trainer.accumulate_grad_batches=4 trainer.limit_train_batches=0.3",  # a share of the updates
     ],
 )
 def test_values_that_are_allowed_are_accepted(change):
-    assert runs.tiny(change)
+    assert runs.tiny(*change.split())
 
 
-@pytest.mark.parametrize("mode", ["of", "3"])
-def test_a_wrong_option_of_a_logger_is_refused(mode):
-    [problem] = refused("logger=wandb", f"logger.wandb.mode={mode}")
-    assert problem == f"logger.wandb.mode={mode}: allowed: online, offline or null"
+EVERY_4 = "trainer.accumulate_grad_batches=4"
+MISFITS = [  # what is typed, and how the only problem begins
+    ("model.n_heads=3", "model.d_model=16.*: .*not a multiple of model.n_heads=3"),
+    ("decoding.max_length=32", "decoding.max_length=32: .*must be below model.max_target=32"),
+    ("decoding.min_length=7", "decoding.min_length=7: .*must be at most decoding.max_length=6"),
+    ("data.batch_tokens=95", "data.batch_tokens=95: .*must be at least 96, the tokens of the longest possible pair"),
+    ("ckpt_path=nowhere/last.ckpt", "ckpt_path=nowhere/last.ckpt: .*no such file"),
+    *((f"{EVERY_4} trainer.val_check_interval={it}", f".*val_check_interval={it}: .* nearest is 4") for it in (5, 1)),
+    (f"{EVERY_4} trainer.limit_train_batches=7", "trainer.limit_train_batches=7: .* the nearest is 8"),
+    *((f"attention.prior.encoder={it}", "attention.prior.encoder=") for it in ("t5", "null")),
+    *(
+        (f"logger=wandb logger.wandb.mode={it}", f"logger.wandb.mode={it}: allowed: online, offline or null$")
+        for it in ("of", "3")
+    ),
+    slow(
+        "attention=softmax +attention.options.hnas.start=0.3", "attention.options.hnas: has no effect, .* uses 'hnas'"
+    ),
+    *(
+        slow(f"+scheduler.{it}", f"scheduler.{it}: .*counts all updates of the run")
+        for it in ("interval=epoch", "frequency=2")
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("changes", "key", "words"),
-    [
-        (("model.n_heads=3",), "model.d_model=16", "not a multiple of model.n_heads=3"),
-        (("decoding.max_length=32",), "decoding.max_length=32", "must be below model.max_target=32"),
-        (("decoding.min_length=7",), "decoding.min_length=7", "must be at most decoding.max_length=6"),
-        (
-            ("data.batch_tokens=95",),
-            "data.batch_tokens=95",
-            "must be at least 96, the tokens of the longest possible pair",
-        ),
-        (("ckpt_path=nowhere/last.ckpt",), "ckpt_path=nowhere/last.ckpt", "no such file"),
-    ],
-)
-def test_values_that_do_not_fit_each_other_are_refused(changes, key, words):
-    [problem] = refused(*changes)
-    assert problem.startswith(key)
-    assert words in problem
-
-
-def test_the_smallest_batch_is_one_pair_of_the_longest():
-    assert runs.tiny("data.batch_tokens=96")
+@pytest.mark.parametrize(("typed", "words"), MISFITS)
+def test_values_that_do_not_fit_each_other_are_refused(typed, words):
+    [problem] = refused(*typed.split())
+    assert re.match(words, problem)
 
 
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     [problem] = refused("trainer.accelerator=gpu")
     assert problem.startswith("trainer.accelerator=gpu") and "trainer=cpu" in problem
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (("trainer.val_check_interval=5",), "trainer.val_check_interval=5: .* the nearest is 4"),
-        (("trainer.val_check_interval=1",), "trainer.val_check_interval=1: .* the nearest is 4"),
-        (("trainer.limit_train_batches=7",), "trainer.limit_train_batches=7: .* the nearest is 8"),
-    ],
-)
-def test_intervals_that_end_in_the_middle_of_an_update_are_refused(changes, words):
-    [problem] = refused("trainer.accumulate_grad_batches=4", *changes)
-    assert re.match(words, problem)
 
 
 def test_an_environment_that_does_not_suit_lightning_is_not_blamed_on_a_key(monkeypatch):
@@ -491,10 +480,6 @@ def test_a_file_in_place_of_a_folder_is_refused(tmp_path, key, below):
     (tmp_path / "file").write_text("text")
     [problem] = refused(f"{key}={tmp_path}/file{below}")
     assert problem.startswith(f"{key}={tmp_path}/file{below}: must be a folder")
-
-
-def test_a_share_of_the_batches_is_a_share_of_the_updates():
-    assert runs.tiny("trainer.accumulate_grad_batches=4", "trainer.limit_train_batches=0.3")
 
 
 @pytest.mark.slow
@@ -593,23 +578,11 @@ def test_what_another_model_has_is_not_suggested():
     assert "type_vocab_size" not in problem  # that is BERT's
 
 
-@pytest.mark.parametrize("value", ["t5", "null"])
-def test_a_prior_that_is_not_a_list_is_refused_by_its_key(value):
-    [problem] = refused(f"attention.prior.encoder={value}")
-    assert problem.startswith("attention.prior.encoder=")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("group", ["callbacks", "logger", "experiment", "debug", "trainer"])
 def test_a_group_may_be_null_if_a_run_needs_nothing_of_it(group):
     cfg = runs.checked(runs.composed(f"{group}=null"))
     assert not cfg.get(group)
-
-
-@pytest.mark.slow
-def test_an_option_that_no_site_uses_is_refused():
-    [problem] = refused("attention=softmax", "+attention.options.hnas={start: 0.3}")
-    assert problem.startswith("attention.options.hnas: has no effect, because no site uses 'hnas'")
 
 
 def test_a_source_that_gives_something_else_is_refused_with_the_sources_that_fit(monkeypatch):
@@ -630,13 +603,6 @@ def test_a_model_for_other_tasks_is_refused_with_the_models_that_fit():
 def test_these_debug_settings_fit_every_task(debug):
     of_task = {key.partition(".")[2] for key in keys_of(runs.CONF / f"debug/{debug}.yaml") if key.startswith("task.")}
     assert of_task <= set(parameters(TaskConfig))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("key", "value"), [("interval", "epoch"), ("frequency", 2)])
-def test_a_schedule_over_all_updates_cannot_step_more_rarely(key, value):
-    [problem] = refused(f"+scheduler.{key}={value}")
-    assert problem.startswith(f"scheduler.{key}={value}: ") and "counts all updates of the run" in problem
 
 
 @pytest.mark.slow

@@ -218,23 +218,19 @@ def test_a_pair_depends_on_its_arguments_only():
     assert len({forwards[7], *others}) == 6
 
 
-@pytest.mark.parametrize("level", ["medium", "", None])
-def test_a_wrong_difficulty_lists_the_right_ones(level):
-    with pytest.raises(ValueError, match=r"difficulty=.*allowed: easy, hard"):
-        pair("train", 0, 0, level)
+NUMBERS = [{"index": -1}, {"index": 1.0}, {"seed": -1}, {"seed": "0"}, {"seed": True}]
+WRONG = [  # arguments of a pair, and what is said
+    *(({"difficulty": it}, "difficulty=.*allowed: easy, hard") for it in ("medium", "", None)),
+    *(({"split": it}, f"allowed: {', '.join(SPLITS)}") for it in ("valid", "", "Train", None)),
+    *((it, f"{next(iter(it))}=.*allowed: integers >= 0") for it in NUMBERS),
+]
 
 
-@pytest.mark.parametrize("split", ["valid", "", "Train", None])
-def test_a_wrong_split_lists_the_right_ones(split):
-    with pytest.raises(ValueError, match=r"allowed: train, validation, test"):
-        pair(split, 0)
+@pytest.mark.parametrize(("arguments", "message"), WRONG)
+def test_a_wrong_argument_lists_what_is_allowed(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        pair(**{"split": "train", "index": 0, **arguments})
     assert SPLITS == ("train", "validation", "test")
-
-
-@pytest.mark.parametrize("bad", [{"index": -1}, {"index": 1.0}, {"seed": -1}, {"seed": "0"}, {"seed": True}])
-def test_a_wrong_index_or_seed_is_refused(bad):
-    with pytest.raises(ValueError, match=rf"{next(iter(bad))}=.*allowed: integers >= 0"):
-        pair("train", **{"index": 0, **bad})
 
 
 def test_an_event_is_a_few_lines():

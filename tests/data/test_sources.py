@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import yaml
-from builders import build_source
+from builders import build_source, write
 from pyarrow import parquet
 
 from attnorm.choices import choices
@@ -28,12 +28,6 @@ ROWS = [
     ("", "empty"),
     ('"no" , he said', "x"),
 ]
-
-
-def write(path: Path, content: str | bytes) -> str:
-    content = content.encode() if isinstance(content, str) else content
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
-    return str(path)
 
 
 def rush(folder: Path, rows=ROWS, split: str = "train", ending: str = ""):
@@ -186,11 +180,8 @@ def test_rush_test_files_are_optional(tmp_path):
 
 def test_the_word_unk_of_the_published_test_files_is_read_as_in_train(tmp_path):
     source = rush(tmp_path)
-    assert [source.clean(text, "article") for text in ("UNK of UNKNOWN", "the UNK", "a UNK.")] == [
-        "<unk> of UNKNOWN",
-        "the <unk>",
-        "a UNK.",
-    ]
+    texts = {"UNK of UNKNOWN": "<unk> of UNKNOWN", "the UNK": "the <unk>", "a UNK.": "a UNK."}
+    assert [source.clean(text, "article") for text in texts] == [*texts.values()]
 
 
 def test_rush_check_names_all_missing_and_empty_files(tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from builders import write
 from pyarrow import parquet
 
 from attnorm.data.sources.hub import TextHub
@@ -16,13 +17,6 @@ from attnorm.data.sources.text_files import TextFiles
 TEXT = "\ufeffone a\none b\x85\u2028c\n\n \t\ntwo a\ntwo b\n\n\n\nthree"
 LINES = ["one a", "one b\x85\u2028c", "two a", "two b", "three"]
 PARAGRAPHS = ["one a one b c", "two a two b", "three"]
-
-
-def write(path: Path, content: str | bytes) -> str:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    content = content.encode() if isinstance(content, str) else content
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
-    return str(path)
 
 
 def documents(source, split="train") -> list[str]:
@@ -49,10 +43,8 @@ def test_a_document_is_a_line_a_paragraph_or_the_file(tmp_path, name):
 @pytest.mark.parametrize("ending", ["jsonl", "json", "jsonl.gz", "json.gz", "csv", "tsv", "parquet"])
 @pytest.mark.parametrize("document", ["line", "file"])
 def test_a_table_has_a_document_in_each_row_of_a_column(tmp_path, ending, document):
-    path, rows = (
-        tmp_path / f"a.{ending}",
-        [{"id": str(i), "body": body} for i, body in enumerate(["x y", "z", "", "w"])],
-    )
+    path = tmp_path / f"a.{ending}"
+    rows = [{"id": str(i), "body": body} for i, body in enumerate(["x y", "z", "", "w"])]
     if ending == "parquet":
         parquet.write_table(pa.Table.from_pylist(rows), path)
     elif "json" in ending:

@@ -217,17 +217,11 @@ def test_no_ngram_comes_twice(n, beam_size):
 
 
 @BEAMS
-@pytest.mark.parametrize("min_length", [1, 2, 5])
-def test_min_length_is_the_length_where_every_end_comes_too_early(min_length, beam_size):
-    found = generate(talker(eos=100.0), articles()[0], SPECIAL, Decoding(beam_size, min_length=min_length))
-    assert [len(headline) for headline in found] == [min_length] * len(ARTICLES)
-
-
-@BEAMS
-@pytest.mark.parametrize("max_length", [1, 2, 5])
-def test_max_length_is_the_length_where_no_end_comes(max_length, beam_size):
-    found = generate(talker(eos=-100.0), articles()[0], SPECIAL, Decoding(beam_size, max_length=max_length))
-    assert [len(headline) for headline in found] == [max_length] * len(ARTICLES)
+@pytest.mark.parametrize("length", [1, 2, 5])
+@pytest.mark.parametrize(("limit", "eos"), [("min_length", 100.0), ("max_length", -100.0)])
+def test_a_limit_is_the_length_where_every_end_comes_too_early_or_none_comes(limit, eos, length, beam_size):
+    found = generate(talker(eos=eos), articles()[0], SPECIAL, Decoding(beam_size, **{limit: length}))
+    assert [len(headline) for headline in found] == [length] * len(ARTICLES)
 
 
 @BEAMS

@@ -37,6 +37,7 @@ from attnorm.models.vqa.pythia import Pythia
 pytestmark = pytest.mark.numerical
 
 WIDTH = 8
+LEAST = {"attention": 2, "concat": 1, "single": 1}  # views
 ORDER_BLIND = ["softmax", "dnas", "hnas", "sinkhorn", "ot", "fenchel", "sparsemax", "entmax"]
 
 
@@ -88,10 +89,8 @@ def test_the_primary_boxes_attend_to_the_boxes_of_the_other_views(normalizer, he
     expected = normed(expected, fusion.norm)
     states, present = fusion(views)
     assert_close(states, expected, **TIGHT)
-    parameters = list(fusion.parameters())
-    actual, wanted = (torch.autograd.grad(x.pow(3).sum(), parameters) for x in (states, expected))
-    for one, other in zip(actual, wanted, strict=True):
-        assert_close(one, other, rtol=1e-8, atol=1e-8)
+    slopes = (torch.autograd.grad(x.pow(3).sum(), [*fusion.parameters()]) for x in (states, expected))
+    assert_close(*slopes, rtol=1e-8, atol=1e-8)
     assert torch.equal(present, here) and all(layer.heads == heads for layer in attention_layers(fusion).values())
 
 
@@ -287,15 +286,10 @@ def test_dropout_acts_on_boxes_and_on_what_they_took_in_training_only():
 
 
 @pytest.mark.parametrize(
-    ("kind", "views", "message"),
-    [
-        ("attention", 1, "fusion='attention': requires at least 2 views of an image, but the data has 1"),
-        ("attention", 0, "fusion='attention': requires at least 2 views of an image, but the data has 0"),
-        ("concat", 0, "fusion='concat': requires at least 1 views of an image, but the data has 0"),
-        ("single", 0, "fusion='single': requires at least 1 views of an image, but the data has 0"),
-    ],
+    ("kind", "least", "views"), [("attention", 2, 1), *((it, least, 0) for it, least in LEAST.items())]
 )
-def test_a_fusion_wants_its_views(kind, views, message):
+def test_a_fusion_wants_its_views(kind, least, views):
+    message = f"fusion='{kind}': requires at least {least} views of an image, but the data has {views}"
     with pytest.raises(ValueError, match=message):
         Fusion(visual_shape(fusion=kind), visual_tables(), WIDTHS[:views], MOST[:views])
 

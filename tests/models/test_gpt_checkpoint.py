@@ -10,9 +10,8 @@ from safetensors.torch import load_file, save_file
 from tolerance import tolerance
 from torch.testing import assert_close
 
-from attnorm.models.config import EncoderConfig, GPTConfig
+from attnorm.models.config import GPTConfig
 from attnorm.models.gpt import GPT
-from attnorm.models.heads import MaskedLM
 from attnorm.models.load_weights import export, load_into, read_shape, read_weights
 
 pytestmark = pytest.mark.numerical
@@ -188,10 +187,3 @@ def test_a_folder_without_a_gpt2_is_refused(gpt2, tmp_path):
     save_file({"rwkv.blocks.0.weight": torch.zeros(1)}, tmp_path / "model.safetensors")
     with pytest.raises(ValueError, match=r"model\.safetensors: contains no layer of a GPT-2 model, only rwkv"):
         read_weights(tmp_path)
-
-
-def test_other_models_are_exported_as_bert(tmp_path):
-    sizes = {"d_model": 8, "n_heads": 2, "ffn_dim": 12, "encoder_layers": 1, "max_source": 9, "norm_first": False}
-    shape = EncoderConfig(**sizes, embedding_norm=True)
-    export(MaskedLM(shape, {"encoder": "softmax", "prior": {}, "scorer": {}, "options": {}}, 9, 0), tmp_path)
-    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "bert"

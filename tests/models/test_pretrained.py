@@ -547,49 +547,27 @@ def test_every_tensor_of_another_shape_is_listed_with_both_shapes(bert):
     assert len(problems) == 3 * 3 + 2
 
 
-def test_a_table_of_positions_that_is_too_short_is_refused(bert):
-    line = "(20, 24) in the weights, (21, 24) in the model; model.max_source must be at most 20"
-    (problem,) = refused(bert[1], read_weights(bert[1]), line, max_source=21)
-    assert problem.strip().startswith("encoder.embeddings.positions.weight:")
-    (problem,) = refused(
-        bert[1],
-        read_weights(bert[1]),
-        "model.max_target must be at most 20",
-        kind=Seq2Seq,
-        decoder_layers=1,
-        max_target=25,
-    )
-    assert problem.strip().startswith("embeddings.positions.weight:")
+HAS, LACKS = "in the weights, missing from the model", "missing from the weights,"
+OTHERWISE = [  # settings, a problem, and how many there are
+    ({"type_vocab_size": 0}, f"encoder.embeddings.types.weight: (2, 24) {HAS}", 1),
+    ({"positions": "sinusoidal"}, f"encoder.embeddings.positions.weight: (20, 24) {HAS}", 1),
+    ({"embedding_norm": False}, f"encoder.embeddings.norm.bias: (24,) {HAS}", 2),
+    ({"norm_first": True}, f"encoder.norm.weight: {LACKS} (24,) in the model", 2),
+    ({"encoder_layers": 4}, f"encoder.layers.3.attention.query.weight: {LACKS} (24, 24) in the model", 14),
+    ({"encoder_layers": 2}, f"encoder.layers.2.attention.query.weight: (24, 24) {HAS}", 14),
+    ({"tie_embeddings": False}, f"head.output.weight: {LACKS} (50, 24) in the model", 1),
+    ({"max_source": 21}, "encoder.embeddings.positions.weight: (20, 24) in the weights, (21, 24) in the model; ", 1),
+    ({"max_source": 21}, "; model.max_source must be at most 20", 1),
+    ({"max_target": 25, "decoder_layers": 1}, "model.max_target must be at most 20", 1),
+    ({"max_target": 25, "decoder_layers": 1}, "  embeddings.positions.weight: ", 1),
+    ({"max_target": 9, "decoder_layers": 4}, f"layers.3.feed_forward.0.weight: {LACKS} (40, 24) in the model", 14),
+]
 
 
-@pytest.mark.parametrize(
-    "settings, problem",
-    [
-        ({"type_vocab_size": 0}, "encoder.embeddings.types.weight: (2, 24) in the weights, missing from the model"),
-        (
-            {"positions": "sinusoidal"},
-            "encoder.embeddings.positions.weight: (20, 24) in the weights, missing from the model",
-        ),
-        ({"embedding_norm": False}, "encoder.embeddings.norm.bias: (24,) in the weights, missing from the model"),
-        ({"norm_first": True}, "encoder.norm.weight: missing from the weights, (24,) in the model"),
-        (
-            {"encoder_layers": 4},
-            "encoder.layers.3.attention.query.weight: missing from the weights, (24, 24) in the model",
-        ),
-        (
-            {"encoder_layers": 2},
-            "encoder.layers.2.attention.query.weight: (24, 24) in the weights, missing from the model",
-        ),
-        ({"tie_embeddings": False}, "head.output.weight: missing from the weights, (50, 24) in the model"),
-    ],
-)
-def test_an_encoder_built_otherwise_is_refused(bert, settings, problem):
-    refused(bert[1], read_weights(bert[1]), problem, **settings)
-
-
-def test_a_decoder_with_more_layers_than_the_weights_is_refused(bert):
-    missing = "layers.3.feed_forward.0.weight: missing from the weights, (40, 24) in the model"
-    refused(bert[1], read_weights(bert[1]), missing, kind=Seq2Seq, decoder_layers=4, max_target=9)
+@pytest.mark.parametrize("settings, problem, count", OTHERWISE)
+def test_a_model_built_otherwise_is_refused(bert, settings, problem, count):
+    kind = Seq2Seq if "max_target" in settings else MaskedLM
+    assert len(refused(bert[1], read_weights(bert[1]), problem, kind=kind, **settings)) == count
 
 
 @pytest.mark.parametrize(

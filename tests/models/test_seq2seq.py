@@ -44,6 +44,14 @@ EVERY_MODEL = [
         "softmax", {"priors": PREFERENCE, "norm_first": False, "positions": "sinusoidal"}, id="preference-post"
     ),
 ]
+SCORED = [("dnas_prefix", "length_dot"), ("hnas_prefix", "dot"), ("dnas", "bilinear"), ("hnas_prefix", "additive")]
+SCORED += [("dnas_prefix", "gaussian"), ("dnas_prefix", "qk_norm"), ("dnas", "softcap")]
+FEW_KEYS = {"length_dot": {"length": 2, "slope": 0.7}}  # so that few keys have a temperature
+CONTENT = {"decoder": ["content"], "cross": ["content"]}
+EVERY_MODEL += [
+    pytest.param(name, {"scorers": dict.fromkeys(builders.SITES, it), "priors": CONTENT, "options": FEW_KEYS}, id=it)
+    for name, it in SCORED
+]
 every_model = pytest.mark.parametrize("placement, settings", EVERY_MODEL)
 LSTM_PRIORS = ["positional", "content", "learned", "t5"]
 LSTMS = ["softmax", "dnas_prefix", "hnas_prefix", "sparsemax", "entmax", "fusedmax", "ot", "fenchel"]

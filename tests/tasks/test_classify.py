@@ -5,7 +5,7 @@ import math
 import pytest
 import runs
 import torch
-from builders import evaluated
+from builders import evaluated, gathered
 from tolerance import rounding
 from torch import nn
 
@@ -73,12 +73,7 @@ def test_predictions_are_by_row_whatever_the_order(made):
 
 def test_what_another_rank_found_counts(made):
     task, batches, _ = made
-    evaluated(task, batches, [0, 1])
-    first, sums = task.outputs, dict(task.sums)
-    evaluated(task, batches, [2, 3])
-    task.outputs, task.samples = [*task.outputs, *first], []
-    task.sums = {name: value + sums[name] for name, value in task.sums.items()}
-    assert task.metrics()["accuracy"] == 50.0
+    assert gathered(task, batches, [2, 3], [0, 1])["accuracy"] == 50.0
     assert list(task.predictions()) == [0, 1, 2, 3]
 
 

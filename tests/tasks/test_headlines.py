@@ -138,12 +138,8 @@ def test_different_numbers_of_headlines_and_titles_are_refused():
         Rouge(stemmer=False)(["a", "b"], ["a"])
 
 
-@pytest.mark.parametrize("article, words, expected", [("a  b\tc d", 2, "a b"), ("a b", 8, "a b"), ("", 8, "")])
-def test_lead_is_the_first_words(article, words, expected):
-    assert lead(article, words) == expected
-
-
-def test_lead_is_eight_words_unless_told():
+def test_lead_is_the_first_words_eight_unless_told():
+    assert (lead("a  b\tc d", 2), lead("a b", 8), lead("", 8)) == ("a b", "a b", "")
     assert lead("1 2 3 4 5 6 7 8 9 10") == "1 2 3 4 5 6 7 8"
 
 
@@ -280,16 +276,14 @@ def test_loss_and_gradients_of_an_update_do_not_depend_on_how_it_is_divided(plac
     whole = training_module(model, label_smoothing=label_smoothing).training_step(batch, 0)
     logits, labels = target_logits(model, batch)
     assert_close(whole, F.cross_entropy(logits, labels, label_smoothing=label_smoothing), **TIGHT)  # mean over tokens
-    all_wanted = gradients_of(whole, model)
-
+    wanted = gradients_of(whole, model)
     for accumulation, ranks in ((2, 1), (7, 1), (1, 3), (2, 2)):
         task = training_module(model, accumulation, ranks, label_smoothing)
         batches = TABLE.updates(accumulation, ranks)
         assert len(batches) == accumulation * ranks
         divided = sum(task.training_step(part, 0) for part in batches) / (accumulation * ranks)
         assert_close(divided, whole, **TIGHT)
-        for found, wanted in zip(gradients_of(divided, model), all_wanted, strict=True):
-            assert_close(found, wanted, **TIGHT)
+        assert_close(gradients_of(divided, model), wanted, **TIGHT)
 
 
 @pytest.mark.parametrize("size", [*range(291, 301), 8000])

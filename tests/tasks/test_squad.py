@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from builders import evaluated
+from builders import evaluated, gathered
 from datasets import Dataset
 from tolerance import rounding
 from torch import nn
@@ -118,12 +118,6 @@ def test_the_loss_is_the_mean_of_two_cross_entropies_over_real_places(answered):
     assert (task.rows[2]["start"], task.rows[2]["end"]) == (0, 0)
 
 
-def test_the_loss_of_a_window_does_not_depend_on_its_company(answered):
-    task, batches = answered
-    alone = sum(task.loss(batches[MicroBatch([row], 1)])[0].item() for row in range(3))
-    assert task.loss(batches[MicroBatch([2, 0, 1], 3)])[0].item() == pytest.approx(alone, rel=CLOSE)
-
-
 def test_exact_match_and_f1_by_hand(answered):
     task, batches = answered
     found = evaluated(task, batches, [0, 1])
@@ -174,14 +168,7 @@ def test_windows_of_a_question_judged_in_two_places_are_put_together():
         plan(task, row, start_null=0.0, end_null=0.0)
     whole = evaluated(task, batches, list(range(len(task.rows))))
     assert task.spans.answers(None) == ({"one": "gh"}, {"one": pytest.approx(-12.0)})
-    found, loss, windows = [], 0.0, 0.0
-    for rows in (list(range(last)), [last]):
-        evaluated(task, batches, rows)
-        found += task.outputs
-        loss, windows = loss + task.sums["loss"], windows + task.sums["windows"]
-    task.begin_validation()
-    task.outputs, task.sums = found, {"loss": loss, "windows": windows}
-    assert task.metrics() == pytest.approx(whole)
+    assert gathered(task, batches, list(range(last)), [last]) == pytest.approx(whole)
     assert task.spans.answers(None) == ({"one": "gh"}, {"one": pytest.approx(-12.0)})
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from builders import evaluated
+from builders import evaluated, gathered
 from datasets import Dataset
 from tolerance import rounding
 from torch import nn
@@ -64,13 +64,6 @@ def nats(question):
     return total
 
 
-def test_the_loss_is_summed_over_answers_and_counted_in_questions(made):
-    task, batches = made
-    summed, size, _ = task.loss(batches[MicroBatch([3, 0, 2], 3)])
-    assert size == 3
-    assert summed.item() == pytest.approx(nats(3) + nats(0) + nats(2), rel=CLOSE)
-
-
 def test_the_loss_moves_scores_towards_their_targets(made):
     task, batches = made
     summed, *_ = task.loss(batches[MicroBatch([1], 1)])
@@ -96,8 +89,9 @@ def test_predictions_are_by_id_in_the_order_of_the_questions(made):
     assert list(task.predictions().items()) == [("q3", "yes"), ("q1", "red"), ("q2", "no"), ("q0", "yes")]
 
 
-def test_an_earlier_validation_is_forgotten(made):
+def test_tokens_are_counted_without_padding_and_an_earlier_validation_is_forgotten(made):
     task, batches = made
+    assert int(task.tokens(batches[MicroBatch([0, 3], 2)])) == 1 + 4
     evaluated(task, batches, [0, 1, 2, 3])
     assert evaluated(task, batches, [1])["accuracy"] == pytest.approx(30.0)
     assert task.predictions() == {"q1": "red"} and len(task.samples) == 1
@@ -105,12 +99,7 @@ def test_an_earlier_validation_is_forgotten(made):
 
 def test_what_another_rank_found_counts(made):
     task, batches = made
-    evaluated(task, batches, [0, 1])
-    first, sums = task.outputs, dict(task.sums)
-    evaluated(task, batches, [2, 3])
-    task.outputs, task.samples = [*task.outputs, *first], []
-    task.sums = {name: value + sums[name] for name, value in task.sums.items()}
-    assert task.metrics()["accuracy"] == pytest.approx(32.5)
+    assert gathered(task, batches, [2, 3], [0, 1])["accuracy"] == pytest.approx(32.5)
     assert list(task.predictions()) == ["q3", "q1", "q2", "q0"]
     assert [sample["given"] for sample in task.samples] == ["yes", "red", "no", "yes"]
 
@@ -124,11 +113,6 @@ def test_samples_show_image_question_answers_and_what_was_given(made):
     ]
     evaluated(task, batches, [0, 1, 2, 3] * 2)
     assert len(task.samples) == SHOWN
-
-
-def test_tokens_are_counted_without_padding(made):
-    task, batches = made
-    assert int(task.tokens(batches[MicroBatch([0, 3], 2)])) == 1 + 4
 
 
 def test_views_go_to_the_model_in_order_with_geometry_where_there_is_one(made):
@@ -153,11 +137,7 @@ def test_views_go_to_the_model_in_order_with_geometry_where_there_is_one(made):
 
 def test_views_are_given_in_the_precision_of_the_model(made):
     task, batches = made
-    view = {
-        "view0": torch.ones(1, 3, 5),
-        "present0": torch.ones(1, 3, dtype=torch.bool),
-        "geometry0": torch.ones(1, 3, 4),
-    }
+    view = {"view0": torch.ones(1, 3, 5), "present0": torch.ones(1, 3).bool(), "geometry0": torch.ones(1, 3, 4)}
     task.model.to(torch.bfloat16)
     task({**batches[MicroBatch([0], 1)], **view})
     assert [part.dtype for part in task.model.views[0]] == [torch.bfloat16, torch.bool, torch.bfloat16]
