@@ -9,6 +9,7 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Generator
 
 import pytest
 from numerics import RUNS, VARIABLES
@@ -40,10 +41,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.training)
 
 
-def pytest_collection_finish() -> None:
-    """Takes all that has been imported out of garbage collections, each of which would take a second."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Takes all that is imported out of garbage collections, each of which would take a second."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(autouse=True)

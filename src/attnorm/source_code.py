@@ -5,7 +5,7 @@ import hashlib
 import json
 import sys
 import sysconfig
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
@@ -116,7 +116,7 @@ def read_module(name: str) -> Read | None:
         return None
     package = name if spec and spec.submodule_search_locations is not None else name.rpartition(".")[0]
     try:
-        imported = [*imports_of(ast.parse(content), package)]
+        imported = [*imports_in(content, package)]
     except (SyntaxError, ValueError, ImportError):  # an extension module, or one that cannot be imported either
         imported = []
     # what it has at its top level may have been imported by a function; of attnorm, this depends on what else has run
@@ -130,11 +130,14 @@ def read_module(name: str) -> Read | None:
     return _read[name]
 
 
-def imports_of(tree: ast.AST, package: str) -> Iterator[str]:
+@cache  # a module that is not imported is read each time
+def imports_in(content: bytes, package: str) -> tuple[str, ...]:
     """What may be modules in the import statements of a module of a package, also in those inside functions."""
-    for node in ast.walk(tree):
+    imported = list[str]()
+    for node in ast.walk(ast.parse(content)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            imported += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             module = resolve_name("." * node.level + (node.module or ""), package)
-            yield from (module, *(f"{module}.{alias.name}" for alias in node.names))
+            imported += [module, *(f"{module}.{alias.name}" for alias in node.names)]
+    return tuple(imported)

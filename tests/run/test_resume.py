@@ -39,7 +39,7 @@ rows = runs.metric_rows
         slow("max_epochs", 8, ("data.num_workers=1",)),
         slow("max_steps", 9, ("data.num_workers=1", "trainer.accumulate_grad_batches=2")),
         slow("both", 3, ()),
-        ("both", 13, ()),
+        slow("both", 13, ()),
         slow("both", 12, ("trainer.val_check_interval=4",)),
         slow("both", 14, ()),  # during the last validation
         slow("max_epochs", 5, ("trainer.limit_train_batches=0.5",)),

@@ -274,10 +274,10 @@ def test_an_update_waits_for_the_device_once(monkeypatch, tmp_path, task):
 
 MODELS = (  # another one than that of the task
     *[(task, ()) for task in TASKS],
-    ("captioning", ("model=transformer_captioner", "model.n_heads=2")),
-    ("document_classification", ("model=flat_tiny",)),
-    ("vqa", ("model=mcan_small",)),
-    ("vqa", ("model.question=transformer",)),
+    slow("captioning", ("model=transformer_captioner", "model.n_heads=2")),
+    slow("document_classification", ("model=flat_tiny",)),
+    slow("vqa", ("model=mcan_small",)),
+    slow("vqa", ("model.question=transformer",)),
 )
 
 
