@@ -22,13 +22,13 @@ from attnorm.data.sampler import TokenBatches
 from attnorm.tasks.task import task_of
 
 RECORDED = {
-    "lines of src": 54_032,
-    "files of src": 423,
-    "functions of src": 3759,
+    "lines of src": 52_604,
+    "files of src": 422,
+    "functions of src": 3461,
     "public names that several modules define": 32,
-    "lines of tests per line of src": 1.04,
-    "functions that an override passes": 114,
-    "files that an override passes": 23,
+    "lines of tests per line of src": 1.06,
+    "functions that an override passes": 113,
+    "files that an override passes": 22,
     "functions that a batch passes": 40,
 }
 SLACK = 0.01  # the share by which a measure may be below its number
