@@ -139,16 +139,6 @@ def attend(name, q, k, v, allowed=None, log_prior=None, hybrid_weight=None, scal
     return torch.einsum("bhnm,bhmd->bhnd", weights(name, scores, allowed, log_prior, hybrid_weight), v)
 
 
-def cluster_distance(name, a, ratio, hybrid_weight=None):
-    """[D] Eq. 11-12: two clusters at +a and -a with mass ratio r after one update of every point by attention."""
-    s = torch.exp(torch.tensor(-2.0 * a * a, dtype=torch.float64))
-    if name == "hnas":  # the update is linear in the weights, so the distances mix as the weights do
-        v = hybrid_weight.reshape(())
-        return v * cluster_distance("dnas", a, ratio) + (1 - v) * cluster_distance("softmax", a, ratio)
-    q = (ratio + s) / (ratio * s + 1) if name == "dnas" else 1.0
-    return 2 * q * ratio * (1 - s**2) * a / ((q + ratio * s) * (ratio + s * q))
-
-
 def allowed_pairs(batch, n_queries, n_keys, queries=None, keys=None, causal=False, segments=None):
     """The compact mask pair by pair: bool (B, 1, N, M), True = query i may see key j."""
     allowed = torch.zeros(batch, 1, n_queries, n_keys, dtype=torch.bool)

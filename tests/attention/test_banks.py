@@ -192,10 +192,6 @@ def test_each_layer_that_uses_its_bank_gets_one_of_its_own():
     assert Site(tables, "cross").layer(STATES, 2).bank is None
 
 
-def test_tables_without_a_bank_are_as_before():
-    assert "bank" not in resolve_attention({"_default_": "ot", "bank": {"encoder": None}}, SITES)
-
-
 WITH_BANK = {"bank": {"encoder": "templates"}}
 
 

@@ -147,13 +147,6 @@ def test_one_iteration_is_dnas():
         assert_close(w, in_layer(DNAS())(scores, MASKS[mask].allowed, log_prior=log_prior), rtol=0, atol=1e-15)
 
 
-def test_two_iterations_of_the_papers_choices_are_dnas_applied_twice():
-    """The second time with the outputs for the keys themselves as queries: q_new = W k."""
-    scores, k = problem(4, 5)
-    twice = DNAS()(SCALE * (DNAS()(scores) @ k) @ k.mT)
-    assert_close(EMRouting(2)(scores, keys=k, scale=SCALE), twice)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("beta", "sigma"), [arm for arm in ARMS if arm[0] != "norm"])
 def test_the_likelihood_never_decreases(beta, sigma):

@@ -2,7 +2,6 @@
 
 import warnings
 
-import numpy as np
 import pytest
 import reference
 import torch
@@ -131,35 +130,6 @@ def test_attend_and_its_gradients_equal_the_loop_written_formula(order):
             reference.assert_same(actual, weights @ v, inputs, **TIGHT)
 
 
-@pytest.mark.parametrize(("order", "per_row"), [(2, False), ("exact", True)], ids=["2, one u", "exact, u per row"])
-def test_gradcheck_by_central_differences(order, per_row):
-    """Scores, keys, prior and alpha are independent variables."""
-    allowed = MASKS["padded_causal_segments"].allowed[1:] if per_row else torch.arange(5) < 4
-    inputs = reference.leaves(
-        randn(1, 1, 5, 5, seed=3),
-        randn(1, 1, 5, WIDTH, seed=4),
-        randn(1, 1, 5 if per_row else 1, 5, seed=5),
-        torch.tensor(ALPHA, dtype=torch.float64),
-    )
-
-    def forward(scores, keys, log_prior, alpha):
-        return Fenchel(order, tolerance=1e-13)(scores, allowed, log_prior=log_prior, keys=keys, scale=alpha)
-
-    assert torch.autograd.gradcheck(forward, inputs)
-
-
-def test_the_implicit_gradient_is_the_dense_formula():
-    """dw = (I + alpha C K)^-1 C ds with C = diag w - w w', K = T T', larger than gradcheck can go."""
-    keys, (scores,) = randn(1, 1, 30, 8, seed=1), reference.leaves(2 * randn(1, 1, 3, 30, seed=2))
-    w = Fenchel("exact")(scores, keys=keys, scale=0.8)
-    cotangent = randn(1, 1, 3, 30, seed=3)
-    (found,) = torch.autograd.grad(w, scores, cotangent)
-    for row, g, gradient in zip(w.detach()[0, 0], cotangent[0, 0], found[0, 0], strict=True):
-        C = torch.diag(row) - torch.outer(row, row)
-        jacobian = torch.linalg.solve(torch.eye(30).double() + 0.8 * C @ keys[0, 0] @ keys[0, 0].T, C)
-        assert_close(gradient, jacobian.T @ g, **TIGHT)
-
-
 # ------------------------------------------------------------------------------------------ what the problem says of it
 
 
@@ -192,75 +162,6 @@ def test_exact_is_stationary_in_score_space_and_in_the_evidence(prior):
             assert_close((solution / alpha)[live], (u @ k + q - w @ k)[live], rtol=1e-8, atol=1e-8)
             assert_close(w[live], (u.log() + solution @ k.mT)[live].softmax(-1), rtol=0, atol=1e-8)
             assert (solution[~live] == 0).all() and (w[~live] == 0).all()
-
-
-@pytest.mark.parametrize("factor", [0.3, 3.0])
-def test_no_other_lambda_and_no_other_weights_are_better(factor):
-    q, k, allowed, log_prior, alpha = random_problem(factor=factor)
-    scores = alpha * q @ k.mT
-    u, live = u_of(allowed, log_prior, scores.shape)
-
-    def evidence_objective(at):
-        mass = (u.log() + at @ k.mT).logsumexp(-1)
-        return ((u @ k + q) * at).sum(-1) - at.square().sum(-1) / (2 * alpha) - mass
-
-    def score_objective(w):  # w's - KL(w|u) - alpha/2 |T'(w - u)|^2
-        kl = torch.where(u > 0, w * (w / u).log(), 0.0).sum(-1)
-        return (w * scores).sum(-1) - kl - alpha / 2 * ((w - u) @ k).square().sum(-1)
-
-    solution = solve(q, k, allowed, log_prior=log_prior, scale=alpha)
-    w = Fenchel("exact")(scores, allowed, log_prior=log_prior, keys=k, scale=alpha)
-    for seed in range(20):
-        for size in (1e-3, 0.1):
-            other = solution + size * randn(*solution.shape, seed=seed)
-            assert (evidence_objective(other) < evidence_objective(solution))[live].all()
-            tilted = w * (size * randn(*w.shape, seed=seed)).exp()
-            tilted = tilted / tilted.sum(-1, keepdim=True)
-            single = (u > 0).sum(-1) == 1  # nothing to choose
-            assert (score_objective(tilted) < score_objective(w))[live & ~single].all()
-
-
-def test_order_two_is_right_to_first_order_in_the_scores_and_softmax_is_not():
-    q, k, allowed, log_prior, alpha = random_problem(prior="key_only", mask="key_padding")
-
-    def error(order, size):
-        given = {"log_prior": log_prior, "keys": k, "scale": alpha}
-        scores = size * alpha * q @ k.mT
-        exactly = Fenchel("exact", tolerance=1e-13)(scores, allowed, **given)
-        return (Fenchel(order)(scores, allowed, **given) - exactly).abs().max().item()
-
-    for size in (1e-2, 1e-3):
-        assert 50 < error(2, size) / error(2, size / 10) < 200
-        assert 5 < error(1, size) / error(1, size / 10) < 20
-
-
-def test_order_one_is_softmax_and_as_alpha_vanishes_at_fixed_scores_every_order_is():
-    q, k, allowed, log_prior, alpha = random_problem()
-    scores = alpha * q @ k.mT
-    expected = reference.weights("softmax", scores, allowed, log_prior)
-    assert_close(Fenchel(1)(scores, allowed, log_prior=log_prior), expected, **TIGHT)
-    assert Fenchel(1).proportional_to_prior and not Fenchel(1).needs_keys
-    for order in (2, "exact"):
-        weights = Fenchel(order)(scores, allowed, log_prior=log_prior, keys=k, scale=1e-9)
-        assert_close(weights, expected, rtol=1e-7, atol=1e-7)
-        assert not Fenchel(order).proportional_to_prior and Fenchel(order).needs_keys
-
-
-@pytest.mark.parametrize("order", [2, "exact"])
-@pytest.mark.parametrize("alpha", [0.2, 1.0, 4.0])
-def test_with_a_gaussian_preference_the_output_is_the_closed_form(order, alpha):
-    """u = N(mu, I) in two dimensions by Gauss-Hermite templates: sum_j w_j t_j = mu / (1 + alpha) + alpha b / (1 +
-    alpha), b = mu + z (Sec. 5); for lambda* = alpha z / (1 + alpha) and E_w[t] = mu + lambda*."""
-    nodes, mass = map(torch.from_numpy, np.polynomial.hermite_e.hermegauss(40))
-    mu = torch.tensor([0.7, -0.4], dtype=torch.float64)
-    templates = (torch.cartesian_prod(nodes, nodes) + mu)[None, None]
-    log_prior = torch.cartesian_prod(mass, mass).prod(-1).log()
-    z = randn(1, 1, 6, 2, seed=8)
-    out = Fenchel(order).attend(z, templates, templates, log_prior=log_prior, scale=alpha)
-    assert_close(out, mu / (1 + alpha) + alpha * (mu + z) / (1 + alpha), rtol=1e-8, atol=1e-8)
-    if order == "exact":
-        solution = solve(z, templates, log_prior=log_prior, scale=alpha)
-        assert_close(solution, alpha * z / (1 + alpha), rtol=1e-8, atol=1e-8)
 
 
 def test_a_shift_of_all_templates_changes_nothing_but_the_frame():

@@ -12,13 +12,8 @@ from torch.testing import assert_close
 
 from attnorm.attention import build_normalizer
 from attnorm.attention.measures import (
-    column_mass,
-    distance_to_rank_one,
     effective_rank,
     head_measures,
-    kurtosis,
-    largest_activation,
-    mean_cosine,
     mean_mass,
     normalized_entropy,
     row_error,
@@ -101,13 +96,6 @@ def test_the_sink_rate_is_the_share_of_heads_whose_mean_mass_on_a_key_is_above_t
     assert sink_rate(weights, allowed, threshold=0.26).tolist() == [[1.0, 0.5, 0.5]]
 
 
-def test_column_mass_of_doubly_normalized_attention_is_above_its_bound():
-    scores = 4 * randn(BATCH, HEADS, 5, 4)
-    least, most = column_mass(build_normalizer("dnas")(scores))
-    assert (least >= 1 / 4 - 1e-12).all() and (most >= 5 / 4 - 1e-12).all()
-    assert column_mass(build_normalizer("softmax")(scores))[0].min() < 1 / 4
-
-
 def test_rows_that_are_no_distributions_have_an_error():
     weights = torch.tensor([[0.5, 0.5], [0.5, 0.2], [0.0, 0.0]])[None, None]
     assert_close(row_error(weights), torch.ones(1, 1))
@@ -146,29 +134,6 @@ def test_values_of_padding_and_the_number_of_padded_rows_do_not_matter():
     live = torch.cat([LIVE, torch.zeros(3, 2, dtype=torch.bool)], dim=1)
     for name, value in state_measures(padded, live).items():
         assert_close(value, state_measures(X, LIVE)[name], equal_nan=True, msg=name, **TIGHT)
-
-
-def test_equal_rows_have_rank_one_and_orthogonal_rows_full_rank():
-    equal, orthogonal = torch.ones(4, 3, dtype=torch.float64), 5 * torch.eye(4, dtype=torch.float64)
-    assert_close(effective_rank(torch.stack([equal.T, -2 * equal.T])), torch.ones(2, dtype=torch.float64), **TIGHT)
-    assert effective_rank(orthogonal).item() == pytest.approx(4)
-    assert distance_to_rank_one(equal).item() == pytest.approx(0, abs=1e-12)
-    assert distance_to_rank_one(orthogonal).item() == pytest.approx(math.sqrt(3) / 2)  # x = (5/4, ..., 5/4)
-    assert (mean_cosine(equal).item(), mean_cosine(orthogonal).item()) == pytest.approx((1, 0), abs=1e-12)
-
-
-def test_the_mean_row_is_the_nearest_of_all_vectors():
-    x = X[0]
-    for seed in range(20):
-        other = x.mean(0) + 0.1 * randn(4, seed=seed)
-        assert (x - other).norm() / x.norm() > distance_to_rank_one(x)
-
-
-def test_an_outlier_raises_the_kurtosis_and_the_maximum():
-    normal = torch.randn(200, 100, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    assert kurtosis(normal).item() == pytest.approx(3, abs=6 * math.sqrt(24 / 20_000))  # six standard errors
-    normal[3, 7] = -50.0
-    assert kurtosis(normal) > 100 and largest_activation(normal) == 50
 
 
 def test_states_without_numbers_give_nan_and_no_error():

@@ -52,14 +52,6 @@ def test_a_mix_keeps_the_promises_of_its_members(options):
     assert check_normalizer(lambda: build_normalizer("mix", **options), lengths=lengths, print_report=False).passed
 
 
-@pytest.mark.slow
-def test_a_mix_of_prefix_forms_decodes_step_by_step():
-    options = CHECKED["couples the past, a mix of mixes"]
-    properties = ["step_equals_full_pass", "couples_queries_as_declared"]
-    make = lambda: build_normalizer("mix", **options)  # noqa: E731
-    assert check_normalizer(make, properties=properties, print_report=False).passed
-
-
 @pytest.mark.parametrize("per", ["layer", "head"])
 def test_weights_and_gradients_are_those_of_loops_over_the_members(per):
     module = make(per=per, heads=HEADS)
@@ -77,27 +69,6 @@ def test_weights_and_gradients_are_those_of_loops_over_the_members(per):
         actual = module(scores, allowed, log_prior=log_prior)
         with case(mask, prior):
             reference.assert_same(actual, expected, inputs)
-
-
-@pytest.mark.parametrize("per", ["layer", "head"])
-def test_a_mix_of_softmax_and_dnas_is_hnas_in_value_and_gradient(per):
-    mix, hnas = make(["softmax", "dnas"], per=per, heads=HEADS), build_normalizer("hnas", per=per, heads=HEADS).double()
-    with torch.no_grad():
-        hnas.hybrid.copy_(mix.hybrid[:, 1] - mix.hybrid[:, 0])  # softmax of two numbers: sigmoid of their difference
-    case = MASKS["both_sides"]
-    q, k, v, log_prior = reference.leaves(
-        *reference.make_qkv(case.n_queries, case.n_keys), reference.make_log_prior("key", case.n_queries, case.n_keys)
-    )
-    given = {"log_prior": log_prior, "scale": 0.7}
-    outputs = [module.attend(q, k, v, case.argument, **given) for module in (mix, hnas)]
-    assert_close(*outputs, **TIGHT)
-    by_mix, by_hnas = (
-        reference.gradients(output, [q, k, v, log_prior, module.hybrid])
-        for output, module in zip(outputs, (mix, hnas), strict=True)
-    )
-    for found, wanted in zip(by_mix[:-1], by_hnas[:-1], strict=True):
-        assert_close(found, wanted, **TIGHT)
-    assert_close(by_mix[-1], torch.stack([-by_hnas[-1], by_hnas[-1]], -1), **TIGHT)
 
 
 def test_attend_uses_the_fast_paths_of_the_members_where_they_pay(monkeypatch):
@@ -159,12 +130,6 @@ def test_the_coupling_is_that_of_the_strongest_member():
     assert problem.startswith("attention.cross=mix: mix couples queries")
     tables["options"]["mix"]["members"] = ["softmax", "dnas_prefix"]
     assert resolve_attention(tables, sites)["cross"] == "mix" and check_attention(tables, sites) == []
-
-
-def test_a_prior_reaches_every_member():
-    scores, log_prior = randn(1, 1, 3, 4), torch.tensor([0.0, -torch.inf, 1.0, 2.0], dtype=torch.float64)
-    weights = make(["softmax", "sparsemax", "dnas"])(scores, log_prior=log_prior)
-    assert not weights[..., 1].any() and weights[..., 0].all()
 
 
 def test_the_least_mass_is_that_of_the_shares():

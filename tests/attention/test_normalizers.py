@@ -7,7 +7,7 @@ by the property suite, in test_testing.py. Here are the formulas, and the proper
 import pytest
 import reference
 import torch
-from reference import BATCH, HEADS, MASKS, ONE_OF_EACH, VARIANTS, make, randn
+from reference import BATCH, HEADS, MASKS, ONE_OF_EACH, make, randn
 from torch.testing import assert_close
 
 from attnorm.attention import Mask, MultiHeadAttention, build_normalizer, build_scorer
@@ -27,10 +27,6 @@ def scores_for(case, factor=1.5, dtype=torch.float64):
     return (factor * randn(BATCH, HEADS, case.n_queries, case.n_keys, seed=3)).to(dtype)
 
 
-def random_scores(n_queries=4, n_keys=5, factor=1.5):
-    return factor * randn(BATCH, HEADS, n_queries, n_keys, seed=4)
-
-
 def difference(a, b):
     return (a - b).abs().max()
 
@@ -48,58 +44,10 @@ def test_weights_attend_and_their_gradients_equal_the_loop_written_formula(varia
     )
 
 
-def test_two_clusters_are_as_far_apart_after_an_update_as_the_closed_form_says():
-    for variant in ("softmax", "dnas", "hnas_sigmoid"):
-        module = make(variant)
-        for heavy, light, a in [(1, 1, 0.5), (6, 2, 0.4), (9, 1, 0.7), (2, 5, 0.3)]:
-            points = torch.tensor([a] * heavy + [-a] * light, dtype=torch.float64)
-            scores = -((points[:, None] - points[None, :]) ** 2) / 2
-            updated = module(scores[None, None])[0, 0] @ points
-            v = reference.hybrid_weight_of(variant, module)
-            expected = reference.cluster_distance(VARIANTS[variant][0], a, heavy / light, v)
-            assert_close(updated[0] - updated[-1], expected, **TIGHT)
-
-
 # ----------------------------------------------------------------------------------------------------- rows and columns
 
 
-def test_softmax_may_leave_a_key_without_attention_where_dnas_may_not():
-    scores = torch.zeros(1, 1, 3, 4, dtype=torch.float64)
-    scores[..., 0] = -20.0  # every query dislikes key 0
-    assert make("softmax")(scores).sum(-2)[..., 0] < 1e-8
-    assert make("dnas")(scores).sum(-2)[..., 0] >= 1 / 4
-    hybrid = build_normalizer("hnas", start=0.3).double()
-    assert 0.3 / 4 - 1e-8 <= hybrid(scores).sum(-2)[..., 0] < 1 / 4
-
-
-def test_a_shift_of_a_key_is_erased_by_dnas_alone_and_a_shift_of_a_query_by_softmax_alone():
-    case = MASKS["both_sides"]
-    scores, softmax, dnas, hnas = scores_for(case), make("softmax"), make("dnas"), make("hnas_sigmoid")
-    by_key = scores + 2 * randn(BATCH, HEADS, 1, case.n_keys, seed=21)
-    by_query = scores + 2 * randn(BATCH, HEADS, case.n_queries, 1, seed=22)
-
-    assert_close(dnas(by_key, case.allowed), dnas(scores, case.allowed), **TIGHT)
-    assert_close(softmax(by_query, case.allowed), softmax(scores, case.allowed), **TIGHT)
-    assert difference(softmax(by_key, case.allowed), softmax(scores, case.allowed)) > 1e-2
-    assert difference(dnas(by_query, case.allowed), dnas(scores, case.allowed)) > 1e-2
-    for shifted in (by_key, by_query):
-        assert difference(hnas(shifted, case.allowed), hnas(scores, case.allowed)) > 1e-3
-
-
 # ----------------------------------------------------------------------------------------------------------- the prior
-
-
-@pytest.mark.parametrize("variant", ["dnas", "hnas_sigmoid"])
-def test_a_query_whose_pairs_have_no_prior_mass_stays_in_the_column_step(variant):
-    """log_prior = -inf empties the row like a mask does, but is not one: the other rows differ from a masked row's."""
-    module, scores = make(variant), random_scores()
-    log_prior = torch.zeros(4, 5, dtype=torch.float64)
-    log_prior[1] = -torch.inf
-    by_prior, by_mask = module(scores, log_prior=log_prior), module(scores, log_prior == 0)
-    others = [0, 2, 3]
-    assert (by_prior[:, :, 1] == 0).all() and (by_mask[:, :, 1] == 0).all()
-    assert_close(by_prior[:, :, others], module(scores)[:, :, others], **TIGHT)
-    assert difference(by_prior[:, :, others], by_mask[:, :, others]) > 1e-2
 
 
 # -------------------------------------------------------------------------------------------------- numbers and dtypes
@@ -218,15 +166,6 @@ def test_hnas_at_its_ends_is_softmax_and_dnas_to_the_bit(start, end):
         assert_close(hnas.attend(q, k, v, case.allowed, log_prior=log_prior), expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("form", ["sigmoid", "clamp"])
-def test_hnas_in_between_is_the_mix_that_start_asks_for(form):
-    scores = random_scores()
-    for start in (0.05, 0.3, 0.95):
-        hnas = build_normalizer("hnas", start=start, form=form).double()
-        expected = start * make("dnas")(scores) + (1 - start) * make("softmax")(scores)
-        assert_close(hnas(scores), expected, rtol=1e-6, atol=1e-6)
-
-
 @pytest.mark.parametrize("options", [{"start": 0, "form": "clamp"}, {"start": 1, "form": "clamp"}, {"start": 0.5}])
 def test_the_hybrid_weight_receives_the_exact_gradient_even_at_its_ends(options):
     hnas = build_normalizer("hnas", **options).double()
@@ -243,11 +182,6 @@ def test_the_hybrid_weight_receives_the_exact_gradient_even_at_its_ends(options)
 
 
 # ------------------------------------------------------------------------------------------------------ prefix forms
-
-
-def test_the_diagonal_of_causal_dnas_prefix_is_the_largest_weight_of_its_row():
-    weights = make("dnas_prefix")(3 * randn(BATCH, HEADS, 6, 6), torch.ones(6, 6, dtype=torch.bool).tril())
-    assert torch.equal(weights.argmax(-1), torch.arange(6).expand(BATCH, HEADS, 6))
 
 
 @pytest.mark.parametrize("spread", [1, 1e4])

@@ -8,11 +8,10 @@ from itertools import product
 import pytest
 import torch
 from marks import slow
-from reference import BATCH, HEADS, MASKS, WIDTH, case, gradients, leaves, make_log_prior, make_qkv, observed, randn
+from reference import BATCH, HEADS, MASKS, WIDTH, case, gradients, leaves, make_log_prior, make_qkv, randn
 from torch.testing import assert_close
 
-from attnorm.attention import Mask, build_normalizer, build_scorer, check_attention
-from attnorm.attention.multihead import MultiHeadAttention
+from attnorm.attention import Mask, build_normalizer, check_attention
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.normalizers.lotformer import LOTFormer
 from attnorm.attention.surroundings import in_layer
@@ -129,12 +128,6 @@ def test_weights_and_gradients_equal_the_loops(name, options):
             assert difference(name, module, mask, prior) < 1e-9
 
 
-def test_one_plan_for_packed_texts_would_differ(monkeypatch):
-    every = lambda mask, s: [(mask.dense(*s.shape[-2:]).any(-1), mask.dense(*s.shape[-2:]).any(-2))]  # noqa: E731
-    monkeypatch.setattr("attnorm.attention.normalizers._plans.queries_with_the_same_keys", every)
-    assert all(difference(name, make(name), "segments") > 1e-3 for name in PLANS)
-
-
 # ------------------------------------------------------------------------------------- what the formulas have to do
 
 
@@ -146,15 +139,6 @@ def test_the_sets_have_all_queries_that_see_a_key_once_and_their_keys():
             covered += queries[..., None] & keys[..., None, :]
         with case(name):
             assert torch.equal(covered, given.allowed.expand(covered.shape).long())
-
-
-def test_equal_marginals_are_reached_with_many_half_steps():
-    """Each key gets N / M, also with padding: the marginals are uniform over the real positions."""
-    q, k, _ = make_qkv(4, 6)
-    real = torch.arange(6) < 4
-    mask = Mask(keys=real.expand(BATCH, -1))
-    weights = make("lotformer", half_steps=2000)(q @ k.mT, mask, keys=k, scale=SCALE, queries=q)
-    assert_close(weights.sum(-2), (4 / 4 * real).double().expand(BATCH, HEADS, -1), rtol=0, atol=1e-6)
 
 
 def test_a_hard_sort_is_a_permutation_and_its_cheapest_plan_is_chosen():
@@ -187,15 +171,6 @@ def test_lotformer_never_builds_the_weights(monkeypatch):
     monkeypatch.setattr(LOTFormer, "weights", None)
     for (mask, p), wanted in zip(cases, expected, strict=True):
         assert_close(module.attend(q, k, v, mask, log_prior=log_prior if p else None), wanted, rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize("name", PLANS)
-def test_observed_weights_make_the_output_of_a_layer(name):
-    module = make(name, **({"width": 4} if name == "lotformer" else {}))
-    layer = MultiHeadAttention(4 * HEADS, HEADS, module, build_scorer("scaled_dot")).double().eval()
-    states, mask = randn(2, 6, 4 * HEADS, seed=5), Mask(segments=torch.tensor([[0, 0, 0, 1, 1, 1], [0, 1, 1, 1, 2, 2]]))
-    seen, expected = observed(layer, states, states, mask), layer(states, states, mask)
-    assert_close(layer.output((seen.weights @ seen.v).transpose(1, 2).flatten(2)), expected, rtol=0, atol=1e-10)
 
 
 # --------------------------------------------------------------------------------------------------------- options

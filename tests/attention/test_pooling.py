@@ -9,10 +9,9 @@ from reference import randn
 from torch.testing import assert_close
 
 from attnorm.attention import MultiHeadAttention, build_normalizer, build_scorer
-from attnorm.attention.grid import attend_over_grid, fold, unfold
+from attnorm.attention.grid import attend_over_grid, unfold
 from attnorm.attention.names import NORMALIZERS, build
 from attnorm.attention.pooling import LearnedQueries, single_query_problem
-from attnorm.attention.testing import check_normalizer
 
 pytestmark = pytest.mark.numerical
 
@@ -22,7 +21,6 @@ FORMULAS = ["softmax", "dnas", "sinkhorn"]
 OPTIONS = {"sinkhorn": {"n_iters": 3}, "constrained_softmax": {"upper": 0.5}, "constrained_sparsemax": {"upper": 0.5}}
 FACTS = {"heads": HEADS, "width": WIDTH // HEADS, "state_width": WIDTH}  # a normalizer takes those that it needs
 PROMISING = [name for name in NORMALIZERS if build("normalizer", name, {}, FACTS).key_equivariant]
-THEOREM = ["self_attention_is_permutation_equivariant", "learned_queries_are_permutation_invariant"]
 
 
 def normalizer(name):
@@ -170,14 +168,6 @@ def test_padded_cells_of_both_arrays_are_left_out(name):
     assert_close(attend_over_grid(layer, queries, changed, here, there)[here], found[here], **TIGHT)
 
 
-def test_folding_undoes_unfolding_and_keeps_the_order_of_the_cells():
-    array = torch.arange(2 * 2 * 3 * 4 * 5.0).reshape(2, 2, 3, 4, 5)
-    sequence = unfold(array)
-    for place, cell in enumerate(cells((2, 3, 4))):
-        assert torch.equal(sequence[:, place], array[(slice(None), *cell)])
-    assert torch.equal(fold(sequence, (2, 3, 4)), array)
-
-
 # ------------------------------------------------------------------------------------------------------------ Theorem 1
 
 
@@ -194,36 +184,3 @@ def test_turning_an_image_turns_self_attention_and_leaves_learned_queries(name):
         found = attend_over_grid(layer, image, image)
         assert_close(attend_over_grid(layer, turned, turned), found.rot90(dims=(1, 2)), rtol=1e-7, atol=1e-7)
         assert_close(attend_over_grid(layer, mirrored, mirrored), found.flip(2), rtol=1e-7, atol=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("name", "promise", "broken"), [("dnas_prefix", "query", THEOREM[:1]), ("fusedmax", "key", THEOREM)]
-)
-def test_a_normalizer_that_depends_on_the_order_cannot_promise_theorem_1(name, promise, broken):
-    """Declared as they are, they pass; with the promise, the suite finds the property that does not hold."""
-    assert failed(lambda: normalizer(name)) == []
-
-    class Promises(type(normalizer(name))):
-        pass
-
-    setattr(Promises, f"{promise}_equivariant", True)
-    assert failed(Promises) == list(broken)
-
-
-def failed(make):
-    """The properties of Theorem 1 that do not hold."""
-    try:
-        check_normalizer(make, properties=THEOREM, lengths=[(9, 9)], print_report=False)
-    except AssertionError as error:
-        return [name for name in THEOREM if f"FAIL  {name}" in str(error)]
-    return []
-
-
-def test_observing_sees_the_weights_of_every_query():
-    from attnorm.attention import observe
-
-    module, states, seen = pooling("dnas"), randn(2, 5, WIDTH, seed=15), {}
-    with observe(module, lambda name, weights, allowed: seen.update({name: weights})):
-        module(states)
-    assert seen["attention"].shape == (2, HEADS, 3, 5)
-    assert (seen["attention"].sum(-2) >= 1 / 5 - 1e-12).all()  # Lemma 1

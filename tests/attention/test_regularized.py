@@ -352,18 +352,6 @@ def test_the_value_of_ones_own_omega_is_that_of_the_closed_form_and_its_gradient
             assert_close(gradient, module(scores, MASKS[mask].argument, log_prior=log_prior), rtol=0, atol=1e-15)
 
 
-def test_the_value_is_a_smooth_maximum():
-    """Between max s - max Omega and max s - min Omega over the simplex, and moved by a number added to all scores."""
-    scores = random_scores(3, 7)
-    top = scores.amax(-1)
-    for name, least, most in (("softmax", -math.log(7), 0), ("sparsemax", 1 / 14, 0.5), ("argmax", 0, 0)):
-        module = build_normalizer(name).eval()
-        value = module.value(scores)
-        assert ((top - most - 1e-12 <= value) & (value <= top - least + 1e-12)).all()
-        assert_close(module.value(scores + 2.5), value + 2.5, rtol=0, atol=1e-12)
-    assert_close(build_normalizer("softmax").value(scores), scores.logsumexp(-1), rtol=0, atol=1e-14)
-
-
 @pytest.mark.parametrize("name", ["constrained_softmax", "constrained_sparsemax"])
 def test_a_bound_is_worth_its_multiplier(name):
     """Relaxing the bound of a key by e raises the value by e times the gap of s - grad Omega to that of free keys."""

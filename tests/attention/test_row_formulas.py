@@ -14,11 +14,9 @@ from reference import BATCH, HEADS, randn
 from torch.testing import assert_close
 
 from attnorm.attention import Mask, build_normalizer
-from attnorm.attention.normalizers.base import Given
 
 pytestmark = pytest.mark.numerical
 
-TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 
 
 # ------------------------------------------------------------------------------------------------------------ formulas
@@ -114,16 +112,6 @@ def test_weights_attend_and_their_gradients_equal_the_formula(variant):
 # ---------------------------------------------------------------------------------------------- what they are made for
 
 
-def test_a_sink_is_softmax_times_the_sigmoid_of_the_distance_from_the_sink():
-    module, scores = make("sink"), randn(BATCH, HEADS, 4, 5, seed=3)
-    b = next(module.parameters()).view(-1, 1, 1)
-    expected = scores.softmax(-1) * (scores.logsumexp(-1, keepdim=True) - b).sigmoid()
-    assert_close(module(scores), expected, **TIGHT)
-    assert_close(build_normalizer("sink", fixed=-1e4).double()(scores), scores.softmax(-1), rtol=0, atol=1e-15)
-    zeros = torch.zeros(1, 1, 1, 6)
-    assert_close(build_normalizer("off_by_one")(zeros).sum(), torch.tensor(6 / 7))
-
-
 @pytest.mark.parametrize("constant", [-1e4, -80.0, 80.0, 1e4])
 def test_a_sink_keeps_its_score_whatever_the_largest_score(constant):
     """The fault of a port: 1 is added after the maximum was subtracted, which is a sink of the largest score."""
@@ -150,38 +138,6 @@ def test_a_sink_is_that_of_transformers(name):
     assert_close(reference.gradients(ours, [q, k, v, *sink.parameters()]), wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_ssmax_keeps_the_weight_of_a_clear_winner_at_any_length():
-    """Fig. 1 of the paper: one score of 3 among others of -2, s = 0.43."""
-    module, softmax = build_normalizer("ssmax", fixed=0.43), build_normalizer("softmax")
-    for n in (10, 100, 1000, 10_000):
-        scores = torch.full((1, 1, 1, n), -2.0)
-        scores[..., 0] = 3.0
-        assert module(scores)[..., 0] > 0.9
-        assert n < 1000 or softmax(scores)[..., 0] < 0.15
-
-
-def test_the_first_query_of_a_causal_site_looks_at_its_scores_only_with_plus_one():
-    scores = randn(1, 1, 3, 1, seed=2).requires_grad_()
-    pairs = torch.tensor([[2.0, -1.0]], dtype=torch.float64)[None, None].requires_grad_()
-    first = Mask(keys=torch.tensor([[True, False]]))
-    for options in ({}, {"plus_one": True}):
-        module = build_normalizer("ssmax", fixed=1.0, **options).double()
-        assert_close(module(scores), torch.ones_like(scores))
-        assert_close(
-            module.factor(pairs, Given(first)), torch.tensor(math.log(2) if options else 0.0).view(1, 1, 1, 1).double()
-        )
-
-
-def test_rows_of_zero_scores_have_the_sums_of_the_papers():
-    """sigmoid with -log n has n / (n + 1), like off-by-one; with a bias of 0 it grows with n; relu of ones has 1."""
-    for n in (1, 8, 100):
-        zeros = torch.zeros(1, 1, 1, n, dtype=torch.float64)
-        sums = [build_normalizer(*name).double()(zeros).sum().item() for name in (["sigmoid"], ["off_by_one"])]
-        assert sums == pytest.approx([n / (n + 1)] * 2, rel=1e-12)
-        assert build_normalizer("sigmoid", bias=0.0)(zeros).sum().item() == n / 2
-        assert build_normalizer("relu")(zeros + 1).sum().item() == pytest.approx(1.0)
-
-
 @pytest.mark.parametrize("name", ["softpick", "relu"])
 def test_a_row_of_negative_scores_is_dead(name):
     """Its weights and gradients are 0; a row with one positive score is not."""
@@ -193,15 +149,6 @@ def test_a_row_of_negative_scores_is_dead(name):
         weights.square().sum().backward()
         assert not weights[..., 0, :].any() and not scores.grad[..., 0, :].any()
         assert weights[..., 1, 2] > 0.1 and weights.isfinite().all() and scores.grad[..., 1, 2] != 0
-
-
-def test_softpick_has_exact_zeros_and_ignores_nothing_but_masked_keys():
-    scores = torch.tensor([1e-3, -1e-3, 0.0, 2e-3], dtype=torch.float64)[None, None, None]
-    weights = build_normalizer("softpick")(scores)[0, 0, 0]
-    assert_close(weights, torch.tensor([0.25, 0.0, 0.0, 0.5]).double(), rtol=1e-3, atol=0)
-    alone = build_normalizer("softpick")(scores[..., :1], Mask(keys=torch.tensor([[True]])))
-    hidden = build_normalizer("softpick")(scores, Mask(keys=torch.tensor([[True, False, False, False]])))
-    assert_close(hidden[..., :1], alone, rtol=1e-12, atol=0)
 
 
 def test_softpick_of_small_scores_is_as_precise_as_of_large_ones():

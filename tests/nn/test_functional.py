@@ -2,7 +2,6 @@
 
 import copy
 import math
-from functools import partial
 
 import pytest
 import torch
@@ -99,15 +98,6 @@ def test_a_float_mask_is_added_before_the_scores_are_normalized():
     assert_close(attention(q, k, v, bias, normalizer="dnas"), expected)
 
 
-def test_a_padded_text_gets_what_it_gets_alone():
-    inputs = qkv(2, 3, keys=L)
-    for name in ("softmax", "dnas", "sinkhorn", "off_by_one"):
-        output = attention(*inputs, normalizer=name, key_padding_mask=PADDING, query_padding_mask=PADDING)
-        alone = attention(*(x[1:, :, :3] for x in inputs), normalizer=name)
-        assert_close(output[1:, :, :3], alone)
-        assert (output[1, :, 3:] == 0).all()
-
-
 def test_features_of_the_states_are_passed_on():
     module = MultiheadAttention(6, 2, batch_first=True, normalizer="forgetting", dtype=torch.float64)
     x = randn(2, L, 6)
@@ -202,15 +192,6 @@ def test_argmax_by_name_is_in_eval_mode():
     q, k, v = qkv(2, 3)
     best = (q @ k.mT).argmax(-1)
     assert_close(attention(q, k, v, normalizer="argmax"), v.take_along_dim(best[..., None], -2))
-
-
-def test_the_function_may_take_the_place_of_that_of_pytorch(monkeypatch):
-    inputs = qkv(2, 3)
-    masks = (None, ALLOWED, randn(L, S))
-    expected = [F.scaled_dot_product_attention(*inputs, mask) for mask in masks]
-    monkeypatch.setattr(F, "scaled_dot_product_attention", partial(attention, normalizer="softmax"))
-    for mask, wanted in zip(masks, expected, strict=True):
-        same(F.scaled_dot_product_attention(*inputs, mask), wanted, inputs)
 
 
 @pytest.mark.slow
