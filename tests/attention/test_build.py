@@ -171,6 +171,8 @@ WRONG_SCORERS = [
     ("aditive", {}, "Did you mean 'additive'?"),
     ("bilinear", {"heads": 2, "widht": 4}, "Did you mean 'width'?"),
     ("gaussian", {"sigma": 2.0}, "it takes none"),
+    ("softcap", {"cap": 0}, f"cap=0: {ABOVE_0}"),
+    ("qk_norm", {"start": 0, "heads": 1, "width": 1}, f"start=0: {ABOVE_0}"),
     *(("dot", {key: it}, f"{key}={it}: {ABOVE_0}") for key, it in (("alpha", 0), ("alpha", INF), ("tau", -1.0))),
     ("dot", {"alpha": 1.0, "tau": 4.0}, "tau=4.0: sets alpha"),
     ("dot", {"learn": "layer"}, "learn='layer': allowed: null, head, query"),

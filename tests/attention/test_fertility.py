@@ -19,6 +19,7 @@ pytestmark = pytest.mark.numerical
 MAPS = {"softmax": FertilitySoftmax, "sparsemax": FertilitySparsemax}
 every_map = pytest.mark.parametrize("kind", MAPS)
 
+
 def plain(kind, scores, fertility, sink=False):
     """One row after the other, each by a search for its threshold; scores (N, M), fertility a number or (M,)."""
     left, rows = np.full(scores.shape[1], 1.0) * fertility, []

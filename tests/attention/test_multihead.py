@@ -75,17 +75,24 @@ def by_hand(layer, states, memory, allowed=None, log_prior=None, keep=None):
 
 
 @pytest.mark.parametrize("normalizer, scorer", PAIRS)
-def test_output_is_the_heads_average_values_by_the_normalizers_weights(normalizer, scorer):
+def test_output_is_the_heads_average_values_by_the_weights_that_observe_sees(normalizer, scorer):
     layer = make_layer(normalizer, scorer=scorer)
-    for mask in ("none", "both_sides", "causal_short"):
-        n_queries, n_keys = MASKS[mask].size
+    for mask in ("none", "both_sides", "empty_example", "causal", "causal_short"):
+        (n_queries, n_keys), expected, seen = MASKS[mask].size, MASKS[mask].allowed, []
         states, memory = randn(BATCH, n_queries, WIDTH, seed=1), randn(BATCH, n_keys, WIDTH, seed=2)
         log_prior = reference.make_log_prior("pairwise", n_queries, n_keys)
-        expected, _ = by_hand(layer, states, memory, MASKS[mask].allowed, log_prior)
+        output, expected_weights = by_hand(layer, states, memory, expected, log_prior)
+        call = (states, memory, MASKS[mask].argument_of(layer.normalizer))
+        with observe(layer, lambda *record, seen=seen: seen.append(record)):
+            layer(*call, log_prior=log_prior)
+        ((_, weights, allowed),) = seen
         with case(mask):
-            assert_close(
-                layer(states, memory, MASKS[mask].argument_of(layer.normalizer), log_prior=log_prior), expected, **TIGHT
-            )
+            assert_close(layer(*call, log_prior=log_prior), output, **TIGHT)
+            assert_close(weights, expected_weights, **TIGHT)
+            if allowed is None:
+                assert expected.all()
+            else:
+                assert torch.equal(allowed.expand(weights.shape), expected.expand(weights.shape))
 
 
 class Recorder(Normalizer):
@@ -131,23 +138,6 @@ def test_a_width_that_the_heads_do_not_divide_is_refused():
 
 
 # ------------------------------------------------------------------------------------------------------------- observe
-
-
-@pytest.mark.parametrize("normalizer, scorer", PAIRS)
-def test_observe_sees_the_weights_that_make_the_output(normalizer, scorer):
-    layer = make_layer(normalizer, scorer=scorer)
-    for mask in ("none", "both_sides", "empty_example", "causal"):
-        (n_queries, n_keys), expected, seen = MASKS[mask].size, MASKS[mask].allowed, []
-        states, memory = randn(BATCH, n_queries, WIDTH, seed=1), randn(BATCH, n_keys, WIDTH, seed=2)
-        with observe(layer, lambda *call, seen=seen: seen.append(call)):
-            layer(states, memory, MASKS[mask].argument_of(layer.normalizer))
-        ((_, weights, allowed),) = seen
-        with case(mask):
-            assert_close(weights, by_hand(layer, states, memory, expected)[1], **TIGHT)
-            if allowed is None:
-                assert expected.all()
-            else:
-                assert torch.equal(allowed.expand(weights.shape), expected.expand(weights.shape))
 
 
 @pytest.mark.parametrize("placement", builders.PLACEMENTS)
@@ -269,13 +259,16 @@ def test_cached_cross_attention_equals_the_full_pass_and_projects_the_memory_onc
 @pytest.mark.parametrize("normalizer, scorer", PAIRS)
 def test_attention_dropout_acts_in_training_only_and_on_the_weights(normalizer, scorer):
     layer, plain = make_layer(normalizer, dropout=0.4, scorer=scorer), make_layer(normalizer, scorer=scorer)
-    states, memory = randn(BATCH, 4, WIDTH, seed=1), randn(BATCH, 5, WIDTH, seed=2)
+    states, memory, seen = randn(BATCH, 4, WIDTH, seed=1), randn(BATCH, 5, WIDTH, seed=2), []
     assert torch.equal(layer(states, memory), plain(states, memory))
     layer.train()
     plain.train()
     torch.manual_seed(3)
-    dropped = layer(states, memory)
+    with observe(layer, lambda name, weights, allowed: seen.append(weights)):
+        dropped = layer(states, memory)
     torch.manual_seed(3)
     keep = F.dropout(torch.ones(BATCH, HEADS, 4, 5, dtype=torch.float64), 0.4)
-    assert_close(dropped, by_hand(layer, states, memory, keep=keep)[0], **TIGHT)
+    expected, weights = by_hand(layer, states, memory, keep=keep)
+    assert_close(dropped, expected, **TIGHT)
+    assert_close(seen, [weights], **TIGHT)  # before dropout
     assert not torch.allclose(dropped, plain(states, memory))

@@ -18,7 +18,6 @@ from attnorm.attention import Mask, build_normalizer
 pytestmark = pytest.mark.numerical
 
 
-
 # ------------------------------------------------------------------------------------------------------------ formulas
 # Each takes the scores s and log u of the allowed keys of one row, lists of float64 scalars, and numbers of the head.
 

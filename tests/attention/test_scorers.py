@@ -7,9 +7,9 @@ import pytest
 import torch
 from builders import build_model, rough_model
 from reference import BATCH, HEADS, WIDTH, assert_same, gradients, leaves, make_qkv, observed, randn
+from simulated_gpu import LargestTensor
 from tolerance import tolerance
 from torch.testing import assert_close
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnorm.attention import Mask, MultiHeadAttention, build_normalizer, check_attention, scorers
 from attnorm.attention.multihead import attention_layers
@@ -114,6 +114,8 @@ def test_scores_and_their_gradients_are_those_of_the_formula(name):
     assert actual.shape == (BATCH, HEADS, 4, 5)
     assert all((gradient != 0).all() for gradient in gradients(expected, inputs))  # each number counts
     assert_same(actual, expected, inputs, **TIGHT)
+    assert scorer.is_dot == (name in DOT_TYPES)
+    assert scorer.scale(4) == (0.5 if name in ("scaled_dot", "length_dot", "bilinear") else 1)
 
 
 TEMPERATURES = {  # of the query at position i, from 0, in causal self-attention
@@ -244,13 +246,6 @@ def test_likelihoods_and_deviations_are_left_out_where_alpha_is_learned():
     assert found["head"] == found["query"] and "objective" in found["head"]
 
 
-@pytest.mark.parametrize(
-    "name, scale", [("scaled_dot", 0.5), ("bilinear", 0.5), ("dot", 1), ("qk_norm", 1), *((n, 1) for n in OTHERS)]
-)
-def test_the_scale_is_that_of_the_type(name, scale):
-    assert make(name).scale(4) == scale and make(name).is_dot == (name in DOT_TYPES)
-
-
 def test_bilinear_starts_equal_to_scaled_dot_in_every_bit():
     (q, k, _), bilinear = make_qkv(4, 5, width=16, dtype=torch.float32), build_scorer("bilinear", heads=HEADS, width=16)
     assert torch.equal(bilinear(q, k), build_scorer("scaled_dot")(q, k))
@@ -267,17 +262,6 @@ def test_normalized_queries_and_keys_start_at_the_scale_of_released_models():
     assert_close(
         build_scorer("qk_norm", heads=HEADS, width=16, start=7.0).learned_scalars()["alpha"], torch.full((2,), 7.0)
     )
-
-
-def test_a_soft_cap_bounds_the_scores_and_changes_small_ones_little():
-    q, k, _ = make_qkv(4, 5, width=16)
-    capped, plain = build_scorer("softcap", cap=2.0), build_scorer("scaled_dot")
-    assert capped(100 * q, 100 * k).abs().max() <= 2
-    assert_close(capped(0.01 * q, k), plain(0.01 * q, k), rtol=1e-3, atol=0)
-    for name, option in (("softcap", "cap"), ("qk_norm", "start")):
-        facts = {"heads": 1, "width": 1} if name == "qk_norm" else {}
-        with pytest.raises(ValueError, match=f"{option}=0: allowed: numbers above 0"):
-            build_scorer(name, **{option: 0}, **facts)
 
 
 # ----------------------------------------------------------------------------------------------------------- precision
@@ -322,21 +306,6 @@ def test_the_scores_of_a_row_and_key_depend_on_no_other_row_or_later_key_bit_for
 # -------------------------------------------------------------------------------------------------- memory of additive
 
 
-class Largest(TorchDispatchMode):
-    """The most elements that any tensor has that is made in this context."""
-
-    def __init__(self):
-        super().__init__()
-        self.elements = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        out = function(*args, **(kwargs or {}))
-        for tensor in out if isinstance(out, (tuple, list)) else [out]:
-            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().nbytes() > 8 * tensor.numel() // 2:
-                self.elements = max(self.elements, tensor.numel())
-        return out
-
-
 @pytest.mark.parametrize("limit", [1, 200, 500, 10**6])
 def test_additive_a_few_queries_at_a_time_gives_the_same_scores_and_gradients(monkeypatch, limit):
     scorer, (q, k, _) = make("additive"), make_qkv(7, 5)
@@ -356,7 +325,10 @@ def test_no_tensor_of_queries_times_keys_times_width_is_made(monkeypatch, name):
     monkeypatch.setattr(scorers, "LARGEST", limit)
     scorer, (q, k, _), kept = make(name, width=width), make_qkv(n, m, width=width), []
     q.requires_grad_(), k.requires_grad_()
-    with Largest() as largest, torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
+    with (
+        LargestTensor() as largest,
+        torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x),
+    ):
         scorer(q, k).square().sum().backward()
     assert BATCH * HEADS * n * m <= largest.elements <= limit < BATCH * HEADS * n * m * width / 2
     assert kept and max(tensor.numel() for tensor in kept) <= BATCH * HEADS * n * m

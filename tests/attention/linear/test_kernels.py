@@ -9,6 +9,7 @@ import pytest
 import reference
 import torch
 from reference import case, randn
+from simulated_gpu import KernelInChannels
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -25,34 +26,21 @@ CPU = torch.device("cpu")
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 
 
-class Emulated(flash.InChannels):
-    """As a CUDA kernel: it takes no bias, and widths of whole octets. Computed by the kernel of the CPU."""
-
-    name = "emulated"
-
-    def plain_forward(self, q, k, v, scale, causal):
-        assert q.shape[-1] % 8 == 0
-        return flash.FlashOnCPU().forward(q, k, v, None, scale, causal)
-
-    def plain_backward(self, grad_out, call):
-        return flash.FlashOnCPU().plain_backward(grad_out, call)
-
-
-class Missing(Emulated):
+class Missing(KernelInChannels):
     name = "missing"
 
     def plain_forward(self, q, k, v, scale, causal):
         return torch.ops.aten._no_operator_of_this_name(q, k, v, scale=scale)
 
 
-class Raising(Emulated):
+class Raising(KernelInChannels):
     name = "raising"
 
     def plain_backward(self, *known):
         raise RuntimeError("no kernel image is available\nfor execution on the device")
 
 
-class WrongValue(Emulated):
+class WrongValue(KernelInChannels):
     name = "wrong_value"
 
     def plain_forward(self, q, k, v, scale, causal):
@@ -61,7 +49,7 @@ class WrongValue(Emulated):
         return out, total
 
 
-class WrongLogsumexp(Emulated):
+class WrongLogsumexp(KernelInChannels):
     name = "wrong_logsumexp"
 
     def plain_forward(self, q, k, v, scale, causal):
@@ -69,7 +57,7 @@ class WrongLogsumexp(Emulated):
         return out, total / 0.6931471805599453  # in base 2
 
 
-class WrongGradient(Emulated):
+class WrongGradient(KernelInChannels):
     name = "wrong_gradient"
 
     def plain_backward(self, *known):
@@ -78,7 +66,7 @@ class WrongGradient(Emulated):
         return *grads, grad_v
 
 
-class NotFinite(Emulated):
+class NotFinite(KernelInChannels):
     name = "not_finite"
 
     def plain_backward(self, *known):
@@ -86,7 +74,7 @@ class NotFinite(Emulated):
         return grad_q, torch.full_like(grad_k, torch.nan), grad_v
 
 
-class ForgottenBias(Emulated):
+class ForgottenBias(KernelInChannels):
     name = "forgotten_bias"
 
     def backward(self, *known):
@@ -94,7 +82,7 @@ class ForgottenBias(Emulated):
         return *grads, None if grad_bias is None else 1.5 * grad_bias
 
 
-class ForgottenTotal(Emulated):
+class ForgottenTotal(KernelInChannels):
     name = "forgotten_total"
 
     def backward(self, grad_out, grad_logsumexp, *known):
@@ -180,7 +168,7 @@ def test_a_sound_kernel_passes_well_below_the_tolerance(dtype, width, monkeypatc
     monkeypatch.setattr(self_check, "tolerance", lambda *case: tolerance(*case) / 2)
     sound = [flash.FlashOnCPU(), Blockwise()]
     if dtype not in (torch.float64, torch.float32):  # beside 16 bits, a bias in channels is as exact as float32
-        sound.append(Emulated())
+        sound.append(KernelInChannels())
     for kernel, causal in product(sound, (False, True)):
         with case(kernel.name, causal):
             assert self_check.disagreement(kernel, CPU, dtype, width, causal) is None
@@ -194,7 +182,7 @@ def test_the_error_of_a_row_does_not_depend_on_how_much_is_masked():
     assert among == pytest.approx(alone, rel=1e-12)
 
 
-class SeesAll(Emulated):
+class SeesAll(KernelInChannels):
     """A kernel for which causal has no effect."""
 
     def plain_forward(self, q, k, v, scale, causal):
@@ -205,7 +193,7 @@ class SeesAll(Emulated):
 
 
 class SeesAllBackward(SeesAll):
-    plain_forward = Emulated.plain_forward
+    plain_forward = KernelInChannels.plain_forward
 
 
 class SeesOneMore(Blockwise):
@@ -219,7 +207,7 @@ class SeesOneMore(Blockwise):
         return super().forward(q, k, v, bias, scale, False)
 
 
-class SkipsBlocks(Emulated):
+class SkipsBlocks(KernelInChannels):
     """Leaves out the last block of keys of the queries in it, beside the diagonal."""
 
     def plain_forward(self, q, k, v, scale, causal):
@@ -263,7 +251,7 @@ def test_a_broken_kernel_is_replaced_and_reported_once(broken, dtype, monkeypatc
 
 
 def test_the_next_candidate_takes_the_place_of_a_broken_one(monkeypatch):
-    offer(monkeypatch, Missing(), Raising(), Emulated(), Blockwise())
+    offer(monkeypatch, Missing(), Raising(), KernelInChannels(), Blockwise())
     gradients_of(lambda q, k, v: attention(q, k, v, None, 0.3), torch.float32)
     (outcome,) = kernels.self_checks().values()
     assert outcome["kernel"] == "emulated" and list(outcome["refused"]) == ["missing", "raising"]

@@ -8,9 +8,9 @@ import reference
 import torch
 from marks import slow
 from reference import BATCH, HEADS, VARIANTS, case, in_turn, make, randn
+from simulated_gpu import KernelInChannels, LargestTensor
 from tolerance import rounding
 from torch.testing import assert_close
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnorm.attention import Mask, Normalizer, build_normalizer
 from attnorm.attention.linear import flash, kernels, self_check, tiles
@@ -223,25 +223,12 @@ def test_bfloat16_is_within_one_and_a_half_times_the_error_of_flash_softmax():
             assert ours <= 1.5 * softmax, f"{variant}, {name}: {ours:.2e} against {softmax:.2e}"
 
 
-class InChannelsOnCPU(flash.InChannels):
-    """As on CUDA: a kernel that takes no bias, in which it rides in channels of the head; widths of whole octets."""
-
-    name = "in_channels_on_cpu"
-
-    def plain_forward(self, q, k, v, scale, causal):
-        assert q.shape[-1] == k.shape[-1] == v.shape[-1] and q.shape[-1] % 8 == 0
-        return flash.FlashOnCPU().forward(q, k, v, None, scale, causal)
-
-    def plain_backward(self, grad_out, call):
-        return flash.FlashOnCPU().plain_backward(grad_out, call)
-
-
 @pytest.fixture
 def channels(monkeypatch):
-    monkeypatch.setattr(kernels, "candidate_kernels", lambda *case: [InChannelsOnCPU()])
+    monkeypatch.setattr(kernels, "candidate_kernels", lambda *case: [KernelInChannels()])
     kernels.forget()
     yield
-    assert {outcome["kernel"] for outcome in kernels.self_checks().values()} == {"in_channels_on_cpu"}
+    assert {outcome["kernel"] for outcome in kernels.self_checks().values()} == {"emulated"}
     kernels.forget()
 
 
@@ -261,20 +248,6 @@ def test_sixteen_bit_channels_keep_a_bias_that_one_of_them_would_round(dtype, ch
     wanted = scores.softmax(-1) @ v.double()
     error = (attention(q, k, v, bias, 0.3).double() - wanted).norm() / wanted.norm()
     assert error <= 2 * (v.double() - v.double().to(dtype).double() + 2.0**-9 * v.double()).norm() / wanted.norm()
-
-
-class LargestTensor(TorchDispatchMode):
-    """Remembers the number of elements of the largest tensor that any operation returns."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, (tuple, list)) else [result]:
-            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().nbytes() > 0:
-                stored = tensor.untyped_storage().nbytes() // tensor.element_size()  # an expanded view stores less
-                self.elements = max(self.elements, stored)
-        return result
 
 
 @pytest.mark.parametrize("variant", [*OF_EACH, "dnas_slack", "sink", "ssmax"])
