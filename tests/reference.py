@@ -354,6 +354,13 @@ def gradients(output, inputs, seed=5):
     return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
 
 
+def value_and_gradients(attend, inputs, parameters=()):
+    """The output for these inputs, and its gradients to them and to parameters."""
+    inputs = [x.detach().clone().requires_grad_() for x in inputs]
+    out = attend(*inputs)
+    return [out.detach(), *gradients(out, [*inputs, *parameters])]
+
+
 def leaves(*tensors):
     """Those that are not None, as leaves that collect gradients (None stays None)."""
     return [None if x is None else x.detach().clone().requires_grad_() for x in tensors]

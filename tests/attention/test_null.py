@@ -4,7 +4,6 @@ import builders
 import pytest
 import reference
 import torch
-from reference import MASKS, case, in_turn, randn
 from torch.testing import assert_close
 
 from attnorm.attention import MultiHeadAttention, build_normalizer, check_attention
@@ -16,22 +15,9 @@ TIGHT = {"rtol": 1e-12, "atol": 1e-12}
 
 
 def test_uniform_weights_are_the_prior_over_the_allowed_keys_row_by_row():
-    module = build_normalizer("uniform")
-    for mask, prior in in_turn():
-        n, m = MASKS[mask].size
-        scores, log_prior = randn(reference.BATCH, reference.HEADS, n, m), reference.make_log_prior(prior, n, m)
-        u = torch.ones_like(scores) if log_prior is None else log_prior.exp().expand(scores.shape)
-        allowed = MASKS[mask].allowed
-        allowed = torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed.expand(scores.shape)
-        expected = torch.zeros_like(scores)
-        for row in torch.cartesian_prod(*map(torch.arange, scores.shape[:-1])).tolist():
-            b, h, i = row
-            sum_of_row = sum(u[b, h, i, j] for j in range(m) if allowed[b, h, i, j])
-            for j in range(m):
-                if allowed[b, h, i, j] and sum_of_row > 0:
-                    expected[b, h, i, j] = u[b, h, i, j] / sum_of_row
-        with case(mask, prior):
-            assert_close(module(scores, allowed, log_prior=log_prior), expected, **TIGHT)
+    reference.assert_formula(
+        build_normalizer("uniform"), lambda scores, *given: reference.weights("softmax", 0 * scores, *given)
+    )
 
 
 def test_uniform_attention_is_the_mean_of_the_values_however_large_the_scores():

@@ -199,24 +199,17 @@ def test_observed_weights_make_the_output(name):
 # ------------------------------------------------------------------------------------- the remainder of stick_breaking
 
 
-def with_remainder(layer, states):
-    """The output of a layer with remainder=value, one share of the stick at a time."""
-    q = layer.query(states).unflatten(-1, (HEADS, -1))
-    k, v = (x.unflatten(-1, (HEADS, -1)) for x in layer.key_value(states).chunk(2, -1))  # (B, L, H, D)
-    rows = []
-    for i in range(LENGTH):
-        left, row = torch.ones(len(states), HEADS, 1).double(), torch.zeros_like(q[:, 0])
-        for j in reversed(range(i)):
-            share = 1 / (1 + (-(q[:, i] * k[:, j]).sum(-1, keepdim=True) / (WIDTH // HEADS) ** 0.5).exp())
-            row, left = row + left * share * v[:, j], left * (1 - share)
-        rows.append(row + left * layer.normalizer.value)
-    return layer.output(torch.stack(rows, 1).flatten(2))
-
-
 def test_the_remainder_goes_to_the_learned_value_also_in_its_gradient():
     layer, states = layer_of("stick_breaking", {"remainder": "value"}), randn(2, LENGTH, WIDTH, seed=5).requires_grad_()
+    q, k, v = (
+        x.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+        for x in (layer.query(states), *layer.key_value(states).chunk(2, -1))
+    )
+    weights = layer.normalizer(q @ k.mT * (WIDTH // HEADS) ** -0.5, Mask(causal=True))
+    context = weights @ v + (1 - weights.sum(-1, keepdim=True)) * layer.normalizer.value[:, None]
+    expected = layer.output(context.transpose(1, 2).flatten(2))
     out = layer(states, states, Mask(causal=True))
-    assert_same(out, with_remainder(layer, states), [states, *layer.parameters()], rtol=0, atol=1e-9)
+    assert_same(out, expected, [states, *layer.parameters()], rtol=0, atol=1e-9)
 
 
 def test_a_new_value_changes_nothing_and_dropout_leaves_its_weight_alone():

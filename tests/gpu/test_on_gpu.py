@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import reference
 import torch
-from reference import randn
+from reference import randn, value_and_gradients
 from runs import logged, parameters, tiny_run
 from tolerance import rounding
 
@@ -49,12 +49,6 @@ def fresh(request, monkeypatch):
 def allowed(dtype: torch.dtype, size: int) -> float:
     """The relative norm of an error that rounding may cause. With 16 bits, sums are still in float32."""
     return 8 * torch.finfo(dtype).eps if dtype in SIXTEEN else rounding(dtype, size=size)
-
-
-def value_and_gradients(attend, inputs):
-    leaves = [x.detach().clone().requires_grad_() for x in inputs]
-    out = attend(*leaves)
-    return [out.detach(), *reference.gradients(out, leaves)]
 
 
 def error(found, wanted):

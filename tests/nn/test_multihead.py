@@ -112,30 +112,24 @@ def test_softmax_is_the_module_of_pytorch_with_other_projections(options):
 
 
 def test_softmax_is_the_module_of_pytorch_in_self_attention_and_with_the_hint():
-    causal = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
+    """Without padding and weights, both modules ignore the numbers of a mask with the hint, such as ALiBi."""
     theirs, ours = pair(batch_first=True)
     x = inputs(torch.float64, True)[0]
-    padding = PADDING[:, :LENGTH]
+    padding, causal, summed = PADDING[:, :LENGTH], {"attn_mask": CAUSAL, "is_causal": True}, {"need_weights": False}
+    distance = (torch.arange(LENGTH) - torch.arange(LENGTH)[:, None]).double()
+    alibi = {"attn_mask": distance.masked_fill(CAUSAL, -INF), "is_causal": True}
+    as_float = torch.zeros(BATCH, LENGTH).double().masked_fill(padding, -INF)
     for call in (
         {"key_padding_mask": padding},
-        {"attn_mask": causal},
-        {"attn_mask": causal, "is_causal": True},
-        {"attn_mask": causal, "is_causal": True, "need_weights": False},
-        {"attn_mask": causal, "is_causal": True, "key_padding_mask": padding, "need_weights": False},
+        {"attn_mask": CAUSAL},
+        causal,
+        causal | summed,
+        causal | summed | {"key_padding_mask": padding},
+        alibi,
+        alibi | summed,
+        alibi | summed | {"key_padding_mask": as_float},
     ):
         assert_same(theirs, ours, [x, x, x], torch.float64, **call)
-
-
-def test_the_numbers_of_a_causal_mask_are_used_where_pytorch_uses_them():
-    """ALiBi with the hint. Without padding and weights, both modules ignore the mask."""
-    theirs, ours = pair(batch_first=True)
-    x = inputs(torch.float64, True)[0]
-    causal = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
-    distance = (torch.arange(LENGTH) - torch.arange(LENGTH)[:, None]).double()
-    alibi = {"attn_mask": distance.masked_fill(causal, -INF), "is_causal": True}
-    padding = torch.zeros(BATCH, LENGTH).double().masked_fill(PADDING[:, :LENGTH], -INF)
-    for call in ({}, {"key_padding_mask": padding, "need_weights": False}, {"need_weights": False}):
-        assert_same(theirs, ours, [x, x, x], torch.float64, **alibi, **call)
 
 
 def test_softmax_is_the_module_of_pytorch_without_a_batch():

@@ -7,7 +7,7 @@ import pytest
 import reference
 import torch
 from marks import slow
-from reference import BATCH, HEADS, VARIANTS, case, in_turn, make, randn
+from reference import BATCH, HEADS, VARIANTS, case, in_turn, make, randn, value_and_gradients
 from simulated_gpu import KernelInChannels, LargestTensor
 from tolerance import rounding
 from torch.testing import assert_close
@@ -63,12 +63,6 @@ def always(monkeypatch):
 
 def make_linear(variant, dtype=torch.float64):
     return make(variant, dtype) if variant in VARIANTS else build_normalizer(LINEAR[variant][0], **LINEAR[variant][1])
-
-
-def value_and_gradients(attend, inputs, parameters):
-    leaves = [x.detach().clone().requires_grad_() for x in inputs]
-    out = attend(*leaves)
-    return [out.detach(), *reference.gradients(out, [*leaves, *parameters])]
 
 
 def both_ways(module, mask, log_prior, n_queries=N, n_keys=N):
@@ -212,9 +206,9 @@ def test_bfloat16_is_within_one_and_a_half_times_the_error_of_flash_softmax():
 
     def errors(variant):
         module, exact = make(variant, torch.float32), make(variant)
-        found = value_and_gradients(module.attend, inputs, [])
+        found = value_and_gradients(module.attend, inputs)
         wide = [x.double() for x in inputs]
-        wanted = value_and_gradients(lambda *qkv: Normalizer.attend(exact, *qkv), wide, [])
+        wanted = value_and_gradients(lambda *qkv: Normalizer.attend(exact, *qkv), wide)
         return [((a.double() - b).norm() / b.norm()).item() for a, b in zip(found, wanted, strict=True)]
 
     of_softmax = errors("softmax")
@@ -335,7 +329,7 @@ def test_on_a_gpu_the_same_bits_twice_when_torch_is_asked_for_them(variant, dtyp
     inputs, module = cuda(*reference.make_qkv(2000, 2000, 64, dtype)), make(variant, torch.float32).cuda()
     torch.use_deterministic_algorithms(True)
     try:
-        first, second = (value_and_gradients(module.attend, inputs, []) for _ in range(2))
+        first, second = (value_and_gradients(module.attend, inputs) for _ in range(2))
     finally:
         torch.use_deterministic_algorithms(False)
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import reference
 import torch
-from reference import BATCH, HEADS, case, randn
+from reference import BATCH, HEADS, case, randn, value_and_gradients
 from tolerance import rounding
 
 from attnorm.attention import Mask, Normalizer, build_normalizer
@@ -88,12 +88,6 @@ def test_the_kernels_agree_with_float64(dtype, causal, small):
 def test_heads_of_all_widths_in_the_blocks_in_which_they_are_used(dtype, width, small, monkeypatch):
     monkeypatch.setattr(on_triton, "blocks_of", BLOCKS_OF)
     assert self_check.disagreement(Triton(), CPU, dtype, width, causal=width == 64) is None
-
-
-def value_and_gradients(attend, inputs):
-    leaves = [x.detach().clone().requires_grad_() for x in inputs]
-    out = attend(*leaves)
-    return [out.detach(), *reference.gradients(out, leaves)]
 
 
 @interpreted
