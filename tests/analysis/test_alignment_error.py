@@ -41,17 +41,17 @@ def error_rate(predicted, sure, possible):
     return 100 * aer, 100 * len(predicted & possible) / len(predicted), 100 * len(predicted & sure) / len(sure)
 
 
-# -------------------------------------------------------------------------------------------------------------- scores
-
-
 def test_counts_of_a_case_by_hand():
     # links of at least .3: (0, 0), (0, 1), (1, 1), (2, 1); sure are the first and third, possible also the last
     assert link_counts([WEIGHTS], [SURE], 0.3, [POSSIBLE]).tolist() == [[4, 2, 2, 3]]
     assert link_counts([WEIGHTS], [SURE], 0.35, [POSSIBLE]).tolist() == [[2, 2, 1, 2]]
     assert link_counts([WEIGHTS], [SURE], 0.35).tolist() == [[2, 2, 1, 1]]
+    assert link_counts([np.zeros((2, 2))], [{(0, 0)}], 0.0).tolist() == [[0, 1, 0, 0]]  # no attention is no link
     assert AlignmentErrorRate.of(np.array([4, 2, 2, 3])) == pytest.approx(100 * (1 - 5 / 6))
     assert AlignmentErrorRate.of(np.array([2, 2, 1, 1])) == pytest.approx(50)
     assert AlignmentErrorRate.of(np.zeros((3, 4))).tolist() == [0, 0, 0]
+    found = alignment_error.AlignmentScores(1.0, np.array([[0, 0, 0, 0]]))
+    assert found.error_rate == 0 and np.isnan(found.precision) and np.isnan(found.recall)
 
 
 def test_scores_are_those_of_all_links_together():
@@ -64,15 +64,6 @@ def test_scores_are_those_of_all_links_together():
     gold = {(i, *link) for i, links in enumerate(sure) for link in links}
     assert (found.error_rate, found.precision, found.recall) == pytest.approx(error_rate(predicted, gold, gold))
     assert pseudo_values(found.counts, AlignmentErrorRate.of).shape == (3,)  # so that it can be compared
-
-
-def test_scores_without_links_are_not_numbers():
-    found = alignment_error.AlignmentScores(1.0, np.array([[0, 0, 0, 0]]))
-    assert found.error_rate == 0 and np.isnan(found.precision) and np.isnan(found.recall)
-
-
-def test_no_attention_is_no_link():
-    assert link_counts([np.zeros((2, 2))], [{(0, 0)}], 0.0).tolist() == [[0, 1, 0, 0]]
 
 
 @pytest.mark.parametrize(
@@ -89,9 +80,6 @@ def test_tables_that_do_not_fit_are_refused(weights, sure, message):
         link_counts(weights, sure, 0.1)
 
 
-# ---------------------------------------------------------------------------------------------------------- thresholds
-
-
 def test_the_best_threshold_is_that_of_a_search():
     chance = np.random.default_rng(1)
     for _ in range(20):
@@ -104,9 +92,6 @@ def test_the_best_threshold_is_that_of_a_search():
         }
         best = best_threshold(weights, sure, others)
         assert best == max(value for value, rate in rates.items() if rate == min(rates.values()))
-
-
-def test_without_attention_there_is_no_threshold():
     with pytest.raises(ValueError, match="at least one must be positive"):
         best_threshold([np.zeros((2, 2))], [{(0, 0)}])
 
@@ -137,15 +122,9 @@ def test_the_scores_of_a_run_take_the_threshold_from_the_other_split(monkeypatch
     assert alignment_scores(run, selection="test", split="validation").threshold == 0.4
     with pytest.raises(ConfigError, match="split=test: must differ from selection"):
         alignment_scores(run, selection="test")
-
-
-def test_data_without_gold_alignments_are_named():
-    run = SimpleNamespace(task=SimpleNamespace(source=lambda: SimpleNamespace()))
+    run = SimpleNamespace(task=SimpleNamespace(source=SimpleNamespace))
     with pytest.raises(ConfigError, match="has no gold alignments; data=bible_alignments has"):
         alignment_error.gold_links(run, "test")
-
-
-# --------------------------------------------------------------------------------------------------- subwords to words
 
 
 def test_subwords_become_words_by_hand():
@@ -153,10 +132,7 @@ def test_subwords_become_words_by_hand():
     weights = np.array([[0.1, 0.2, 0.3, 0.4], [0.5, 0.1, 0.2, 0.2], [0.0, 0.9, 0.05, 0.05], [1.0, 0.0, 0.0, 0.0]])
     expected = [[(0.1 + 0.5) / 2, (0.5 + 0.3) / 2], [0.0, 0.95]]
     np.testing.assert_allclose(to_words(weights, [2, 1], [1, 2]), expected)
-
-
-def test_words_that_were_truncated_have_no_attention():
-    weights = np.full((2, 2), 0.5)
+    weights = np.full((2, 2), 0.5)  # words that were truncated have no attention
     np.testing.assert_allclose(to_words(weights, [1, 2, 1], [3]), [[1.0], [1.0], [0.0]])  # word 1 keeps its first token
     np.testing.assert_allclose(to_words(weights, [1], [2, 1]), [[1.0, 0.0]])
     np.testing.assert_allclose(to_words(weights, [0, 2], [1]), [[0.0], [0.5]])  # a word without tokens
@@ -177,8 +153,6 @@ def test_tokens_are_counted_word_by_word():
     strange, _ = token_counts(tokenizer, "", "a ξψ the")
     assert sum(strange) == len(tokenizer.encode(["a ξψ the"])[0]) and len(strange) == 3
 
-
-# ------------------------------------------------------------------------------------------------- attention of a model
 
 SOURCES = [[FIRST_WORD, 5, 6, 7], [4, 8], [9] * 6]
 TARGETS = [[6, 4], [5, 7, 8, 3, 4], [3]]
@@ -216,9 +190,6 @@ def test_a_row_is_the_step_that_predicts_the_token():
     assert same == [True, True, True, False, False]  # rows 0 to 2 predict tokens 0 to 2; row 3 has read token 2
 
 
-# ------------------------------------------------------------------------------------- null arms, and a model of words
-
-
 def test_null_arms():
     assert uniform(2, 4).tolist() == [[0.25] * 4] * 2
     np.testing.assert_allclose(diagonal(2, 2), [[1, 0.5], [0.5, 1]])
@@ -247,6 +218,9 @@ def test_ibm_model_1_learns_which_words_occur_together_and_counts_repeated_ones(
     np.testing.assert_allclose(model.probabilities.sum(1), 1)
     repeated = IBMModel1([[2, 2], [2]], [[0], [1]], vocabulary=3, iterations=1)
     np.testing.assert_allclose(repeated.probabilities[2], [4 / 7, 3 / 7, 0])  # 2/3 and 1/2
+    model = IBMModel1([[0, 1]], [[0, 1]], vocabulary=3)  # a token that nothing generates has no link
+    assert model.posteriors([0, 1], [2]).tolist() == [[0.0, 0.0]]
+    assert np.isfinite(model.posteriors([2], [0])).all()
 
 
 def test_ibm_model_1_increases_the_likelihood():
@@ -262,12 +236,6 @@ def test_ibm_model_1_increases_the_likelihood():
 
     values = [likelihood(iterations) for iterations in range(6)]
     assert (np.diff(values) > 0).all()
-
-
-def test_a_token_that_nothing_generates_has_no_link():
-    model = IBMModel1([[0, 1]], [[0, 1]], vocabulary=3)
-    assert model.posteriors([0, 1], [2]).tolist() == [[0.0, 0.0]]
-    assert torch.isfinite(torch.from_numpy(model.posteriors([2], [0]))).all()
 
 
 @pytest.mark.slow

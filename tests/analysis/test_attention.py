@@ -35,9 +35,6 @@ def reading(heads=2, queries=4, keys=5, name="softmax seed 1", token="word"):
     return Reading(name, "a text", layers, dict.fromkeys(layers), {label: list(range(heads)) for label in layers})
 
 
-# ------------------------------------------------------------------------------------------------------------- reading
-
-
 @pytest.mark.slow
 @pytest.mark.training
 def test_measures_are_those_of_the_recorded_layers_with_one_row_per_head_state_and_key(run):
@@ -120,15 +117,6 @@ def test_layers_and_heads_are_selected_and_unknown_ones_refused():
     ]
 
 
-# ------------------------------------------------------------------------------------------------------------ pictures
-
-
-def ticks(axes):
-    return [label.get_text() for label in axes.get_xticklabels()], [
-        label.get_text() for label in axes.get_yticklabels()
-    ]
-
-
 def overlaps(figure, labels):
     """Pairs of neighbouring labels whose boxes overlap."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -144,14 +132,14 @@ def overlaps(figure, labels):
 def test_tokens_are_written_at_both_axes_and_never_on_each_other(count):
     figure = draw_layer([reading(heads=1, queries=count, keys=count)], "encoder/0")
     axes = figure.axes[0]
-    across, down = ticks(axes)
+    across, down = ([label.get_text() for label in its] for its in (axes.get_xticklabels(), axes.get_yticklabels()))
     assert across == down and across[0] == "word0"
     assert len(across) == count if count <= 30 else 10 < len(across) < count
     assert not overlaps(figure, axes.get_xticklabels()) and not overlaps(figure, axes.get_yticklabels())
     assert figure.get_size_inches()[0] in (COLUMN, PAGE) and figure.get_size_inches()[1] < 8
 
 
-def test_the_picture_shows_the_weights():
+def test_the_picture_shows_the_weights_and_tells_negative_ones_apart_by_colour():
     made = reading(heads=3)
     figure = draw_layer([made], "encoder/0")
     shown = [axes.images[0].get_array() for axes in figure.axes if axes.images]
@@ -160,6 +148,9 @@ def test_the_picture_shows_the_weights():
         assert_close(torch.tensor(values.data), made.layers["encoder/0"].weights[head])
     scale = figure.axes[0].images[0].norm
     assert (scale.vmin, scale.vmax) == (0, pytest.approx(made.layers["encoder/0"].weights.max().item()))
+    made.layers["encoder/0"].weights[0, 0, 0] = -0.5
+    image = draw_layer([made], "encoder/0").axes[0].images[0]
+    assert image.norm.vmin == -image.norm.vmax and image.get_cmap().name == "RdBu_r"
 
 
 def test_two_readings_are_columns_with_one_scale_and_their_own_tokens():
@@ -169,32 +160,16 @@ def test_two_readings_are_columns_with_one_scale_and_their_own_tokens():
     panels = [axes for axes in figure.axes if axes.images]
     assert [re.split(",|:", axes.get_title())[0] for axes in panels] == ["softmax seed 1", "dnas seed 1"] * 2
     assert [axes.images[0].norm.vmax for axes in panels] == pytest.approx([0.9] * 4)
-    assert ticks(panels[0])[0][0] == "word0" and ticks(panels[1])[0][0] == "other0"
+    assert [axes.get_xticklabels()[0].get_text() for axes in panels[:2]] == ["word0", "other0"]
 
 
-def test_negative_weights_are_told_apart_by_colour():
-    made = reading()
-    made.layers["encoder/0"].weights[0, 0, 0] = -0.5
-    image = draw_layer([made], "encoder/0").axes[0].images[0]
-    assert image.norm.vmin == -image.norm.vmax and image.get_cmap().name == "RdBu_r"
-
-
-def test_awkward_tokens_can_be_written():
-    assert [written(token) for token in ("▁the", " ", "\n", "", "a$b$", "x" * 40)] == [
-        *("the", "␣", "↵", "·", r"a\$b\$"),
-        "x" * (LONGEST - 1) + "…",
-    ]
-
-
-def test_files_are_named_by_layer_in_every_format(tmp_path):
+def test_files_are_named_by_layer_in_every_format_and_awkward_tokens_can_be_written(tmp_path):
     found = draw_reading([reading()]).save(tmp_path / "new", ("png", "svg"))
-    assert [path.name for path in found] == [
-        f"{name}.{suffix}" for name in ("overview", "encoder_0", "decoder_0_cross") for suffix in ("png", "svg")
-    ]
+    names = ("overview", "encoder_0", "decoder_0_cross")
+    assert [path.name for path in found] == [f"{name}.{suffix}" for name in names for suffix in ("png", "svg")]
     assert matplotlib.image.imread(found[0]).std() > 0.01 and found[1].read_text().startswith("<?xml")
-
-
-# ------------------------------------------------------------------------------------------------------------- command
+    tokens = [written(token) for token in ("▁the", " ", "\n", "", "a$b$", "x" * 40)]
+    assert tokens == ["the", "␣", "↵", "·", r"a\$b\$", "x" * (LONGEST - 1) + "…"]
 
 
 @pytest.mark.slow
@@ -284,8 +259,3 @@ def test_a_wrong_command_is_one_message(monkeypatch, capsys, tmp_path, typed, me
     assert runs.call(monkeypatch, "attention", *(it.format(run=runs.finished_run()) for it in typed)) == 2
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1 and message in errors[0]
-
-
-def test_help_shows_the_keys(monkeypatch, capsys):
-    assert runs.call(monkeypatch, "attention", "--help") == 0
-    assert capsys.readouterr().out == (runs.CONF / "attention.yaml").read_text()

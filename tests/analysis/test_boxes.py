@@ -21,14 +21,10 @@ def weights(*shape):
     return torch.rand(*shape, generator=torch.Generator().manual_seed(0)).softmax(-1)
 
 
-def test_one_view_keeps_its_weights():
-    over = weights(2, 5)
-    [found] = view_shares(over, None, [5, 4, 3])
-    assert_close(found, over)
-
-
-def test_concatenated_views_are_taken_apart_again():
+def test_one_view_keeps_its_weights_and_concatenated_views_are_taken_apart_again():
     over = weights(2, 9)
+    [whole] = view_shares(over, None, [9, 4, 3])
+    assert_close(whole, over)
     found = view_shares(over, None, [2, 3, 4])
     assert [share.shape[1] for share in found] == [2, 3, 4]
     assert_close(torch.cat(found, 1), over)
@@ -46,9 +42,6 @@ def test_a_primary_box_passes_its_weight_on_by_the_weights_of_the_fusion():
                 expected[example] += over[example, box] * fusion[example, head, box] / 4
     assert_close(torch.cat(others, 1), expected)
     assert_close(sum(share.sum(1) for share in others), torch.ones(2))
-
-
-# pictures
 
 
 def test_a_question_of_a_run_is_drawn_with_a_panel_per_view():

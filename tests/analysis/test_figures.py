@@ -74,7 +74,7 @@ def test_a_run_gets_a_figure_of_each_table_it_has(run, drawn):
 
 
 @pytest.mark.slow
-def test_there_is_one_panel_per_stack_with_its_normalizer_in_the_title(run, drawn):
+def test_there_is_one_panel_per_stack_with_every_recorded_step_and_a_legend_outside(run, drawn):
     draw_run(run)
     hybrid, attention = drawn
     assert [axes.get_title() for axes in hybrid.axes] == ["encoder: hnas"]
@@ -84,6 +84,20 @@ def test_there_is_one_panel_per_stack_with_its_normalizer_in_the_title(run, draw
     assert [len(axes.get_lines()) for axes in attention.axes] == [4, 2, 2] * 2  # one per head
     assert "seed 3" in attention.caption and "one line per head" in attention.caption
     assert "0.1, times 10 for fast" in hybrid.caption and "per head" not in hybrid.caption
+    mass = lines(attention.axes[3])
+    assert mass[1][1] == pytest.approx([2 * (0.2 + step / 100 + 0.01) for step in STEPS])
+    for figure in drawn:
+        [legend] = figure.legends
+        assert [text.get_text() for text in legend.get_texts()] == ["layer 0", "layer 1"]
+        figure.draw_without_rendering()
+        place = legend.get_window_extent()
+        for axes in figure.axes:
+            assert axes.get_legend() is None and not place.overlaps(axes.get_window_extent())
+            assert all(x == list(STEPS) for x, _ in lines(axes))
+            assert all(line.get_marker() == "o" and line.get_markevery() == [-1] for line in axes.get_lines())
+    first, second = (line.get_color() for line in hybrid.axes[0].get_lines())
+    assert first != second
+    assert {line.get_color() for line in attention.axes[1].get_lines()} == {first}  # layer 0 of the decoder
 
 
 def test_a_file_for_a_paper_has_the_width_of_a_column_embedded_fonts_and_its_caption_beside_it(run):
@@ -126,31 +140,6 @@ def test_curves_of_shares_say_how_fast_they_could_move_and_what_one_half_does_no
 
 
 @pytest.mark.slow
-def test_every_recorded_step_is_drawn_the_last_one_with_a_dot(run, drawn):
-    draw_run(run)
-    for axes in (axes for figure in drawn for axes in figure.axes):
-        assert all(x == list(STEPS) for x, _ in lines(axes))
-        assert all(drawn.get_marker() == "o" and drawn.get_markevery() == [-1] for drawn in axes.get_lines())
-    mass = lines(drawn[1].axes[3])
-    assert mass[1][1] == pytest.approx([2 * (0.2 + step / 100 + 0.01) for step in STEPS])
-
-
-@pytest.mark.slow
-def test_legends_are_outside_the_axes_with_a_colour_per_layer(run, drawn):
-    draw_run(run)
-    for figure in drawn:
-        assert all(axes.get_legend() is None for axes in figure.axes)
-        [legend] = figure.legends
-        assert [text.get_text() for text in legend.get_texts()] == ["layer 0", "layer 1"]
-        figure.draw_without_rendering()
-        place = legend.get_window_extent()
-        assert not any(place.overlaps(axes.get_window_extent()) for axes in figure.axes)
-    first, second = (line.get_color() for line in drawn[0].axes[0].get_lines())
-    assert first != second
-    assert {line.get_color() for line in drawn[1].axes[1].get_lines()} == {first}  # layer 0 of the decoder
-
-
-@pytest.mark.slow
 def test_scalars_between_0_and_1_have_a_whole_axis_and_others_their_own(run, drawn):
     draw_run(run)
     assert drawn[0].axes[0].get_ylim() == pytest.approx((-0.02, 1.02))
@@ -184,9 +173,6 @@ def test_labels_and_sites_of_stacks():
     assert normalizer_of("options", guided) == ""
 
 
-# the logarithmic axis
-
-
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
@@ -218,9 +204,6 @@ def test_zeros_and_underflow_are_drawn_at_the_bottom_of_the_axis_which_says_so(r
     assert f"below {floor:.0e}: at the bottom" in drawn[1].axes[3].get_ylabel()
 
 
-# several runs
-
-
 def test_the_smallest_mass_of_a_run_is_the_least_over_heads_and_layers(run):
     drawn = compare_column_mass({"one": run, "two": run})
     [axes] = drawn.axes
@@ -229,6 +212,11 @@ def test_the_smallest_mass_of_a_run_is_the_least_over_heads_and_layers(run):
     assert first[1] == second[1] == pytest.approx([0.1, 0.2, 0.23])
     [legend] = drawn.legends
     assert [text.get_text() for text in legend.get_texts()] == ["one", "two"]
+    with pytest.raises(ValueError, match=f"{run}: no attention was recorded at guided, but at "):
+        compare_column_mass({"one": run}, "guided")
+    (run / "attention.csv").unlink()
+    with pytest.raises(ValueError, match=r"no attention was recorded; .*callbacks\.attention_stats\.every_n_steps > 0"):
+        compare_column_mass({"one": run})
 
 
 @pytest.mark.parametrize(("site", "mass", "drawn"), [(None, 0.0, 0.01), ("fusion", 1e-9, 1e-9)])
@@ -239,11 +227,3 @@ def test_the_smallest_mass_is_that_of_all_sites_or_of_one_and_may_be_zero(run, s
     steps, values = lines(axes)[0]
     assert (steps, values[-1]) == ([20] if site else [*STEPS, 20], drawn)
     assert ("at the bottom" in axes.get_ylabel()) == (mass == 0)
-
-
-def test_what_was_not_recorded_is_said(run):
-    with pytest.raises(ValueError, match=f"{run}: no attention was recorded at guided, but at "):
-        compare_column_mass({"one": run}, "guided")
-    (run / "attention.csv").unlink()
-    with pytest.raises(ValueError, match=r"no attention was recorded; .*callbacks\.attention_stats\.every_n_steps > 0"):
-        compare_column_mass({"one": run})

@@ -3,8 +3,6 @@
 import math
 import re
 import shutil
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,19 +17,10 @@ from attnorm.run.tables import CsvTable, read_csv
 
 # Figure 2
 
-DISTANCES = {  # (a, r): what is left of 2a with softmax and with dnas
-    (0.3, 1): (0.0539, 0.0539),
-    (0.3, 2): (0.0479, 0.0488),
-    (0.3, 10): (0.0179, 0.0201),
-    (0.3, 100): (0.0021, 0.0025),
-    (0.5, 1): (0.2449, 0.2449),
-    (0.5, 2): (0.2192, 0.2294),
-    (0.5, 10): (0.0844, 0.1149),
-    (0.5, 100): (0.0102, 0.0164),
-    (1.0, 1): (1.5232, 1.5232),
-    (1.0, 2): (1.4472, 1.5183),
-    (1.0, 10): (0.8231, 1.4116),
-    (1.0, 100): (0.1349, 0.6562),
+DISTANCES = {  # a: what is left of 2a with softmax and with dnas, for r = 1, 2, 10 and 100
+    0.3: ((0.0539, 0.0539), (0.0479, 0.0488), (0.0179, 0.0201), (0.0021, 0.0025)),
+    0.5: ((0.2449, 0.2449), (0.2192, 0.2294), (0.0844, 0.1149), (0.0102, 0.0164)),
+    1.0: ((1.5232, 1.5232), (1.4472, 1.5183), (0.8231, 1.4116), (0.1349, 0.6562)),
 }
 
 
@@ -40,10 +29,11 @@ def distances():
     return dnas_centers.distances()
 
 
-@pytest.mark.parametrize(("at", "expected"), DISTANCES.items())
-def test_the_closed_forms_have_the_values_computed_from_the_paper(at, expected):
-    found = dnas_centers.softmax_distance(*at), dnas_centers.dnas_distance(*at)
-    assert found == pytest.approx(expected, abs=5e-5)
+@pytest.mark.parametrize("a", DISTANCES)
+def test_the_closed_forms_have_the_values_computed_from_the_paper(a):
+    for r, expected in zip((1, 2, 10, 100), DISTANCES[a], strict=True):
+        found = dnas_centers.softmax_distance(a, r), dnas_centers.dnas_distance(a, r)
+        assert found == pytest.approx(expected, abs=5e-5)
 
 
 @pytest.mark.slow
@@ -79,11 +69,10 @@ def updated(x, kind):
 @pytest.mark.parametrize("kind", ["softmax", "dnas"])
 def test_the_points_move_as_the_formulas_say(kind):
     x = dnas_mixtures.mixture(95, seed=3)
-    found = dnas_mixtures.positions(build_normalizer(kind), x, updates=2)
-    first = x.squeeze(-1).tolist()
-    second = updated(first, kind)
-    for step, expected in zip(found, (first, second, updated(second, kind)), strict=True):
+    expected = x.squeeze(-1).tolist()
+    for step in dnas_mixtures.positions(build_normalizer(kind), x, updates=2):
         assert step.tolist() == pytest.approx(expected, abs=1e-12)
+        expected = updated(expected, kind)
 
 
 LISTED = {  # a setting that shows the claim of the paper, which states none: the draw of seed 0
@@ -114,12 +103,8 @@ def test_a_draw_has_clusters_of_the_sizes_and_places_that_it_should_have():
 
 @pytest.mark.slow
 def test_more_sinkhorn_iterations_let_the_small_cluster_go():
-    drawing = FIGURES["dnas_sinkhorn"].draw(Settings(draws=3))
-    ends = {
-        (row["larger"], row["iterations"]): row["mean_center_distance"]
-        for row in drawing.rows
-        if row["update"] == dnas_mixtures.UPDATES
-    }
+    rows = [it for it in FIGURES["dnas_sinkhorn"].draw(Settings(draws=3)).rows if it["update"] == dnas_mixtures.UPDATES]
+    ends = {(row["larger"], row["iterations"]): row["mean_center_distance"] for row in rows}
     left = [ends[95, iterations] for iterations in dnas_mixtures.ITERATIONS]
     assert left == sorted(left, reverse=True) and left[0] - left[-1] > 0.5 and ends[95, 0] < 0.01
     balanced = [distance for (larger, _), distance in ends.items() if larger == 50]
@@ -165,10 +150,6 @@ def test_the_masses_are_those_that_the_run_recorded_with_the_bound_of_its_keys(v
     assert drawing.rows == rows and "1/M = 0.0139" in drawing.sentences[1]
     [axes] = drawing.figure.axes
     assert [line.get_label() for line in axes.get_lines()] == ["hnas", "1 / M, M = 72 keys"]
-
-
-@pytest.mark.training
-def test_the_first_sentence_says_whether_the_lemma_holds(visual):
     rows = [{"normalizer": "dnas", "smallest_mass": mass, "bound": 0.1} for mass in (0.1, 0.3)]
     assert "dnas stays above this bound at every" in dnas_training.sentences_on_masses(rows)[1]
     rows[0]["smallest_mass"] = 0.09
@@ -198,6 +179,8 @@ def test_layers_are_ordered_by_number_and_counted(tmp_path, visual):
     assert "0.80, 0.75, 0.70" in drawing.sentences[0] and "at least 0.5 in 7 of 12 layers" in drawing.sentences[0]
     ends = [line.get_ydata()[-1] for line in drawing.figure.axes[0].get_lines()[:12]]
     assert np.allclose(ends, [0.5 + (6 - layer) / 20 for layer in range(12)])
+    with pytest.raises(ConfigError, match="no attention was recorded"):
+        dnas_training.draw_masses(Settings(runs=(tmp_path,)))
 
 
 @pytest.mark.training
@@ -212,10 +195,3 @@ def test_runs_are_named_by_their_attention_and_seed(tmp_path, visual):
     assert [axes.get_title() for axes in drawing.figure.axes] == ["hnas, seed 1", "hnas, seed 7"]
     assert re.search(r"is 0\.\d\d \(hnas, seed 1\); 0\.\d\d \(hnas, seed 7\) at update", drawing.sentences[0])
     assert len(dnas_training.draw_masses(Settings(runs=(visual, other))).figure.axes[0].get_lines()) == 3
-
-
-@pytest.mark.training
-def test_a_run_without_recorded_attention_is_refused(tmp_path, visual):
-    (tmp_path / "config.yaml").write_text((visual / "config.yaml").read_text())
-    with pytest.raises(ConfigError, match="no attention was recorded"):
-        dnas_training.draw_masses(replace(Settings(), runs=(Path(tmp_path),)))

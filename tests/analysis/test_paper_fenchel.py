@@ -53,9 +53,8 @@ def primal_solution(templates, u, z, alpha):
 
 @pytest.mark.parametrize("alpha", fenchel_estimates.ALPHAS)
 def test_the_estimates_solve_the_primal_problem_or_approximate_it(alpha):
-    T, u, z = (
-        np.array(it) for it in (fenchel_estimates.SUPPORT, fenchel_estimates.PREFERENCE, fenchel_estimates.EVIDENCE)
-    )
+    made_up = (fenchel_estimates.SUPPORT, fenchel_estimates.PREFERENCE, fenchel_estimates.EVIDENCE)
+    T, u, z = map(np.array, made_up)
     assert u.sum() == pytest.approx(1)
     found = fenchel_estimates.estimates(*map(torch.tensor, (T, u, z)), alpha)
     assert found["exact"].numpy() == pytest.approx(primal_solution(T, u, z, alpha), abs=1e-5)
@@ -200,11 +199,8 @@ def test_figure_4_shows_every_layer_of_the_four_kinds_of_attention(small, transf
     assert len(measured) == 8 and len(drawing.figure.axes) == 8
     assert [it.deviation.shape for it in measured] == [(3, 40)] * 2 + [(2, 48)] * 6  # BERT has 20 positions
     for layer in measured:
-        rows = [
-            row["deviation"]
-            for row in drawing.rows
-            if (row["model"], row["stack"], row["layer"]) == (layer.model, layer.stack, layer.layer)
-        ]
+        place = (layer.model, layer.stack, layer.layer)
+        rows = [it["deviation"] for it in drawing.rows if (it["model"], it["stack"], it["layer"]) == place]
         assert rows == pytest.approx(layer.deviation.mean(0).tolist())
         assert f"{layer.deviation.mean().item():.3f}" in drawing.sentences[0]
     assert "Random weights say nothing" in drawing.sentences[1]
@@ -216,17 +212,11 @@ def test_figure_4_shows_every_layer_of_the_four_kinds_of_attention(small, transf
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "stack", "heads"),
-    [
-        ("fenchel_fig5", "encoder", 3),
-        ("fenchel_fig6", "encoder", 2),
-        ("fenchel_fig7", "decoder", 2),
-        ("fenchel_fig8", "decoder cross", 2),
-    ],
+    ("number", "stack", "heads"), [(5, "encoder", 3), (6, "encoder", 2), (7, "decoder", 2), (8, "decoder cross", 2)]
 )
-def test_figures_5_to_8_show_every_head(small, transformers, name, stack, heads):
-    drawing = FIGURES[name].draw(small)
-    kind = "bert" if name == "fenchel_fig5" else "t5"
+def test_figures_5_to_8_show_every_head(small, transformers, number, stack, heads):
+    drawing = FIGURES[f"fenchel_fig{number}"].draw(small)
+    kind = "bert" if number == 5 else "t5"
     layers = [it for it in fenchel_models.measured(kind, small) if it.stack == stack]
     assert [(row["stack"], row["layer"], row["head"]) for row in drawing.rows] == [
         (stack, layer, head) for layer in range(2) for head in range(heads)
@@ -316,17 +306,14 @@ def test_the_members_of_a_group_share_the_weight_of_the_one_in_the_input():
     assert sum(softmax) == pytest.approx(1) and sum(weight > 0 for weight in softmax) == 3
 
 
-@pytest.mark.parametrize("text", ot_examples.INPUTS)
-def test_the_words_have_the_weights_of_the_formula(text):
+def test_the_words_have_the_weights_of_the_formula_and_synonyms_hardly_change_optimal_transport():
     words, places = ot_examples.WORDS, np.array(ot_examples.PLACES)
     costs = ((places[:, None] - places[None]) ** 2).sum(-1) / 2
-    u = [0.25 if word in text.split() else 0.0 for word in words]
-    assert sum(u) == 1
-    expected = transported(places @ np.array(ot_examples.QUERY), u, costs, ot_examples.GAMMA)
-    assert ot_examples.word_weights("ot", text).tolist() == pytest.approx(expected, abs=1e-12)
-
-
-def test_synonyms_hardly_change_optimal_transport_and_change_all_of_softmax():
+    for text in ot_examples.INPUTS:
+        u = [0.25 if word in text.split() else 0.0 for word in words]
+        assert sum(u) == 1
+        expected = transported(places @ np.array(ot_examples.QUERY), u, costs, ot_examples.GAMMA)
+        assert ot_examples.word_weights("ot", text).tolist() == pytest.approx(expected, abs=1e-12)
     moved = {}
     for kind in ("softmax", "ot"):
         first, second = (ot_examples.word_weights(kind, text) for text in ot_examples.INPUTS)

@@ -1,6 +1,5 @@
 """The command `attnorm figures`: its names, its files, and what it refuses."""
 
-import csv
 import os
 import re
 import subprocess
@@ -17,6 +16,7 @@ from attnorm.errors import ConfigError, UserError
 from attnorm.experiments.papers import drawing, figures, registry, short_runs
 from attnorm.experiments.papers.registry import FIGURES, Settings
 from attnorm.imports import locate
+from attnorm.run.tables import read_csv
 
 QUICK = ("dnas_fig2", "dnas_fig5", "dnas_fig6", "dnas_sinkhorn", "fenchel_fig3", "fenchel_ot")
 SVG = "{http://www.w3.org/2000/svg}"
@@ -106,39 +106,25 @@ def test_a_figure_becomes_three_files_and_two_sentences(tmp_path, monkeypatch, c
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
-def test_a_figure_is_drawn_the_same_way_twice(tmp_path, name):
+def test_a_figure_is_drawn_the_same_way_twice_and_no_label_leaves_it_or_covers_another_panel(tmp_path, name):
     settings = Settings(draws=2)
-    found, again = (FIGURES[name].draw(settings) for _ in range(2))
-    made = [drawing.write(name, it, tmp_path / folder) for it, folder in ((found, "one"), (again, "two"))]
-    for first, second in zip(*made, strict=True):
-        assert first.read_bytes() == second.read_bytes()
-    assert all(sentence.endswith(".") and "\n" not in sentence for sentence in found.sentences)
-    with open(made[0][2], newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == len(found.rows) and list(rows[0]) == list(found.rows[0])
-    numbers = [(row[key], value) for row, given in zip(rows, found.rows, strict=True) for key, value in given.items()]
-    assert all(float(text) == pytest.approx(value, rel=1e-7) for text, value in numbers if isinstance(value, float))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", QUICK)
-def test_no_label_leaves_the_figure_or_covers_another_panel(name):
-    figure = FIGURES[name].draw(Settings(draws=2)).figure
+    found, again, shown = (FIGURES[name].draw(settings) for _ in range(3))
+    figure, canvas = shown.figure, shown.figure.bbox
     figure.draw_without_rendering()
-    canvas = figure.bbox
     boxes = [axes.get_tightbbox() for axes in figure.axes]
     for box in [*boxes, *(legend.get_window_extent() for legend in figure.legends)]:
         assert box.x0 >= canvas.x0 - 1 and box.x1 <= canvas.x1 + 1
         assert box.y0 >= canvas.y0 - 1 and box.y1 <= canvas.y1 + 1
     for number, box in enumerate(boxes):
         assert not any(box.overlaps(other.padded(-1)) for other in boxes[number + 1 :])
-
-
-def test_all_problems_are_reported_together():
-    found = problems_of("dnas_fg2", "dnas_fig1", "lines=0", "out=")
-    assert len(found) == 3 and any("dnas_fg2: no such figure" in it and "'dnas_fig2'?" in it for it in found)
-    assert any(it.startswith("lines=0: allowed") for it in found)
-    assert problems_of() == [f"which figure? allowed: {', '.join([*FIGURES, 'all'])}"]
+    made = [drawing.write(name, it, tmp_path / folder) for it, folder in ((found, "one"), (again, "two"))]
+    for first, second in zip(*made, strict=True):
+        assert first.read_bytes() == second.read_bytes()
+    assert all(sentence.endswith(".") and "\n" not in sentence for sentence in found.sentences)
+    rows = read_csv(made[0][2])
+    assert len(rows) == len(found.rows) and list(rows[0]) == list(found.rows[0])
+    numbers = [(row[key], value) for row, given in zip(rows, found.rows, strict=True) for key, value in given.items()]
+    assert all(float(text) == pytest.approx(value, rel=1e-7) for text, value in numbers if isinstance(value, float))
 
 
 @pytest.mark.parametrize(
@@ -156,23 +142,17 @@ def test_a_key_without_effect_is_refused(arguments, expected):
     assert problem.startswith(expected)
 
 
-def test_the_settings_are_those_that_were_typed(tmp_path):
+def test_the_settings_are_those_that_were_typed_and_a_model_of_another_type_is_refused(tmp_path):
     named, settings, out = figures.read_figures(["fenchel_fig4", "runs=[a,b]", "text=3", "tokens=7", "out=1"])
     assert list(named) == ["fenchel_fig4"] and str(out) == "1"
     assert [str(run) for run in settings.runs] == ["a", "b"] and str(settings.text) == "3" and settings.tokens == 7
     named, settings, _ = figures.read_figures(["all", "draws=3"])
     assert named == FIGURES and settings == Settings(draws=3)
-
-
-def test_a_model_of_another_type_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     for name in ("fenchel_fig4", "fenchel_fig5", "all"):
         figures.read_figures([name, f"model={tmp_path}"])
     [problem] = problems_of("fenchel_fig6", f"model={tmp_path}")
     assert problem == f"model={tmp_path}: a model of type bert; fenchel_fig6 needs t5"
-
-
-# short runs
 
 
 def test_a_finished_short_run_is_used_again_and_any_other_folder_is_left_alone(tmp_path, monkeypatch):

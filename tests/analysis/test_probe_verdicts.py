@@ -1,6 +1,5 @@
 """Rows of a comparison of probes, from tables of scores that are made up."""
 
-import csv
 from dataclasses import asdict, fields
 from math import isnan, nan
 
@@ -14,6 +13,7 @@ from attnorm.analysis.statistics.tuned import DISMISSAL
 from attnorm.probes.arm import Arm
 from attnorm.probes.experiment import CellOutcome
 from attnorm.probes.jobs import Cell, ProbeResult
+from attnorm.run.tables import read_csv
 
 SEEDS, EXAMPLES, RATES = 5, 40, (1e-3, 1e-2)
 HUB = Cell("hub", "0.9")
@@ -63,9 +63,6 @@ def row_of(cell, arm, size=8):
     return row
 
 
-# ------------------------------------------------------------------------------------------------------------ numbers
-
-
 def test_there_is_a_row_per_arm_and_size(cell):
     assert [(row.size, row.arm) for row in cell.rows] == [(size, arm) for size in (8, 16) for arm in TESTS]
     for row in cell.rows:
@@ -77,34 +74,26 @@ def test_there_is_a_row_per_arm_and_size(cell):
         assert (row.probe, row.dose, row.site, row.metric) == ("hub", "0.9", "cross", "accuracy")
 
 
-def test_a_difference_is_that_of_pairs_of_seeds_and_examples(cell):
+def test_a_difference_is_that_of_pairs_of_seeds_and_examples_from_the_first_arm(cell):
     for arm in ("dnas", "hnas"):
         for size in (8, 16):
             table = TESTS[arm].scores[size].astype(float) - TESTS["softmax"].scores[size]
             expected, row = paired_difference(table, level=0.95), row_of(cell, arm, size)
             assert row.difference == pytest.approx(expected.estimate) and row.p_value == pytest.approx(expected.p_value)
-            assert (row.low, row.high) == pytest.approx(
-                (expected.new_seeds_and_examples.low, expected.new_seeds_and_examples.high)
-            )
+            ends = expected.new_seeds_and_examples.low, expected.new_seeds_and_examples.high
+            assert (row.low, row.high) == pytest.approx(ends)
     for arm in ("softmax", "uniform", "none"):
         assert isnan(row_of(cell, arm).difference) and row_of(cell, arm).verdict == ""
-
-
-def test_the_baseline_is_the_first_arm():
-    order = [Arm("dnas"), Arm("softmax"), Arm("uniform")]
-    cell = results_of_cell(made_up(TESTS), order)
+    cell = results_of_cell(made_up(TESTS), [Arm("dnas"), Arm("softmax"), Arm("uniform")])
     assert isnan(row_of(cell, "dnas").difference) and row_of(cell, "softmax").difference < -0.1
 
 
-def test_p_values_are_adjusted_over_the_arms_of_a_size(cell):
+def test_p_values_are_adjusted_over_the_arms_of_a_size_and_decide_the_verdicts(cell):
     """Holm, by hand: the smaller p-value times two; the larger one is not below it."""
     for size in (8, 16):
         small, large = sorted((row_of(cell, arm, size).p_value, arm) for arm in ("dnas", "hnas"))
         assert row_of(cell, small[1], size).adjusted == pytest.approx(min(2 * small[0], 1))
         assert row_of(cell, large[1], size).adjusted == pytest.approx(max(large[0], min(2 * small[0], 1)))
-
-
-def test_verdicts_follow_from_the_adjusted_p_value(cell):
     assert [row_of(cell, "dnas", size).verdict for size in (8, 16)] == ["shown", "shown"]
     assert row_of(cell, "dnas", 8).difference > 0 > row_of(cell, "dnas", 16).difference
     assert row_of(cell, "hnas").verdict == "not shown" and row_of(cell, "hnas").adjusted > 0.05
@@ -119,19 +108,15 @@ def test_an_arm_is_shown_alone_but_not_among_many():
     tests = {**TESTS, "dnas": result((next(x for x, p in p_values if 0.012 < p < 0.04), 0.5), seed=2)}
     alone = results_of_cell(made_up(tests), [Arm("softmax"), Arm("dnas"), Arm("uniform")])
     assert row_of(alone, "dnas").verdict == "shown"
-    others = {
-        label: result((0.6, 0.5), seed=20 + i) for i, label in enumerate(("sink", "ssmax", "sparsemax", "entmax"))
-    }
+    labels = ("sink", "ssmax", "sparsemax", "entmax")
+    others = {label: result((0.6, 0.5), seed=20 + i) for i, label in enumerate(labels)}
     among = results_of_cell(made_up({**tests, **others}), [Arm(it) for it in ("softmax", "dnas", *others)])
     assert row_of(among, "dnas").p_value == row_of(alone, "dnas").p_value
     assert row_of(among, "dnas").verdict == "not shown"
 
 
 def test_two_seeds_give_the_reason_in_place_of_a_verdict():
-    tests = {
-        label: result((mean, mean), seed=i, seeds=2)
-        for i, (label, mean) in enumerate((("softmax", 0.5), ("dnas", 0.9)))
-    }
+    tests = {label: result((mean, mean), seeds=2) for label, mean in (("softmax", 0.5), ("dnas", 0.9))}
     row = row_of(results_of_cell(made_up(tests), [Arm(it) for it in tests]), "dnas")
     assert row.verdict == "at least 3 seeds are needed (found 2)"
     assert isnan(row.adjusted) and isnan(row.low) and row.difference == pytest.approx(0.4, abs=0.1)
@@ -162,23 +147,20 @@ def test_without_null_arms_chance_is_the_lower_bound():
     tests = {label: TESTS[label] for label in ("softmax", "dnas")}
     cell = results_of_cell(made_up(tests), [Arm(it) for it in tests])
     assert row_of(cell, "dnas").null == 1 / 16
-    sizes = {"slots": (64, 128)}
-    tests = {"softmax": result((0.5, 0.5), sizes=sizes["slots"])}
+    tests = {"softmax": result((0.5, 0.5), sizes=(64, 128))}
     row = results_of_cell(made_up(tests, cell=Cell("slots", "distinct")), [Arm("softmax")]).rows[0]
     assert isnan(row.null) and row.ceiling > 0.8 and isnan(row.normalized), "the score of guessing is not known"
 
 
-def test_measures_are_those_at_the_size_of_training():
+def test_measures_are_those_at_the_size_of_training_over_members_that_have_not_diverged():
     measures = {"entropy": np.array([0.5, 0.7, np.nan]), "wanted": np.array([0.25, 0.25, 0.25]), "column_mass_max": 9}
-    test = result((0.5, 0.4), seeds=3, measures=measures, scalars={"slack": np.array([1.0, 2.0, 3.0])}, diverged=1)
+    scalars = {"slack": np.array([1.0, np.nan, 3.0]), "y": np.full(3, np.nan)}
+    test = result((0.5, 0.4), seeds=3, measures=measures, scalars=scalars, diverged=1)
     cell = results_of_cell(made_up({"dnas_slack": test}), [Arm("dnas_slack")])
     row, beyond = row_of(cell, "dnas_slack"), row_of(cell, "dnas_slack", 16)
     assert row.entropy == pytest.approx(0.6) and row.wanted == 0.25 and isnan(row.column_mass_min)
-    assert (row.learned, row.diverged) == ("slack=2.000", 1)
+    assert (row.learned, row.diverged) == ("slack=2.000; y=nan", 1)
     assert isnan(beyond.entropy) and isnan(beyond.wanted)
-
-
-# --------------------------------------------------------------------------------------------------------- rates
 
 
 def tuned(softmax, dnas):
@@ -210,24 +192,13 @@ def test_a_difference_that_flips_at_another_rate_depends_on_it(softmax, dnas, fl
     assert row_of(cell, "hnas").flips == "", "has no tuning here"
 
 
-def test_a_flip_says_nothing_of_sizes_without_tuning():
-    """dnas is above softmax at the size of training, at all rates, and below it at another size."""
+def test_a_flip_counts_at_the_size_and_the_rates_that_were_planned_alone():
+    """dnas is above softmax at the size of training and below it at another one. The second tuning flips at a rate that
+    was added because some arm was best at an edge."""
     cell = results_of_cell(made_up(TESTS, tuned((0.5, 0.6), (0.7, 0.8))), ARMS)
     for size in (8, 16):
         row = row_of(cell, "dnas", size)
         assert row.difference * (12 - size) > 0 and (row.flips, row.verdict) == ("", "shown")
-
-
-def test_a_diverged_member_does_not_hide_what_the_others_have_learned():
-    half = result(
-        (0.8, 0.3), seed=2, scalars={"x": np.array([np.nan] + [0.5] * (SEEDS - 1)), "y": np.full(SEEDS, np.nan)}
-    )
-    cell = results_of_cell(made_up({**TESTS, "dnas": half}), ARMS)
-    assert row_of(cell, "dnas").learned == "x=0.500; y=nan"
-
-
-def test_a_flip_counts_at_the_rates_that_were_planned_alone():
-    """Not at those that were added because some arm was best at an edge."""
     row = row_of(results_of_cell(made_up(TESTS, tuned((0.9, 0.6), (0.5, 0.8))), ARMS, (1e-2, 3e-2)), "dnas")
     assert (row.flips, row.verdict) == ("", "shown at these rates only")
 
@@ -307,17 +278,13 @@ def test_flips_are_found_for_arms_that_need_options():
 
 
 def test_arms_without_rows_are_named_with_the_reason():
-    found = CellOutcome(
-        Cell("recall"), tests={"softmax": result((0.5, 0.4), sizes=(32, 128))}, failed={"sink": "broke"}
-    )
+    tests = {"softmax": result((0.5, 0.4), sizes=(32, 128))}
+    found = CellOutcome(Cell("recall"), tests=tests, failed={"sink": "broke"})
     cell = results_of_cell(found, [Arm(it) for it in ("softmax", "dnas", "sink", "argmax")])
     assert {row.arm for row in cell.rows} == {"softmax"}
     assert cell.left_out.keys() == {"dnas", "sink", "argmax"} and cell.left_out["sink"] == "broke"
     assert "future" in cell.left_out["dnas"] and "gradient" in cell.left_out["argmax"]
-
-
-def test_a_cell_without_the_baseline_has_scores_and_no_differences():
-    cell = results_of_cell(made_up({"dnas": TESTS["dnas"]}), [Arm("softmax"), Arm("dnas")])
+    cell = results_of_cell(made_up({"dnas": TESTS["dnas"]}), [Arm("softmax"), Arm("dnas")])  # without the baseline
     assert [isnan(row.difference) for row in cell.rows] == [True, True]
 
 
@@ -327,27 +294,14 @@ def test_curves_are_means_of_tuning_by_rate(cell):
     assert [*found.curves["dnas"].values()] == pytest.approx([0.2, 0.5]) and cell.curves == {}
 
 
-# ----------------------------------------------------------------------------------------------------------------- CSV
-
-
 def test_the_csv_file_has_every_number_to_six_digits(cell, tmp_path):
     other = results_of_cell(CellOutcome(Cell("recall"), tests={}), ARMS)
     write_csv([cell, other, cell], tmp_path / "new" / "probe.csv")
-    with open(tmp_path / "new" / "probe.csv", newline="") as file:
-        lines = [*csv.DictReader(file)]
+    lines = read_csv(tmp_path / "new" / "probe.csv")
     assert len(lines) == 2 * len(cell.rows) and [*lines[0]] == [it.name for it in fields(Row)]
-    types = {it.name: it.type for it in fields(Row)}
-    read = {
-        "float": lambda text: float(text) if text else nan,
-        "int": int,
-        "str": str,
-        "bool": lambda text: text == "True",
-    }
     for line, row in zip(lines, [*cell.rows, *cell.rows], strict=True):
         for name, value in asdict(row).items():
-            kind = types[name] if isinstance(types[name], str) else types[name].__name__
-            assert (
-                read[kind](line[name]) == pytest.approx(value, rel=1e-5, nan_ok=True)
-                if kind == "float"
-                else (read[kind](line[name]) == value)
-            )
+            if isinstance(value, float):
+                assert float(line[name] or "nan") == pytest.approx(value, rel=1e-5, nan_ok=True)
+            else:
+                assert line[name] == str(value)

@@ -15,7 +15,6 @@ from attnorm.analysis.report.curves import POINTS, Point, aggregated, difference
 from attnorm.analysis.report.examples import marked
 from attnorm.analysis.report.page import html_of
 from attnorm.analysis.statistics.crossed import paired_difference
-from attnorm.errors import ConfigError, RunError
 from attnorm.run.folder import FolderLock
 
 HALVES = [  # two seeds of two arms; a third seed of one of them
@@ -31,6 +30,11 @@ def nine(tmp_path_factory):
     place = tmp_path_factory.mktemp("nine")
     make_runs(place, {"softmax": 0, "dnas": 0.2, "hnas": 9}, **SMALL)
     return place
+
+
+def task_of(report):
+    [task] = report.tasks
+    return task
 
 
 @pytest.fixture(scope="module")
@@ -55,45 +59,32 @@ def scores_of(place, arm, metric="rougeL"):
     return np.stack([table.loc[~table["selecting"], metric].to_numpy() for table in tables])
 
 
-def task_of(report):
-    [task] = report.tasks
-    return task
-
-
-def test_scores_and_differences_are_those_of_the_predictions(nine, of_nine):
-    task = of_nine
+def test_scores_differences_speed_and_memory_are_those_of_the_runs(nine, of_nine):
     for arm in ("softmax", "hnas"):
-        row, scores = cells(task.main, arm), scores_of(nine, arm)
+        row, scores = cells(of_nine.main, arm), scores_of(nine, arm)
         assert row["ROUGE-L F1 ↑"].value == pytest.approx(scores.mean(), abs=1e-9)
         assert row["s.d."].value == pytest.approx(scores.mean(1).std(ddof=1), abs=1e-9)
         assert row["seeds"].value == 3
+        summaries = [json.loads((nine / f"{arm}_{seed}" / "summary.json").read_text()) for seed in (1, 2, 3)]
+        assert row["tokens/s"].value == pytest.approx(np.mean([it["tokens_per_second"] for it in summaries]))
+        assert row["memory (MB)"].value == pytest.approx(np.mean([it["peak_memory"]["process_mb"] for it in summaries]))
+        assert row["hours per run"].value == pytest.approx(np.mean([it["wall_seconds"] for it in summaries]) / 3600)
     found = paired_difference(scores_of(nine, "hnas") - scores_of(nine, "softmax"))
-    row = cells(task.main, "hnas")
     assert row["difference"].value == pytest.approx(found.estimate, abs=1e-9)
     low, high = found.new_seeds_and_examples.low, found.new_seeds_and_examples.high
     assert row["95 % interval"].text == f"{low:.2f} to {high:.2f}".replace("-", "−")
-    assert cells(task.main, "softmax")["verdict"].text == "baseline"
-    names = [column.name for column in task.main.columns]
+    assert cells(of_nine.main, "softmax")["verdict"].text == "baseline"
+    names = [column.name for column in of_nine.main.columns]
     assert names[:4] == ["arm", "verdict", "difference", "95 % interval"]  # what a phone shows without scrolling
-    assert all(len(its) == len(names) for its in task.main.rows)
-
-
-def test_speed_and_memory_are_means_over_seeds(nine, of_nine):
-    summaries = [json.loads((nine / f"dnas_{seed}" / "summary.json").read_text()) for seed in (1, 2, 3)]
-    row = cells(of_nine.main, "dnas")
-    assert row["tokens/s"].value == pytest.approx(np.mean([it["tokens_per_second"] for it in summaries]))
-    assert row["memory (MB)"].value == pytest.approx(np.mean([it["peak_memory"]["process_mb"] for it in summaries]))
-    assert row["hours per run"].value == pytest.approx(np.mean([it["wall_seconds"] for it in summaries]) / 3600)
+    assert all(len(its) == len(names) for its in of_nine.main.rows)
 
 
 def test_the_verdict_is_in_words_and_comes_with_the_weaker_claim(of_nine):
-    task = of_nine
-    by_label = {it.label: it for it in task.verdicts}
-    assert by_label["hnas"].is_shown and ": shown, adjusted p" in by_label["hnas"].sentence()
-    assert by_label["dnas"].word == "not shown"
-    assert by_label["hnas"].claim_for_this_test_set().startswith("For new seeds on these examples only")
-    assert task.headline.startswith("1 of 2 arms differs from softmax in ROUGE-L F1: hnas")
-    assert [row["verdict"] for row in task.forest.data["rows"]] == ["not shown", "shown"]
+    dnas, hnas = of_nine.verdicts
+    assert hnas.is_shown and ": shown, adjusted p" in hnas.sentence() and dnas.word == "not shown"
+    assert hnas.claim_for_this_test_set().startswith("For new seeds on these examples only")
+    assert of_nine.headline.startswith("1 of 2 arms differs from softmax in ROUGE-L F1: hnas")
+    assert [row["verdict"] for row in of_nine.forest.data["rows"]] == ["not shown", "shown"]
 
 
 def test_p_values_are_adjusted_over_all_tasks(tmp_path, uncharted):
@@ -235,13 +226,15 @@ def test_arms_that_have_not_learned_the_task_get_a_box_and_no_verdict(tmp_path):
     assert "no arm beats the simple baseline lead-8" in html_of(report)
 
 
-def test_without_scores_of_examples_the_recorded_metrics_are_shown(tmp_path, uncharted):
+def test_without_scores_of_examples_the_recorded_metrics_are_shown_or_another_metric(tmp_path, uncharted):
     folder = make_run(tmp_path / "a", **SMALL)
     (folder / "predictions" / "validation.parquet").unlink()
     task = task_of(collect([folder]))
     recorded = json.loads((folder / "summary.json").read_text())["validation"]["metrics"]
     assert cells(task.main, "softmax")["ROUGE-L F1 ↑"].value == pytest.approx(recorded["rougeL"])
     assert task.verdicts == [] and task.forest is None
+    task = task_of(collect([make_run(tmp_path / "b", summary={"primary": "bleu"}, **SMALL)]))
+    assert task.main.columns[5].name == "ROUGE-1 F1 ↑" and "exploratory" in task.warnings[0]
 
 
 @pytest.mark.slow
@@ -254,12 +247,6 @@ def test_an_arm_that_cannot_be_compared_is_left_out_with_the_reason(tmp_path, ni
     assert [it.label for it in task.verdicts] == ["dnas", "hnas"]
     [note] = [note for note in task.notes if note.startswith("sinkhorn is not compared: ")]
     assert re.search(reason, note) and cells(task.main, "sinkhorn")["difference"].text == "–"
-
-
-def test_a_primary_metric_without_scores_of_examples_gives_way_to_another(tmp_path, uncharted):
-    folder = make_run(tmp_path / "a", summary={"primary": "bleu"}, **SMALL)
-    task = task_of(collect([folder]))
-    assert task.main.columns[5].name == "ROUGE-1 F1 ↑" and "exploratory" in task.warnings[0]
 
 
 @pytest.mark.slow
@@ -300,10 +287,13 @@ def test_the_page_shows_in_which_direction_a_metric_of_the_task_is_better(tmp_pa
     assert any(name.endswith("ROUGE-1 F1 \u2191") for name in others) and "loss \u2193" in others
 
 
-def test_a_single_run_is_enough_for_a_page(tmp_path):
-    task = task_of(collect([make_run(tmp_path / "a", "hnas", **SMALL)]))
+def test_a_single_run_is_enough_for_a_page_and_nothing_that_it_names_is_imported(tmp_path, monkeypatch):
+    (tmp_path / "stranger.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    named = {"model._target_": "stranger.Model", "task._target_": "stranger.Task", "attention.decoder": "stranger:Own"}
+    task = task_of(collect([make_run(tmp_path / "run", "hnas", settings=named, **SMALL)]))
     assert task.differing is None and task.main.rows[0][0].text == "hnas"
-    assert task.drawings.scalars and task.drawings.attention
+    assert task.drawings.scalars and task.drawings.attention and "stranger" not in sys.modules
 
 
 @pytest.mark.slow
@@ -312,44 +302,6 @@ def test_another_metric_is_exploratory(nine, uncharted):
     assert "exploratory" in task.warnings[0]
     assert task.main.rows[0][0].text == "dnas" and task.main.columns[5].name == "loss ↓"
     assert {it.label for it in task.verdicts} == {"softmax", "hnas"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"baseline": "sotfmax"}, "Did you mean 'softmax'"),
-        ({"metric": "rougel"}, "allowed: rougeL"),
-        ({}, "no run folder there"),
-    ],
-)
-def test_names_that_are_unknown(tmp_path, nine, options, message, uncharted):
-    with pytest.raises((ConfigError, RunError), match=message):
-        collect([nine if options else tmp_path], **options)
-
-
-@pytest.mark.slow
-def test_nothing_that_a_run_names_is_imported(tmp_path, monkeypatch):
-    (tmp_path / "stranger.py").write_text("raise SystemExit('imported')")
-    monkeypatch.syspath_prepend(tmp_path)
-    named = {"model._target_": "stranger.Model", "task._target_": "stranger.Task", "attention.encoder": "stranger:Own"}
-    report = collect([make_run(tmp_path / "run", settings=named, **SMALL)])
-    assert report.tasks and "stranger" not in sys.modules
-
-
-# ------------------------------------------------------------------------------------------------------------- curves
-
-
-def test_bands_reach_from_the_smallest_to_the_largest_run():
-    values = np.random.default_rng(0).normal(size=(3, 20))
-    rows = pd.DataFrame(
-        [("a", run, step, values[run, step]) for run in range(3) for step in range(20)],
-        columns=["series", "run", "step", "value"],
-    )
-    points = aggregated(rows)
-    assert [point.step for point in points] == list(range(20)) and {point.size for point in points} == {3}
-    for name, found in (("mean", values.mean(0)), ("low", values.min(0)), ("high", values.max(0))):
-        np.testing.assert_allclose([getattr(point, name) for point in points], found, rtol=5e-4)
 
 
 def test_long_curves_are_thinned_without_losing_their_course():
@@ -375,9 +327,6 @@ def test_damaged_curves_do_not_keep_the_page_from_being_written(tmp_path):
     assert drawings.attention == [] and [row["mean"] for row in drawings.scalars[0].data["rows"]] == [0.5]
 
 
-# ----------------------------------------------------------------------------------------------------------- examples
-
-
 @pytest.mark.parametrize(
     ("text", "other"), [("a b c d", "a d"), ("", "a"), ("a b", ""), ("b a b a", "a b a b c"), ("x y", "x y")]
 )
@@ -391,25 +340,20 @@ def test_marks_differ_and_the_rest_is_common(text, other):
     assert any(differs for _, differs in pieces) == (not all(word in words for word in text.split()))
 
 
-def test_the_examples_that_differ_most_do(nine, of_nine):
+def test_examples_are_those_that_differ_most_and_samples_of_every_arm(nine, of_nine):
     contrast = next(it for it in of_nine.contrasts if it.label == "hnas")
     gaps = scores_of(nine, "hnas").mean(0) - scores_of(nine, "softmax").mean(0)
     table = pd.read_parquet(nine / "softmax_1" / "predictions" / "validation.parquet")
     ids = list(table.loc[~table["selecting"], "id"])
     assert [it.name for it in contrast.better] == [ids[place] for place in np.argsort(-gaps)[:4]]
-    assert [float(it.difference.replace("−", "-")) for it in contrast.better] == pytest.approx(
-        sorted(gaps, reverse=True)[:4], abs=0.006
-    )
+    shown = [float(it.difference.replace("−", "-")) for it in contrast.better]
+    assert shown == pytest.approx(sorted(gaps, reverse=True)[:4], abs=0.006)
     assert all(it.difference.startswith("−") for it in contrast.worse)
-    for example in contrast.better:
-        assert [it.label for it in example.outputs] == ["softmax", "hnas"]
-
-
-def test_samples_show_every_arm_for_the_same_example(nine, of_nine):
-    samples = of_nine.samples
-    assert len(samples) == 4 and len({it.name for it in samples}) == 4
-    for example in samples:
+    assert [[it.label for it in example.outputs] for example in contrast.better] == [["softmax", "hnas"]] * 4
+    assert len(of_nine.samples) == 4 and len({it.name for it in of_nine.samples}) == 4
+    table = pd.read_parquet(nine / "dnas_1" / "predictions" / "validation.parquet").set_index("id")
+    for example in of_nine.samples:
         assert [it.label for it in example.outputs] == ["softmax", "dnas", "hnas"]
-        row = pd.read_parquet(nine / "dnas_1" / "predictions" / "validation.parquet").set_index("id").loc[example.name]
+        row = table.loc[example.name]
         assert " ".join(words for words, _ in example.outputs[1].words) == row["output"]
         assert example.reference == row["reference"]

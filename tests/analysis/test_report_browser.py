@@ -104,24 +104,17 @@ def test_a_click_and_a_key_sort_a_table(browser, path):
 
 
 @pytest.mark.slow
-def test_a_table_can_be_copied(browser, report, path):
+def test_a_table_can_be_copied_and_the_data_behind_a_chart_are_a_table(browser, report, path):
     browser.open(path)
     copies = "return [...document.querySelectorAll('#results-task-1 [data-copy]')].map((it) => it.dataset.copy)"
     assert browser.run(copies) == list(report.tasks[0].main.copies.values())
     browser.run("document.querySelector('#results-task-1 [data-copy]').click()")
     browser.wait("document.querySelector('#results-task-1 .said').textContent !== ''")
-
-
-@pytest.mark.slow
-def test_the_data_behind_a_chart_are_a_table(browser, report, path):
-    browser.open(path)
     figure = report.tasks[0].drawings.curves[0]
     browser.run(f"document.querySelector('#{figure.name} details').open = true")
     browser.wait(f"document.querySelector('#{figure.name} table') !== null")
-    rows = browser.run(
-        f"return [...document.querySelectorAll('#{figure.name} tbody tr')].map((row) =>"
-        " [...row.cells].map((it) => it.textContent))"
-    )
+    texts = "map((row) => [...row.cells].map((it) => it.textContent))"
+    rows = browser.run(f"return [...document.querySelectorAll('#{figure.name} tbody tr')].{texts}")
     first = figure.data["rows"][0]
     assert len(rows) == len(figure.data["rows"])
     assert rows[0][:2] == [first["series"], str(first["step"])] and float(rows[0][2]) == first["mean"]
@@ -188,10 +181,8 @@ def test_print_contains_all_charts(browser, report, path):
 def test_charts_and_tables_have_names_in_the_accessibility_tree(browser, report, path):
     browser.open(path)
     draw(browser)
-    nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
-    named = [
-        (node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node.get("ignored")
-    ]
+    nodes = [node for node in browser.call("Accessibility.getFullAXTree")["nodes"] if not node.get("ignored")]
+    named = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes]
     images = [name for role, name in named if role in ("img", "image")]
     assert images == [it.chart.description for it in pictures_of(report).values()]
     buttons = [name for role, name in named if role == "button"]

@@ -53,9 +53,7 @@ def test_texts_of_a_run_stay_texts(tmp_path):
         for name in ("attention.csv", "hybrid_weights.csv"):
             rows = (folder / name).read_text().replace("encoder/0", f'"encoder/{EVIL}"')
             (folder / name).write_text(rows)
-    make_run(
-        tmp_path / "c", "dnas", 1, state="failed", why=EVIL, **SMALL, settings={"task.name": EVIL.replace("/", "")}
-    )
+    make_run(tmp_path / "c", "dnas", state="failed", why=EVIL, **SMALL, settings={"task.name": EVIL.replace("/", "")})
     text = html_of(collect([tmp_path]))
     page = Page(text)
     assert EVIL not in text and EVIL.replace("<", "&lt;").replace(">", "&gt;") in text
@@ -65,12 +63,6 @@ def test_texts_of_a_run_stay_texts(tmp_path):
     assert EVIL in json.dumps(figures)  # so that the data of charts were tested as well
 
 
-@pytest.mark.slow
-def test_charts_of_hybrid_weights_say_how_they_were_trained_and_what_they_do_not_show(text):
-    [note, *_] = re.findall(r'<p class="note">(Trained with [^<]*)</p>', text)
-    assert "hybrid_lr_factor=10.0" in note and NO_EVIDENCE in note
-
-
 def test_json_in_a_script_cannot_end_it():
     content = {EVIL: [EVIL, "\u2028\u2029&<>"]}
     text = json_of(content)
@@ -78,24 +70,6 @@ def test_json_in_a_script_cannot_end_it():
     assert json.loads(text) == content
     with pytest.raises(ValueError, match="JSON"):
         json_of({"a": float("nan")})
-
-
-@pytest.mark.slow
-def test_only_the_scripts_of_the_page_may_run(text):
-    page = Page(text)
-    [policy] = [it["content"] for it in page.of("meta") if it.get("http-equiv") == "Content-Security-Policy"]
-    code = [script for it, script in zip(page.of("script"), page.scripts, strict=True) if "type" not in it]
-    assert len(code) == 2
-    for script in code:
-        assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in policy
-    assert "default-src 'none'" in policy and "script-src 'unsafe-inline'" not in policy
-
-
-def test_nothing_is_loaded_from_elsewhere(text):
-    page = Page(text)
-    links = [attributes[key] for _, attributes in page.elements for key in ("src", "href") if key in attributes]
-    assert links and all(link.startswith(("#", "data:")) for link in links)
-    assert "url(" not in text and "@import" not in text
 
 
 def test_the_page_has_landmarks_headings_and_unique_ids(text):
@@ -110,6 +84,19 @@ def test_the_page_has_landmarks_headings_and_unique_ids(text):
     assert all("scope" in it for it in page.of("th"))
 
 
+def test_only_the_scripts_of_the_page_may_run_and_nothing_is_loaded_from_elsewhere(text):
+    page = Page(text)
+    [policy] = [it["content"] for it in page.of("meta") if it.get("http-equiv") == "Content-Security-Policy"]
+    code = [script for it, script in zip(page.of("script"), page.scripts, strict=True) if "type" not in it]
+    assert len(code) == 2
+    for script in code:
+        assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in policy
+    assert "default-src 'none'" in policy and "script-src 'unsafe-inline'" not in policy
+    links = [attributes[key] for _, attributes in page.elements for key in ("src", "href") if key in attributes]
+    assert links and all(link.startswith(("#", "data:")) for link in links)
+    assert "url(" not in text and "@import" not in text
+
+
 def test_every_chart_has_a_description_and_a_table(report, text):
     page, figures = Page(text), [it.chart for it in pictures_of(report).values()]
     charts = {it["data-chart"]: it for tag, it in page.elements if "data-chart" in it}
@@ -118,6 +105,8 @@ def test_every_chart_has_a_description_and_a_table(report, text):
     for figure in figures:
         assert charts[figure.name]["role"] == "img" and charts[figure.name]["aria-label"] == figure.description
         assert set(figure.fields) <= set(figure.data["rows"][0])
+    [note, *_] = re.findall(r'<p class="note">(Trained with [^<]*)</p>', text)  # of hybrid weights
+    assert "hybrid_lr_factor=10.0" in note and NO_EVIDENCE in note
 
 
 def test_a_chart_is_a_picture_for_a_paper_too(report):
@@ -134,15 +123,14 @@ def test_a_chart_is_a_picture_for_a_paper_too(report):
     assert NO_EVIDENCE in picture.caption and len(pictures) == len({it.chart.name for it in pictures.values()})
 
 
-def test_the_page_loads_itself_again_only_while_it_is_watched(report, text):
-    assert 'http-equiv="refresh"' not in text
-    assert '<meta http-equiv="refresh" content="7">' in html_of(replace(report, refresh=7))
-
-
-def test_a_page_replaces_the_old_one_as_a_whole(report, tmp_path, monkeypatch):
+def test_a_page_replaces_the_old_one_as_a_whole_and_loads_itself_again_while_it_is_watched(
+    report, text, tmp_path, monkeypatch
+):
     path = tmp_path / "new" / "report.html"
     assert write_report(report, path) == path.stat().st_size
     assert [it.name for it in path.parent.iterdir()] == ["report.html"]
+    assert 'http-equiv="refresh"' not in text
+    assert '<meta http-equiv="refresh" content="7">' in html_of(replace(report, refresh=7))
     before = path.read_bytes()
     monkeypatch.setattr(pages, "html_of", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -158,9 +146,6 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(library, m
         UserError, match=rf"needs the package {library}; install it with: pip install altair vl-convert-python jinja2"
     ):
         check_installed()
-
-
-# ------------------------------------------------------------------------------------------------------------- charts
 
 
 def charts():
@@ -227,11 +212,8 @@ def palettes():
     """The colours of each mode by name."""
     style = pages.asset("style.css")
     for block in re.findall(r"\{([^{}]*--paper:[^{}]*)\}", style):
-        found = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{3,6});", block))
-        yield {
-            name: "#" + "".join(2 * it for it in value[1:]) if len(value) == 4 else value
-            for name, value in found.items()
-        }
+        found = re.findall(r"--([\w-]+): #([0-9a-f]{3,6});", block)
+        yield {name: f"#{value if len(value) == 6 else ''.join(2 * it for it in value)}" for name, value in found}
 
 
 def test_texts_and_lines_stand_out_from_the_paper_in_both_modes():

@@ -32,13 +32,9 @@ def test_each_example_is_left_out_once(statistics, metric):
     assert found == pytest.approx(values, rel=0, abs=4 * n * n * 2**-53 * metric(statistics.sum(0)))
 
 
-def test_a_mean_has_its_examples_as_pseudo_values():
+def test_a_mean_has_its_examples_as_pseudo_values_and_weights_by_tokens():
     values = np.random.default_rng(2).standard_normal(30)
-    statistics = np.stack([values, np.ones(30)], axis=1)
-    assert pseudo_values(statistics, mean_loss) == pytest.approx(values)
-
-
-def test_the_metrics_weight_by_tokens():
+    assert pseudo_values(np.stack([values, np.ones(30)], axis=1), mean_loss) == pytest.approx(values)
     statistics = losses()
     mean = np.average(statistics[:, 0] / statistics[:, 1], weights=statistics[:, 1])
     assert mean_loss(statistics.sum(0)) == pytest.approx(mean)

@@ -1,34 +1,23 @@
 """The intervals contain the true difference as often as they say, in simulated experiments."""
 
-import importlib.util
 import math
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from scripts import ROOT, load
 
 from attnorm.analysis.statistics.power import detectable
 from attnorm.analysis.statistics.tuned import candidates
 from attnorm.analysis.statistics.variances import Variances, variances_of
 
-ROOT = Path(__file__).parents[3]
 COVERAGE, EQUAL = 0.945, 0.055  # at least, at most
 
 
 @pytest.fixture(scope="module")
 def coverage():
     sys.path.append(str(ROOT / "benchmarks"))  # for the file beside it that simulates scores
-    return benchmark("coverage")
-
-
-def benchmark(name):
-    """The script in benchmarks/ as a module."""
-    spec = importlib.util.spec_from_file_location(f"{name}_benchmark", ROOT / "benchmarks" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # for its dataclasses
-    spec.loader.exec_module(module)
-    return module
+    return load("benchmarks/coverage")
 
 
 def check(coverage, cells, draws, errors=0.0):
@@ -90,7 +79,7 @@ def test_differences_of_perplexity_are_covered(coverage):
 
 @pytest.mark.parametrize("arms", [2, 3])
 def test_equal_arms_with_tuned_rates_are_not_called_different(arms):
-    tuned = benchmark("tuned")
+    tuned = load("benchmarks/tuned")
     found, more = tuned.shares(tuned.Cell(arms, 10, 4, curve=1.0, best=1.0), 5000)
     assert found["chosen"] > 0.12 and found["attnorm"] <= found["every"] < 0.045 and 0.04 < found["nested"] < 0.06
     assert 0 < more < 1

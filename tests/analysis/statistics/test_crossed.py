@@ -25,6 +25,11 @@ def ends(interval):
     return interval.low, interval.high
 
 
+def numbers(found):
+    """What a comparison says for new seeds and examples."""
+    return [*ends(found.new_seeds_and_examples), found.p_value, detectable(found.variances)]
+
+
 def test_mean_squares_are_those_of_a_two_way_analysis_of_variance():
     found, d = variances_of(table(4, 7)), table(4, 7)
     mean = sum(d[s, i] for s in range(4) for i in range(7)) / 28
@@ -49,14 +54,10 @@ def test_tables_are_evaluated_together_as_one_by_one():
 
 
 @pytest.mark.parametrize("level", [0.8, 0.95])
-def test_new_seeds_are_a_t_test_over_the_means_of_seeds(level):
+def test_new_seeds_are_a_t_test_over_their_means_and_without_spread_over_seeds_one_over_examples(level):
     found, reference = paired_difference(table(), level=level), stats.ttest_1samp(table().mean(1), 0)
     assert ends(found.new_seeds) == pytest.approx(reference.confidence_interval(level))
     assert found.p_value_new_seeds == pytest.approx(reference.pvalue)
-
-
-@pytest.mark.parametrize("level", [0.8, 0.95])
-def test_without_spread_over_seeds_new_examples_are_a_t_test_over_examples(level):
     row = table()[:1]
     found, reference = paired_difference(np.repeat(row, 3, 0), level=level), stats.ttest_1samp(row[0], 0)
     assert ends(found.new_seeds_and_examples) == pytest.approx(reference.confidence_interval(level))
@@ -91,11 +92,9 @@ def test_the_p_value_is_where_the_interval_ends_at_zero(seeds, shift, groups):
 
 def test_swapping_the_arms_swaps_the_signs_and_units_do_not_matter():
     found, swapped, scaled = (paired_difference(factor * table()) for factor in (1, -1, 100))
-    assert swapped.estimate == -found.estimate
-    assert ends(swapped.new_seeds_and_examples) == pytest.approx([-x for x in ends(found.new_seeds_and_examples)[::-1]])
-    assert ends(scaled.new_seeds_and_examples) == pytest.approx([100 * x for x in ends(found.new_seeds_and_examples)])
-    assert detectable(scaled.variances) == pytest.approx(100 * detectable(found.variances))
-    assert found.p_value == pytest.approx(swapped.p_value) == pytest.approx(scaled.p_value)
+    low, high, p, least = numbers(found)
+    assert swapped.estimate == -found.estimate and numbers(swapped) == pytest.approx([-high, -low, p, least])
+    assert numbers(scaled) == pytest.approx([100 * low, 100 * high, p, 100 * least])
 
 
 def test_the_spread_over_examples_agrees_with_the_bootstrap_of_scipy():
@@ -115,25 +114,16 @@ def test_the_p_value_agrees_with_the_sign_flips_of_scipy():
     assert p == pytest.approx(flipped.pvalue, abs=5 * math.sqrt(p / 4000))
 
 
-def test_groups_of_one_example_are_no_groups():
+def test_groups_of_equal_size_count_by_their_means_and_those_of_one_example_are_no_groups():
     plain, grouped = paired_difference(table()), paired_difference(table(), [f"q{n}" for n in range(30)])
     assert astuple(plain)[:6] == pytest.approx(astuple(grouped)[:6])
-    assert ends(plain.new_seeds_and_examples) == pytest.approx(ends(grouped.new_seeds_and_examples))
-    assert [plain.p_value, detectable(plain.variances)] == pytest.approx(
-        [grouped.p_value, detectable(grouped.variances)]
-    )
-
-
-def test_groups_of_equal_size_count_by_their_means():
+    assert numbers(plain) == pytest.approx(numbers(grouped))
     d = table(4, 60)
     shuffled = np.random.default_rng(1).permutation(60)
     grouped = paired_difference(d[:, shuffled], [f"passage {example // 3}" for example in shuffled])
     means = paired_difference(d.reshape(4, 20, 3).mean(-1))
     assert (grouped.examples, grouped.clusters, means.clusters) == (60, 20, 20)
-    assert ends(grouped.new_seeds_and_examples) == pytest.approx(ends(means.new_seeds_and_examples))
-    assert [grouped.p_value, detectable(grouped.variances)] == pytest.approx(
-        [means.p_value, detectable(means.variances)]
-    )
+    assert numbers(grouped) == pytest.approx(numbers(means))
 
 
 def test_groups_of_unequal_size_are_left_out_one_by_one():
@@ -161,6 +151,7 @@ def test_the_effective_number_of_groups_follows_from_the_eigenvalues_of_the_jack
         assert effective_number(share) == pytest.approx(len(sizes))
 
 
+FEW = "at least 10 groups are needed (found"
 SPARSE = np.zeros((3, 100))
 SPARSE[:, :9] = [[1.0], [1.0], [-1.0]]
 
@@ -177,12 +168,8 @@ CHANCE = np.array([np.roll([1.0] * 12 + [-1.0] * 5 + [0.0] * 13, shift) for shif
         (CHANCE, None, "the means of all seeds are equal, although seeds differ on single examples"),
         (table(3, 9), None, "at least 10 examples are needed (found 9)"),
         (table(3, 1), None, "at least 10 examples are needed (found 1)"),
-        (table(3, 30), [n // 5 for n in range(30)], "at least 10 groups are needed (found 6)"),
-        (
-            table(3, 30),
-            [max(n, 14) for n in range(30)],
-            "at least 10 groups are needed (found 3.18, to which 16 of such unequal sizes amount)",
-        ),
+        (table(3, 30), [n // 5 for n in range(30)], f"{FEW} 6)"),
+        (table(3, 30), [max(n, 14) for n in range(30)], f"{FEW} 3.18, to which 16 of such unequal sizes amount)"),
         (SPARSE, None, "only 9 of 100 examples differ at all, fewer than 10"),
     ],
 )
@@ -201,12 +188,8 @@ def test_there_is_a_verdict_at_the_limits():
     assert paired_difference(enough).no_verdict is None
     assert paired_difference(table(3, 10)).no_verdict is None
     assert paired_difference(table(3, 30), [n // 3 for n in range(30)]).no_verdict is None
-
-
-def test_seeds_without_any_spread_are_certain_about_this_test_set():
-    found = paired_difference(np.repeat(np.tile([2.0, 0.0], 10)[None], 3, 0))
-    assert (found.new_seeds, found.p_value_new_seeds) == (Interval(1, 1), 0)
-    assert found.p_value > 0
+    found = paired_difference(np.repeat(np.tile([2.0, 0.0], 10)[None], 3, 0))  # seeds without any spread
+    assert (found.new_seeds, found.p_value_new_seeds) == (Interval(1, 1), 0) and found.p_value > 0
 
 
 @pytest.mark.parametrize(

@@ -44,12 +44,10 @@ def test_with_examples_alone_it_is_a_t_test_over_examples(n):
     assert found == pytest.approx(of_a_t_test(n - 1) * 2 / math.sqrt(n), rel=1e-4)
     normal = (stats.norm.ppf(0.975) + stats.norm.ppf(0.8)) * 2 / math.sqrt(n)
     assert found == pytest.approx(normal, rel=2 / n)
-
-
-def test_unequal_groups_count_as_fewer():
-    found = replace(pilot(0, 4, 0, 5, 30), effective_clusters=12.0)
-    assert detectable(found) == pytest.approx(of_a_t_test(11) * 2 / math.sqrt(30), rel=1e-4)
-    assert detectable(found, examples=60) == pytest.approx(of_a_t_test(23) * 2 / math.sqrt(60), rel=1e-4)
+    unequal = replace(pilot(0, 4, 0, 5, n), effective_clusters=0.4 * n)  # groups that count as fewer
+    for factor in (1, 2):
+        expected = of_a_t_test(0.4 * factor * n - 1) * 2 / math.sqrt(factor * n)
+        assert detectable(unequal, examples=factor * n) == pytest.approx(expected, rel=1e-4)
 
 
 def test_in_between_it_is_what_a_simulation_shows():
