@@ -1,7 +1,5 @@
 """experiments/atlas/hypotheses.py: verdicts on made-up results, in which the truth is known."""
 
-import csv
-import importlib.util
 import itertools
 import re
 import sys
@@ -13,11 +11,14 @@ import pytest
 import runs
 import torch
 from scipy import optimize, stats
+from scripts import load
 
+from attnorm.analysis.statistics.variances import variances_of
 from attnorm.probes.arm import Arm
 from attnorm.probes.experiment import CellOutcome
 from attnorm.probes.jobs import Cell, ProbeResult
 from attnorm.probes.presets import PRESETS
+from attnorm.run.tables import read_csv
 
 FOLDER = runs.ROOT / "experiments/atlas"
 ARMS = ("softmax", "dnas", "hnas", "dnas_slack_u", "sinkhorn")
@@ -27,14 +28,9 @@ NONE = np.zeros(0)
 
 @pytest.fixture(scope="module")
 def script():
-    sys.path.insert(0, str(FOLDER))  # as for a script
-    spec = importlib.util.spec_from_file_location("atlas_hypotheses", FOLDER / "hypotheses.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    sys.path.remove(str(FOLDER))
-    del sys.modules[spec.name]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(FOLDER)  # as for a script
+        yield load("experiments/atlas/hypotheses")
 
 
 DEMANDS = {**{f"demand {n}": n for n in (16, 12, 8, 4)}, "share 8": 8, "share 4": 4, "share 1": 1, "skew 0.8": 4}
@@ -104,23 +100,11 @@ def untrained(script, monkeypatch):
     monkeypatch.setattr(measured, "cost", lambda: {"softmax": 1.0, "hnas": 2.0, "dnas_slack_u": 1.0})
 
 
-# ---------------------------------------------------------------------------------------------------------- references
-
-
-def variances(table):
-    """The two parts of the variance of the mean of a table, from docs/statistics.md: seeds, examples."""
-    seeds, examples = table.shape
-    rows, columns, mean = table.mean(1), table.mean(0), table.mean()
-    of_seeds = examples * ((rows - mean) ** 2).sum() / (seeds - 1)
-    of_examples = seeds * ((columns - mean) ** 2).sum() / (examples - 1)
-    noise = ((table - rows[:, None] - columns + mean) ** 2).sum() / ((seeds - 1) * (examples - 1))
-    return of_seeds / table.size, max(of_examples - noise, 0) / table.size
-
-
 def lower(table, tail):
     """The lower end of the interval that leaves out the probability `tail` at each end."""
-    parts = [stats.t.isf(tail, n - 1) ** 2 * part for n, part in zip(table.shape, variances(table), strict=True)]
-    return table.mean() - sqrt(sum(parts))
+    found = variances_of(table)
+    parts = ((found.of_seeds, SEEDS), (found.of_examples, EXAMPLES))
+    return table.mean() - sqrt(sum(stats.t.isf(tail, n - 1) ** 2 * part for part, n in parts))
 
 
 def p_above(table, margin=0.0):
@@ -129,9 +113,6 @@ def p_above(table, margin=0.0):
     sign = 1 if shifted.mean() > 0 else -1
     tail = np.exp(optimize.brentq(lambda log_tail: lower(sign * shifted, np.exp(log_tail)), -300, np.log(0.5)))
     return tail if sign > 0 else 1 - tail
-
-
-# --------------------------------------------------------------------------------------------------------------- tests
 
 
 @pytest.mark.parametrize("mean", [-0.019, -0.006, 0.0, 0.013, 0.1])
@@ -197,11 +178,15 @@ def test_the_claims_and_cells_are_those_of_the_page(script, untrained):
     assert claims["H7"] == [f"Kendall's tau over {len(both)} cells > 0"]
 
 
-def test_sinkhorn_is_checked_at_all_sizes(script, untrained):
-    *masses, last = script.fourth(made_up(script, titles=CELLS["H4"]))
+def test_sinkhorn_is_checked_at_all_sizes_and_the_number_of_keys_may_be_the_better_prediction(script, untrained):
+    def by_number(cell, arm, size):
+        return 0.3 - 0.1 * np.log(size) if arm == "dnas" and cell.title in ASKED else None
+
+    *masses, last = script.fourth(made_up(script, by_number, CELLS["H4"]))
     sizes = [f"{cell.title}, {size} keys" for cell in cells_of(*CELLS["H4"]) for size in cell.probe().test_sizes]
     assert [part.claim.partition(":")[0] for part in masses] == sizes and "needle, 1024 keys" in sizes
-    assert last.claim.startswith("error of a prediction of dnas")
+    assert last.claim.startswith("error of a prediction of dnas") and "0.000 from n" in last.claim
+    assert all(part.p_value == 0 for part in masses) and last.p_value == 1 and last.estimate < 0
 
 
 @pytest.mark.parametrize(
@@ -233,15 +218,6 @@ def test_a_hypothesis_is_not_shown_if_one_of_its_claims_is_wrong(
         script, lambda *at: effect if (at[0].title, *at[1:]) == (cell, arm, size) else None, {*CELLS[name], cell}
     )
     assert [part.claim for part in script.FAMILY[name](atlas) if part.p_value > 0.05] == wrong
-
-
-def test_the_number_of_keys_may_be_the_better_prediction(script, untrained):
-    def by_number(cell, arm, size):
-        return 0.3 - 0.1 * np.log(size) if arm == "dnas" and cell.title in ASKED else None
-
-    *masses, last = script.fourth(made_up(script, by_number, CELLS["H4"]))
-    assert all(part.p_value == 0 for part in masses) and last.p_value == 1
-    assert "0.000 from n" in last.claim and last.estimate < 0
 
 
 def test_the_error_of_a_prediction_is_that_of_probes_that_were_left_out(script):
@@ -310,15 +286,13 @@ def test_the_permutation_test_of_shares_is_that_over_all_orders(script, sign):
     assert isnan(part.p_value) and "equal shares" in part.reason
 
 
-def test_slack_must_also_be_fast(script, untrained, monkeypatch):
+def test_slack_must_also_be_fast_and_arms_are_timed(script, untrained, monkeypatch):
     atlas = made_up(script, titles=["sort"])
     for ratio in (0.75, 0.76):
         monkeypatch.setattr(script.measured, "cost", lambda ratio=ratio: {"hnas": 2.0, "dnas_slack_u": 2 * ratio})
         part = script.eighth(atlas)[-1]
         assert part.estimate == ratio and part.p_value == (ratio > 0.75)
-
-
-def test_arms_are_timed(script):
+    monkeypatch.undo()
     seconds = script.measured.cost(size=8, rounds=1)
     assert [*seconds] == ["softmax", "hnas", "dnas_slack_u"] and min(seconds.values()) > 0
 
@@ -351,22 +325,17 @@ def test_a_claim_that_fails_decides_its_hypothesis_whatever_is_missing(script, u
         assert line.startswith("H1: not shown, adjusted p" if expected else "H1: not decided (match")
 
 
-def test_without_any_results_nothing_is_overwritten(script, monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "argv", ["hypotheses.py", "--out", str(tmp_path)])
-    before = (FOLDER / "hypotheses.csv").read_bytes()
-    with pytest.raises(SystemExit, match="no results"):
-        script.main()
-    assert (FOLDER / "hypotheses.csv").read_bytes() == before
-
-
-def test_other_arms_cannot_extend_the_rates_of_the_hypotheses(script, monkeypatch, tmp_path):
+def test_without_any_results_nothing_is_overwritten_and_other_arms_cannot_extend_the_rates(
+    script, monkeypatch, tmp_path
+):
     """The stages `rows` and `all` may have further learning rates, because any of their arms may be best at an edge."""
     stages = []
     monkeypatch.setattr("run.run", lambda folder, stage, workers: stages.append(stage) or [])
     monkeypatch.setattr(sys, "argv", ["hypotheses.py", "--out", str(tmp_path)])
-    with pytest.raises(SystemExit):
+    before = (FOLDER / "hypotheses.csv").read_bytes()
+    with pytest.raises(SystemExit, match="no results"):
         script.main()
-    assert stages == ["primary"]
+    assert stages == ["primary"] and (FOLDER / "hypotheses.csv").read_bytes() == before
 
 
 def test_the_family_is_adjusted_by_the_largest_p_value_of_each(script, monkeypatch):
@@ -386,9 +355,7 @@ def test_the_family_is_adjusted_by_the_largest_p_value_of_each(script, monkeypat
 def test_all_parts_are_written(script, tmp_path):
     parts = [script.Part("H1", "a > b", 0.1, 0.05, 0.15, 0.06, 1e-5), script.Part("H2", "c", reason="no results yet")]
     script.write(parts, tmp_path / "hypotheses.csv")
-    with open(tmp_path / "hypotheses.csv", newline="") as file:
-        one, two = csv.DictReader(file)
-    assert one == {"hypothesis": "H1", "claim": "a > b", "estimate": "0.1", "low": "0.05", "high": "0.15"} | {
-        **{"bound": "0.06", "p_value": "1e-05", "reason": ""}
-    }
+    one, two = read_csv(tmp_path / "hypotheses.csv")
+    assert [*one.values()] == ["H1", "a > b", "0.1", "0.05", "0.15", "0.06", "1e-05", ""]
+    assert [*one] == ["hypothesis", "claim", "estimate", "low", "high", "bound", "p_value", "reason"]
     assert two["p_value"] == two["low"] == "" and two["reason"] == "no results yet"

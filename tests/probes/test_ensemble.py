@@ -8,11 +8,11 @@ from marks import slow
 from tolerance import rounding
 
 from attnorm.attention.hooks import TrainingHooks
-from attnorm.probes import ensemble
+from attnorm.probes import PROBES, ensemble
 from attnorm.probes.arm import Arm, every_arm
 from attnorm.probes.ensemble import AdamW, evaluate, schedule, train
 from attnorm.probes.experiment import ProbePlan
-from attnorm.probes.jobs import Cell
+from attnorm.probes.jobs import Cell, cells_of
 from attnorm.probes.model import WIDTH, generator
 
 CROSS, CAUSAL = Cell("hub", "0.9"), Cell("recall")
@@ -113,10 +113,8 @@ def test_training_examples_come_again_in_the_same_order(monkeypatch):
     monkeypatch.setattr(probe, "batch", lambda *given: seen.append(real(*given)) or seen[-1], raising=False)
     train(probe, Arm("softmax"), [1], [1e-2], 5)
     keys = [batch.keys for batch in seen if len(batch.keys) == probe.examples]
-    assert [[torch.equal(a, b) for b in keys] for a in keys[:2]] == [
-        [True, False] * 2 + [True],
-        [False, True] * 2 + [False],
-    ]
+    first, second = ([torch.equal(a, b) for b in keys] for a in keys[:2])
+    assert first == [True, False] * 2 + [True] and second == [False, True] * 2 + [False]
 
 
 def test_scores_do_not_depend_on_the_pieces_in_which_they_are_computed(monkeypatch):
@@ -128,15 +126,10 @@ def test_scores_do_not_depend_on_the_pieces_in_which_they_are_computed(monkeypat
     assert torch.equal(evaluate(probe, model, 2, "test", 8, 50)[0], whole)
 
 
-# ---------------------------------------------------------------------------------------------------- initial values
-
-
 def test_all_arms_and_rates_start_from_the_same_shared_parameters():
     probe = CROSS.probe()
-    softmax, hnas, again = (
-        probe.model(Arm(arm), seeds).state_dict()
-        for arm, seeds in (("softmax", [7, 7, 8]), ("hnas", [7]), ("dnas", [8]))
-    )
+    started = {"softmax": [7, 7, 8], "hnas": [7], "dnas": [8]}
+    softmax, hnas, again = (probe.model(Arm(arm), seeds).state_dict() for arm, seeds in started.items())
     shared = [name for name in softmax if "normalizers" not in name]
     assert len(shared) == 12
     assert not torch.equal(softmax["q.first.weight"], softmax["k.first.weight"]), "each has a name of its own"
@@ -148,13 +141,10 @@ def test_all_arms_and_rates_start_from_the_same_shared_parameters():
 
 def test_linear_layers_start_as_those_of_torch():
     model = CROSS.probe().model(Arm("softmax"), range(40))
-    bound = 1 / math.sqrt(WIDTH)
-    for values in (model.readout.weight, model.readout.bias, model.v.weight):
-        bound = 1 / math.sqrt(WIDTH if values is not model.v.weight else 16)
+    for values, inputs in ((model.readout.weight, WIDTH), (model.readout.bias, WIDTH), (model.v.weight, 16)):
+        bound = 1 / math.sqrt(inputs)
         assert -bound <= values.min() < -0.95 * bound and 0.95 * bound < values.max() <= bound
         assert values.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.1)
-    first = torch.nn.Linear(WIDTH, 16)
-    assert first.weight.abs().max() <= 1 / math.sqrt(WIDTH)
 
 
 def test_a_parameter_with_axes_for_heads_starts_as_that_of_its_seed():
@@ -169,32 +159,19 @@ def test_a_parameter_with_axes_for_heads_starts_as_that_of_its_seed():
 
 
 def test_batches_follow_from_the_seed_and_not_from_the_arm(monkeypatch):
-    seen = []
-    real = ensemble.stack
-
-    def watch(batches):
-        batch = real(batches)
-        seen.append(batch.queries)
-        return batch
-
-    monkeypatch.setattr(ensemble, "stack", watch)
+    seen, real = [], ensemble.stack
+    monkeypatch.setattr(ensemble, "stack", lambda batches: seen.append(real(batches)) or seen[-1])
     for label in ("softmax", "asentmax"):
         train(small(CROSS), Arm(label), [3, 4, 3], [1e-3, 1e-3, 1e-2], 2)
-    first, second, again = seen[0], seen[1], seen[2]
+    first, second, again = (batch.queries for batch in seen[:3])
     assert torch.equal(first, again)
     assert torch.equal(first[0], first[2]) and not torch.equal(first[0], first[1])
     assert not torch.equal(first, second)
 
 
 def test_training_selection_and_test_have_streams_of_their_own():
-    names = [
-        ("Hub", "train", 3),
-        ("Hub", "train", 4),
-        ("Hub", "selection", 8),
-        ("Hub", "test", 8),
-        ("Match", "test", 8),
-    ]
-    drawn = [torch.rand(4, generator=generator(*name)) for name in names]
+    of_hub = [("Hub", "train", 3), ("Hub", "train", 4), ("Hub", "selection", 8), ("Hub", "test", 8)]
+    drawn = [torch.rand(4, generator=generator(*name)) for name in (*of_hub, ("Match", "test", 8))]
     assert all(not torch.equal(a, b) for i, a in enumerate(drawn) for b in drawn[:i])
 
 
@@ -206,9 +183,6 @@ def test_all_members_see_the_same_size_in_an_update_which_the_sizes_of_training_
     train(probe, Arm("uniform"), [1, 2], [1e-3, 1e-3], 12)
     sizes = sizes[1:]  # the first one is the sample from which the model takes its widths
     assert sizes[::2] == sizes[1::2] and set(sizes) == set(probe.train_sizes)
-
-
-# --------------------------------------------------------------------------------------------------------- optimizer
 
 
 @pytest.mark.parametrize("label", ["sink", "probe_parts.Temperature", "dnas_slack+content"])
@@ -286,10 +260,7 @@ def test_the_curve_has_the_selection_scores_and_ends_with_the_last():
     assert torch.equal(trained.curve[:, -1], expected)
 
 
-# -------------------------------------------------------------------------------------------------------------- sites
-
-
-def test_sites_refuse_what_is_not_defined_there():
+def test_sites_refuse_what_is_not_defined_there_and_softmax_fits_those_of_all_probes():
     assert Arm("argmax").unfit("cross") == "it has no gradient"
     assert "causal" in Arm("selective").unfit("cross") and "causal" in Arm("selective").unfit("bidirectional")
     assert Arm("selective").unfit("causal") is None
@@ -298,12 +269,6 @@ def test_sites_refuse_what_is_not_defined_there():
         assert "future" in Arm(label).unfit("causal")
     plan = ProbePlan([CROSS, CAUSAL], ["softmax", "argmax", "dnas", "selective", "uniform"], [1e-3], [100], [110])
     assert [plan.fit(cell) for cell in plan.cells] == [["softmax", "dnas"], ["softmax", "selective"]]
-
-
-def test_every_site_is_one_that_arms_know_and_softmax_fits():
-    from attnorm.probes import PROBES
-    from attnorm.probes.jobs import cells_of
-
     sites = {cell.probe().site for name in PROBES for cell in cells_of(name)}
     assert sites == {"cross", "bidirectional", "causal"}
     assert all(Arm(null).unfit(site) is None for site in sites for null in ("softmax", "uniform", "none"))

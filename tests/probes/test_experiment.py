@@ -64,13 +64,16 @@ def made_up(monkeypatch, selection):
 # ------------------------------------------------------------------------------------------------------------- tuning
 
 
-def test_what_the_atlas_has_fixed():
+def test_what_the_atlas_has_fixed_and_seeds_of_tuning_never_overlap_with_those_of_the_comparison():
     atlas = PRESETS["atlas"]
     assert tuple(atlas.rates) == (1e-3, 3e-3, 1e-2, 3e-2) and (atlas.extensions, experiment.FACTOR) == (2, 3)
     assert tuning_seeds(atlas) == (100, 101, 102, 103) and comparison_seeds(atlas.seeds) == tuple(range(110, 120))
     assert (SELECTION, Probe.test_examples, atlas.share) == (512, 1000, 1)
     assert (ensemble.WARMUP, ensemble.FAST, experiment.NULL_SEEDS) == (0.05, 10, 3)
     assert {cell.name for cell in atlas.cells} == {*PROBES} and len({*atlas.cells}) == len(atlas.cells)
+    for preset, count in itertools.product(PRESETS.values(), (1, 5, 10, 500)):
+        assert not {*tuning_seeds(preset)} & {*comparison_seeds(count)}
+        assert len({*comparison_seeds(count)}) == count
 
 
 def test_mqar_has_the_published_sizes():
@@ -82,26 +85,13 @@ def test_mqar_has_the_published_sizes():
     assert np.allclose(PRESETS["mqar"].rates, np.logspace(-4, -2, 4), rtol=1e-3)
 
 
-def test_seeds_of_tuning_and_of_the_comparison_never_overlap():
-    for preset, count in itertools.product(PRESETS.values(), (1, 5, 10, 500)):
-        assert not {*tuning_seeds(preset)} & {*comparison_seeds(count)}
-        assert len({*comparison_seeds(count)}) == count
-
-
-def test_the_rate_has_the_best_mean_over_the_tuning_seeds(monkeypatch, tmp_path):
-    """One seed that does well once does not decide, nor does one without a score."""
+def test_the_rate_has_the_best_mean_over_the_tuning_seeds_alone(monkeypatch, tmp_path):
+    """Neither one seed that does well once, nor one without a score, nor the comparison, which prefers other rates."""
     scores = {1e-3: (0.6, 0.6), 1e-2: (0.95, 0.2), 3e-2: (0.9, float("nan"))}
-    made_up(monkeypatch, lambda arm, rate, seed: scores[rate][seed % 2])
+    seen = made_up(monkeypatch, lambda arm, rate, seed: scores[rate][seed % 2] if seed < 110 else rate)
     [found] = compare(replace(PLAN, rates=tuple(scores)), tmp_path)
     assert found.rate == dict.fromkeys(PLAN.arms, 1e-3)
     assert found.tuning["dnas"][1e-2].tolist() == [0.95, 0.2]
-
-
-def test_no_score_of_the_comparison_chooses_a_rate(monkeypatch, tmp_path):
-    """Tests that prefer the other rate by far change nothing: they are trained at the rate of the tuning alone."""
-    seen = made_up(monkeypatch, lambda arm, rate, seed: (0.9 if rate == 1e-3 else 0.1) if seed < 110 else 0.0)
-    [found] = compare(PLAN, tmp_path)
-    assert found.rate == dict.fromkeys(PLAN.arms, 1e-3)
     assert all(job.tune == (set(job.seeds) == {100, 101}) for job in seen)
     assert [job.rates for job in seen if not job.tune] == [(1e-3,)] * 4
 
@@ -225,7 +215,7 @@ def test_the_share_shortens_training():
 # ----------------------------------------------------------------------------------------------------------- resuming
 
 
-def test_what_is_there_is_not_run_again(ran, tmp_path):
+def test_what_is_there_is_not_run_again_unless_it_is_damaged(ran, tmp_path):
     first = compare(PLAN, tmp_path)
     assert len(ran) == 4 + 4
     ran.clear()
@@ -235,6 +225,12 @@ def test_what_is_there_is_not_run_again(ran, tmp_path):
         assert a.rate == b.rate and a.seconds == b.seconds and a.tests.keys() == b.tests.keys()
         for arm in a.tests:
             assert all(np.array_equal(a.tests[arm].scores[size], b.tests[arm].scores[size]) for size in (4, 6))
+    for size in (0, 100):
+        file = max(tmp_path.rglob("*.npz"))
+        file.write_bytes(file.read_bytes()[:size])
+        [found] = compare(PLAN, tmp_path)
+        assert len(ran) == 1 and found.tests.keys() == first[0].tests.keys()
+        ran.clear()
     compare(replace(PLAN, arms=[*PLAN.arms, "sink"]), tmp_path)
     assert [(job.arm, job.tune) for job in ran] == [("sink", True), ("sink", False)]
 
@@ -412,16 +408,6 @@ def test_a_write_that_is_killed_leaves_nothing_that_is_read(monkeypatch, ran, tm
     assert len(ran) == 8 and not found.failed and found.tests.keys() == {*PLAN.arms}
 
 
-@pytest.mark.parametrize("size", [0, 100])
-def test_a_job_whose_result_is_damaged_is_run_again(ran, tmp_path, size):
-    [before] = compare(PLAN, tmp_path)
-    file = max(tmp_path.rglob("*.npz"))
-    file.write_bytes(file.read_bytes()[:size])
-    ran.clear()
-    [after] = compare(PLAN, tmp_path)
-    assert len(ran) == 1 and after.tests.keys() == before.tests.keys()
-
-
 # ----------------------------------------------------------------------------------------------------------- failures
 
 
@@ -437,30 +423,20 @@ def test_an_arm_that_fails_is_reported_and_the_others_are_not_lost(tmp_path):
     assert trace.suffix == ".failed" and "in weights\n" in trace.read_text(), "where it was raised"
 
 
-def test_an_arm_that_fails_is_not_trained_further(monkeypatch, tmp_path):
+def test_an_arm_that_fails_in_the_tuning_or_in_the_comparison_is_not_trained_further(monkeypatch, tmp_path):
     """Neither with the rates by which others extend the grid nor in the comparison."""
-    tried = []
+    failing = []
 
     def run(job):
-        if job.arm == "sink":
-            tried.append(job)
-            raise ValueError("no")
+        if job.arm == "sink" or (job.arm == "dnas" and not job.tune):
+            failing.append(job.arm)
+            raise ValueError("late" if job.arm == "dnas" else "no")
         return result_with(job, [rate for rate in job.rates for _ in job.seeds])
 
     monkeypatch.setattr(experiment, "run", run)
-    [found] = compare(replace(PLAN, arms=["softmax", "sink"], extensions=2), tmp_path)
-    assert len(tried) == 1 and found.failed == {"sink": "ValueError: no"} and len(found.tuning["softmax"]) == 4
-
-
-def test_an_arm_that_fails_in_the_comparison_is_reported(monkeypatch, tmp_path):
-    def run(job):
-        if job.arm == "dnas" and not job.tune:
-            raise ValueError("late")
-        return result_with(job, 0.5)
-
-    monkeypatch.setattr(experiment, "run", run)
-    [found] = compare(PLAN, tmp_path)
-    assert found.failed == {"dnas": "ValueError: late"} and found.tests.keys() == {"softmax", "uniform", "none"}
+    [found] = compare(replace(PLAN, arms=["softmax", "sink", "dnas", "uniform"], extensions=2), tmp_path)
+    assert failing == ["sink", "dnas"] and found.failed == {"sink": "ValueError: no", "dnas": "ValueError: late"}
+    assert len(found.tuning["softmax"]) == 4 and found.tests.keys() == {"softmax", "uniform"}
 
 
 @pytest.mark.parametrize("cell", [TINY, Cell("trigger", "no BOS")], ids=lambda cell: cell.short)
@@ -473,8 +449,9 @@ def test_a_member_that_diverges_is_counted_and_leaves_a_finite_table(cell):
 # ------------------------------------------------------------------------------------------------------------ measures
 
 
-def test_measures_of_uniform_attention_are_known():
-    """Entropy 1, column mass N/M, weight 1/M on the wanted key, and K/M on all wanted keys."""
+def test_measures_of_uniform_attention_and_of_a_converged_sinkhorn_are_known():
+    """Entropy 1, column mass N/M, weight 1/M on the wanted key, and K/M on all wanted keys, which is the mass that a
+    converged sinkhorn gives them whatever the scores."""
     known_of = {Cell("demand", "4"): (4 / 16, 4 / 16), Cell("share", "1"): (1 / 16, 1), Cell("hub", "0"): (1, 1)}
     for cell, (wanted, mass) in known_of.items():
         measures = jobs.run(ProbeJob(cell, "uniform", (110, 111), (1e-3,), False, {}, 1)).measures
@@ -483,13 +460,8 @@ def test_measures_of_uniform_attention_are_known():
         for name, expected in known.items():
             assert measures[name].tolist() == pytest.approx([expected] * 2, rel=1e-4), name
         assert measures["column_mass_min"] == pytest.approx(mass, rel=1e-4)
-
-
-def test_mass_on_wanted_keys_of_a_converged_sinkhorn_is_their_share():
-    """All columns have the mass N / M then, whatever the scores."""
     job = ProbeJob(Cell("share", "4"), "sinkhorn", (110,), (1e-2,), False, {"n_iters": 30}, 1)
-    measures = jobs.run(job).measures
-    assert measures["mass_on_wanted"] == pytest.approx(4 / 16, abs=1e-3)
+    assert jobs.run(job).measures["mass_on_wanted"] == pytest.approx(4 / 16, abs=1e-3)
 
 
 # ---------------------------------------------------------------------------------------------------------------- slow
