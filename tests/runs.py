@@ -38,139 +38,86 @@ from attnorm.training.train import train
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
 SENTENCEPIECE = "attnorm.data.tokenizers.sentencepiece.SentencePiece"  # the path of its class
+
+
+def of(group: str, settings: str) -> tuple[str, ...]:
+    """The overrides of one group: `of("model", "d_model=16 n_heads=2")` sets model.d_model and model.n_heads."""
+    return tuple(f"{group}.{setting}" for setting in settings.split())
+
+
 SHORT = (  # of every tiny run
-    "task.max_steps=4",
-    "task.validations=2",
-    "callbacks.progress.samples=2",
-    "callbacks.learned_scalars.every_n_steps=1",
-    "callbacks.attention_stats.every_n_steps=2",
-    "trainer.accelerator=cpu",
-    "trainer.log_every_n_steps=1",
+    *of("task", "max_steps=4 validations=2"),
+    *of("callbacks", "progress.samples=2 learned_scalars.every_n_steps=1 attention_stats.every_n_steps=2"),
+    *of("trainer", "accelerator=cpu log_every_n_steps=1"),
     "optimizer.lr=1.0e-2",
 )
+SMALL = "d_model=16 n_heads=2 ffn_dim=32"
 SIZES = (
-    "model.d_model=16",
-    "model.n_heads=2",
-    "model.ffn_dim=32",
-    "model.encoder_layers=1",
-    "model.decoder_layers=1",
-    "model.max_source=64",
-    "model.max_target=32",
-    "model.dropout=0.1",
-    "model.positions=learned",
+    *of("model", f"{SMALL} encoder_layers=1 decoder_layers=1 max_source=64 max_target=32"),
+    *of("model", "dropout=0.1 positions=learned"),
 )
-DATA = ("data.train_size=200", "data.valid_size=20", "data.test_size=12", "data.batch_tokens=1000")
+DATA = of("data", "train_size=200 valid_size=20 test_size=12 batch_tokens=1000")
 TINY = (
     *SIZES,
     *DATA,
-    "tokenizer.model_type=bpe",
-    "tokenizer.vocab_size=300",
+    *of("tokenizer", "model_type=bpe vocab_size=300"),
     "task.rouge_pairs=6",
-    "decoding.beam_size=2",
-    "decoding.max_length=6",
+    *of("decoding", "beam_size=2 max_length=6"),
     *SHORT,
 )
 ENCODER = (  # of the tasks that train a BERT-shaped encoder
-    "model.d_model=16",
-    "model.n_heads=2",
-    "model.ffn_dim=32",
-    "model.encoder_layers=1",
-    "model.max_source=64",
+    *of("model", f"{SMALL} encoder_layers=1 max_source=64"),
     "tokenizer.vocab_size=300",
     "data.batch_tokens=1000",
     *SHORT,
 )
 VISUAL = (  # of the task that asks questions about images
     "task=vqa",
-    "model.d_model=16",
-    "model.word_width=12",
-    "model.hidden=16",
-    "model.ffn_dim=32",
-    "model.n_heads=2",
-    "model.layers=1",
-    "model.max_question=16",
-    "tokenizer.model_type=bpe",
-    "tokenizer.vocab_size=120",
+    *of("model", f"{SMALL} word_width=12 hidden=16 layers=1 max_question=16"),
+    *of("tokenizer", "model_type=bpe vocab_size=120"),
     "data.batch_tokens=300",
     "task.min_count=2",
     *SHORT,
 )
 IMAGES = (  # of the task that classifies images
     "task=image_classification",
-    "model.patch=2",
-    "model.d_model=16",
-    "model.ffn_dim=16",
-    "model.n_heads=2",
-    "data.max_train=96",
-    "data.max_valid=40",
-    "data.batch_tokens=256",
+    *of("model", "patch=2 d_model=16 ffn_dim=16 n_heads=2"),
+    *of("data", "max_train=96 max_valid=40 batch_tokens=256"),
     *SHORT,
 )
 TEXTS = (  # of the task that classifies documents
     "task=document_classification",
-    "model.d_model=16",
-    "model.word_width=16",
-    "model.n_heads=2",
-    "model.max_tokens=64",
-    "model.dropout=0",
+    *of("model", "d_model=16 word_width=16 n_heads=2 max_tokens=64 dropout=0"),
     "tokenizer.vocab_size=300",
-    "data.words=20",
-    "data.parts=8",
-    "data.validation=[3,6]",
-    "data.test=[1]",
-    "data.gap=5",
-    "data.batch_tokens=300",
+    *of("data", "words=20 parts=8 validation=[3,6] test=[1] gap=5 batch_tokens=300"),
     *SHORT,
 )
 TRANSLATION = ("task=translation", *DATA, *(it for it in TINY[len(SIZES) + len(DATA) :] if "rouge" not in it))
 CAPTIONING = (  # of the task that writes captions of images
     "task=captioning",
-    "model.channels=[4,6,8]",
-    "model.d_model=16",
-    "tokenizer.model_type=bpe",
-    "tokenizer.vocab_size=120",
-    "data.side=32",
-    "data.batch_tokens=600",
+    *of("model", "channels=[4,6,8] d_model=16"),
+    *of("tokenizer", "model_type=bpe vocab_size=120"),
+    *of("data", "side=32 batch_tokens=600"),
     "task.scored_images=6",
-    "decoding.beam_size=2",
-    "decoding.max_length=6",
+    *of("decoding", "beam_size=2 max_length=6"),
     *SHORT,
 )
 LANGUAGE = (  # of the task that models texts: the windows of its documents have 128 tokens
     "task=causal_lm",
-    "model.d_model=16",
-    "model.n_heads=2",
-    "model.ffn_dim=32",
-    "model.decoder_layers=1",
-    "model.max_target=16",
+    *of("model", f"{SMALL} decoder_layers=1 max_target=16"),
     "tokenizer.vocab_size=300",
-    "data.train_size=6",
-    "data.valid_size=4",
-    "data.test_size=3",
-    "data.words=600",
-    "data.batch_tokens=600",
+    *of("data", "train_size=6 valid_size=4 test_size=3 words=600 batch_tokens=600"),
     *SHORT,
 )
-SCENES = ("data.train_size=48", "data.valid_size=24", "data.test_size=12")
-SQUAD = ("task.max_query=16", "task.stride=16", "task.max_answer=4")
+SCENES = of("data", "train_size=48 valid_size=24 test_size=12")
+SQUAD = of("task", "max_query=16 stride=16 max_answer=4")
 
 
 FILES = {  # what a run of four updates with two validations leaves behind, whatever its task
-    "config.yaml",
-    "environment.json",
-    "metrics.csv",
-    "hybrid_weights.csv",
-    "attention.csv",
-    "run.log",
-    "summary.json",
-    "checkpoints/best.ckpt",
-    "checkpoints/last.ckpt",
-    "checkpoints/previous.ckpt",
-    "progress.json",
-    "run.lock",
-    "predictions/validation.parquet",
-    "samples/step_000002.txt",
-    "samples/step_000004.txt",
+    *("config.yaml", "environment.json", "progress.json", "run.lock", "run.log", "summary.json"),
+    *("metrics.csv", "hybrid_weights.csv", "attention.csv", "predictions/validation.parquet"),
+    *("checkpoints/best.ckpt", "checkpoints/last.ckpt", "checkpoints/previous.ckpt"),
+    *("samples/step_000002.txt", "samples/step_000004.txt"),
 }
 
 
@@ -467,14 +414,12 @@ def different_ends(first: Path, second: Path) -> list[str]:
 
 def same_run(first: Path, second: Path) -> bool:
     """Whether two runs end bit-equal, and have the same curves without a gap or a repeated row."""
-    curves = [
-        [
-            metric_rows(run),
-            *(sorted(map(str, read_csv(run / name))) for name in ("hybrid_weights.csv", "attention.csv")),
-        ]
-        for run in (first, second)
-    ]
-    return different_ends(first, second) == [] and curves[0] == curves[1]
+
+    def curves(run: Path) -> list:
+        tables = [sorted(map(str, read_csv(run / name))) for name in ("hybrid_weights.csv", "attention.csv")]
+        return [metric_rows(run), *tables]
+
+    return different_ends(first, second) == [] and curves(first) == curves(second)
 
 
 def selecting(run: Path) -> pandas.DataFrame:

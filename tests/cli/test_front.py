@@ -49,11 +49,7 @@ def refused(monkeypatch, capsys, script, *arguments):
 # starting
 
 
-SCRIPTS = {
-    "train": ("train.py", "max_steps: "),
-    "eval": ("eval.py", "attnorm eval run="),
-    "generate": ("generate.py", "attnorm generate run="),
-}
+SCRIPTS = {"train": "max_steps: ", "eval": "attnorm eval run=", "generate": "attnorm generate run="}
 VERB = "import sys; from attnorm.cli.main import main; sys.argv = ['attnorm', *sys.argv[1:]]; sys.exit(main())"
 VALID = ["trainer.max_steps=2", "trainer=cpu", "optimizer.lr=1e-4", "attention=hnas"]
 LOADED = [  # a command or a program, the most modules and the heavy ones that it may load, and its exit code
@@ -74,9 +70,8 @@ LOADED = [  # a command or a program, the most modules and the heavy ones that i
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_shows_its_keys_and_writes_nothing(tmp_path, script):
-    file, expected = SCRIPTS[script]
-    ended = runs.command(str(runs.ROOT / file), "--help", cwd=tmp_path)
-    assert ended.returncode == 0 and expected in ended.stdout
+    ended = runs.command(str(runs.ROOT / f"{script}.py"), "--help", cwd=tmp_path)
+    assert ended.returncode == 0 and SCRIPTS[script] in ended.stdout
     assert list(tmp_path.iterdir()) == []
 
 
@@ -101,7 +96,7 @@ def test_a_command_loads_what_it_needs(tmp_path, typed, most, needed, code):
 
 
 @pytest.mark.parametrize("arguments", [(), ("-h",), ("--help",), ("run=x", "--help")])
-@pytest.mark.parametrize("script", ["eval", "generate"])
+@pytest.mark.parametrize("script", ["eval", "generate", "attention"])
 def test_scripts_show_their_keys_when_asked_or_given_nothing(monkeypatch, capsys, script, arguments):
     assert runs.call(monkeypatch, script, *arguments) == 0
     assert capsys.readouterr().out == (runs.CONF / f"{script}.yaml").read_text()
@@ -112,11 +107,8 @@ def test_scripts_show_their_keys_when_asked_or_given_nothing(monkeypatch, capsys
 
 WRONG_COMMANDS = [
     (("attention=hnsa",), "Did you mean 'hnas'?"),
-    (("data=newswires",), "Did you mean 'newswire'?"),
-    (("experiment=gigaword_papers",), "Did you mean 'gigaword_paper'?"),
     (("trainer.max_step=3",), "Did you mean 'max_steps'?"),
     (("modle=tiny",), "Did you mean 'model'?"),
-    (("sed=3",), "Did you mean 'seed'?"),
     (("lr=1e-3",), "error: lr: nothing reads this key. Did you mean 'optimizer.lr'?\n"),
     (("batch_size=32",), "Did you mean 'data.batch_tokens'?"),
     (("data.batch_size=32",), "Did you mean 'data.batch_tokens'?"),
@@ -133,11 +125,8 @@ WRONG_COMMANDS = [
     (("callbacks.a._target_=pytorch_lightning.callbacks.StochasticWeightAveraging",), "averages the weights when"),
     (("-sc",), 'type eval "$(attnorm train -sc install=bash)"'),
     (("-sc", "install=tcsh"), 'type eval "$(attnorm train -sc install=bash)"'),
-    (("decoding.beamsize=3",), "Did you mean 'beam_size'?"),
     (("data.features=[x]",), "data.features is a key of data=caption_files, data=vqa_v2."),
     (("task=vqa", "data.dir=x"), "data.dir is a key of data=gigaword, data=parallel_files."),
-    (("attention.options.hnas.strat=0.4", "attention=hnas"), "start"),
-    (("attention.decoder=dnas",), "error: attention.decoder=dnas: dnas couples queries"),
     (("data=gigaword",), "error: data.dir: must be given, as in data.dir=<value>"),
     (("data=base",), "error: "),
     (("task=headlines", "--help"), "error: task=headlines: allowed: captioning, causal_lm, classify, "),
@@ -152,7 +141,6 @@ WRONG_COMMANDS = [
     (("~optimizer.lr",), "error: optimizer.lr: must be given, as in optimizer.lr=<value>"),
     (("~optimizer",), "error: optimizer._target_: is not set"),
     (("~decoding", "~attention.options", "~tokenizer"), "error: tokenizer._target_: is not set"),
-    (("+trainer.benchmark=3",), "error: trainer.benchmark=3: "),
     (("attention.encoder=[dnas]",), "error: attention.encoder"),
     (("task=headlines",), "error: task=headlines: allowed: captioning, causal_lm, classify, "),
     (("attention=softmx",), "uniform, or a normalizer as package.module.Class. Did you mean 'softmax'?"),
@@ -161,7 +149,6 @@ WRONG_COMMANDS = [
     (("--attention", "hnas"), "error: --attention: settings are typed without dashes, as in attention=<value>\n"),
     (("--seed=3",), "error: --seed=3: settings are typed without dashes, as in seed=3\n"),
     (("resume=nowhere",), "error: resume=nowhere: no such folder\n"),
-    (("task=null",), "error: task._target_: is not set; choose a file that sets it, with task=<file>"),
     (("paths.log_dir=/dev/null",), "error: paths.log_dir=/dev/null: must be a folder, but /dev/null is a file\n"),
     (("paths.log_dir=/proc/none",), "error: paths.log_dir: the run folder /proc/none"),
     (("task=",), "error: task=: allowed: captioning, causal_lm, classify, "),
@@ -180,8 +167,7 @@ WRONG_COMMANDS = [
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [*WRONG_COMMANDS[:12], *(slow(*case) for case in WRONG_COMMANDS[12:])],
-    ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
+    [*WRONG_COMMANDS[:9], *(slow(*case) for case in WRONG_COMMANDS[9:])],
 )
 def test_a_wrong_command_ends_with_2_and_a_message_and_leaves_no_folder(
     monkeypatch, tmp_path, capsys, arguments, words
@@ -200,26 +186,6 @@ def test_a_configuration_is_shown_without_a_run(monkeypatch, tmp_path, capsys):
     shown = OmegaConf.create(capsys.readouterr().out)
     assert (shown.attention._default_, shown.seed) == (["dnas", "softmax"], 7)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_every_problem_has_a_line_of_its_own(monkeypatch, tmp_path, capsys):
-    monkeypatch.chdir(tmp_path)
-    printed = refused(monkeypatch, capsys, "train", "seed=x", "optimizer.lr=0", "data.train_size=0")
-    assert [line.partition("=")[0] for line in printed.splitlines()] == [
-        "error: seed",
-        "error: data.train_size",
-        "error: optimizer.lr",
-    ]
-
-
-@pytest.mark.slow
-def test_a_refused_run_leaves_earlier_runs_alone(monkeypatch, tmp_path, capsys):
-    monkeypatch.chdir(tmp_path)
-    earlier = tmp_path / "logs/gigaword/softmax/earlier"
-    earlier.mkdir(parents=True)
-    refused(monkeypatch, capsys, "train", "seed=x")
-    assert list((tmp_path / "logs/gigaword/softmax").iterdir()) == [earlier]
 
 
 @pytest.mark.slow
@@ -251,9 +217,12 @@ def test_users_errors_are_messages(monkeypatch, capsys, error, code, message):
     assert "Traceback" not in printed
 
 
-def test_the_processes_of_a_job_do_not_ask_for_tracebacks(monkeypatch):
+def test_the_processes_of_a_job_do_not_ask_for_tracebacks_and_an_exit_keeps_its_code(monkeypatch):
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
     assert errors.exit_code(lambda: 7 if "HYDRA_FULL_ERROR" not in os.environ else 8) == 7
+    with pytest.raises(SystemExit) as stopped, errors.to_the_end():
+        sys.exit(3)
+    assert stopped.value.code == 3
 
 
 BUGS = [RuntimeError, KeyError, TypeError, ValueError, OSError, AssertionError]
@@ -271,79 +240,45 @@ def test_bugs_keep_their_traceback_and_other_errors_if_it_is_asked_for(monkeypat
     assert os.environ["HYDRA_FULL_ERROR"] == typed
 
 
-@pytest.mark.parametrize("script", ["eval", "generate"])
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("run=nowhere",), "run=nowhere: no such folder"),
-        (("run={empty}",), "no config.yaml there, so it is not a run folder"),
-        (("run={run}", "ckpt=bets"), "ckpt=bets: allowed: best, last"),
-        (("run={run}", "ckpt=last"), "no checkpoint last.ckpt there (there is: ['best.ckpt', 'previous.ckpt'])"),
-        (("run={run}", "rnu=x"), "Did you mean 'run'?"),
-        (("run={run}", "decoding.beam_sise=3"), "Did you mean 'decoding.beam_size'?"),
-        (("run={run}", "model.d_model=3"), "model.d_model: cannot be set here"),
-        (("run={run}", "decoding.beam_size=0"), "decoding.beam_size=0: allowed: "),
-        (("run={run}", "decoding=greedy"), "decoding"),
-        (("run={run}", "~decoding.beam_size"), "decoding.beam_size"),
-        (("run={run}", "decoding.beam_size=1,2"), "decoding.beam_size=1,2: one value at a time here"),
-        (("run={run}", "test"), "error: test: expected key=value; the keys are run, "),
-        (("run={run}", "data=newswires"), "newswire"),
-        (("split=test", "input=-"), "run: must be given, as in run=<"),
-    ],
-    ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
-)
-def test_a_script_refuses_what_it_cannot_do(monkeypatch, tmp_path, capsys, script, arguments, words):
-    run = runs.copied_run(tmp_path)
-    (run / "checkpoints/last.ckpt").unlink()
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "articles.txt").write_text(ARTICLE)
-    typed = [text.format(run=run, empty=tmp_path / "empty") for text in arguments]
-    if arguments[0].startswith("split"):
-        typed = typed[:1] if script == "eval" else typed[1:]
-    elif script == "generate":
-        typed.append(f"input={tmp_path}/articles.txt")
-    before = sorted(run.rglob("*"))
-    assert words in refused(monkeypatch, capsys, script, *typed)
-    assert sorted(run.rglob("*")) == before
-
-
 NOT_OF_RUNS = "it is for metric=squad|vqa|rouge, which score a file, not a run\n"
+REFUSED_BY_BOTH = [  # beside those of tests/test_refusals.py
+    ("ckpt=last", "no checkpoint last.ckpt there (there is: ['best.ckpt', 'previous.ckpt'])"),
+    ("rnu=x", "Did you mean 'run'?"),
+    ("decoding.beam_sise=3", "Did you mean 'decoding.beam_size'?"),
+    ("decoding=greedy", "decoding"),
+    ("~decoding.beam_size", "decoding.beam_size"),
+    ("decoding.beam_size=1,2", "decoding.beam_size=1,2: one value at a time here"),
+    ("test", "error: test: expected key=value; the keys are run, "),
+    ("data=newswires", "newswire"),
+]
+REFUSED_BY_ONE = [
+    *(("eval", f"run={{run}} split={split}", "allowed: validation, test") for split in ("train", "valid", "1")),
+    *(("generate", f"run={{run}} input={{text}} chunk={it}", "error: chunk=") for it in ("0", "x", "-1", "1.5")),
+    ("generate", "run={run} input=nowhere", "error: input=nowhere: no such file; - reads standard input\n"),
+    ("generate", "input=-", "run: must be given, as in run=<"),
+    ("eval", "split=test", "error: run: must be given, as in run=<run folder>, or metric=squad|vqa|rouge with "),
+    *(
+        ("eval", f"run={{run}} {key}=1.0", f"error: {key}: {NOT_OF_RUNS}")
+        for key in ("predictions", "references", "null_odds", "questions", "null_threshold")
+    ),
+]
 
 
 @pytest.mark.parametrize(
     ("script", "typed", "words"),
     [
-        *(("eval", f"run={{run}} split={split}", "allowed: validation, test") for split in ("train", "valid", "1")),
-        *(("generate", f"run={{run}} input={{text}} chunk={it}", "error: chunk=") for it in ("0", "x", "-1", "1.5")),
-        ("generate", "run={run} input=nowhere", "error: input=nowhere: no such file; - reads standard input\n"),
-        (
-            "eval",
-            "split=test",
-            "error: run: must be given, as in run=<run folder>, or metric=squad|vqa|rouge with ",
-        ),
-        ("eval", "run={run} null_threshold=1.0", f"error: null_threshold: {NOT_OF_RUNS}"),
-        *(
-            ("eval", f"run={{run}} {key}=x.json", f"error: {key}: {NOT_OF_RUNS}")
-            for key in ("predictions", "references", "null_odds", "questions")
-        ),
+        *(("eval", f"run={{run}} {typed}", words) for typed, words in REFUSED_BY_BOTH),
+        *(("generate", f"run={{run}} input={{text}} {typed}", words) for typed, words in REFUSED_BY_BOTH),
+        *REFUSED_BY_ONE,
     ],
 )
-def test_a_script_names_the_key_that_it_refuses(monkeypatch, tmp_path, capsys, script, typed, words):
+def test_a_script_refuses_what_it_cannot_do(monkeypatch, tmp_path, capsys, script, typed, words):
+    run = runs.copied_run(tmp_path)
+    (run / "checkpoints/last.ckpt").unlink()
     (tmp_path / "text").write_text(ARTICLE)
-    arguments = typed.format(run=runs.finished_run(), text=tmp_path / "text").split()
-    assert words in refused(monkeypatch, capsys, script, *arguments)
-
-
-@pytest.mark.slow
-def test_eval_refuses_a_split_that_the_data_does_not_have(monkeypatch, tmp_path, capsys):
-    (tmp_path / "pairs.tsv").write_text("article\ttitle\n")
-    typed = (
-        "data=pair_files",
-        f"data.train={tmp_path}/pairs.tsv",
-        f"data.validation={tmp_path}/pairs.tsv",
-        "split=test",
-    )
-    assert "data.test=null" in refused(monkeypatch, capsys, "eval", f"run={runs.finished_run()}", *typed)
+    before = sorted(run.rglob("*"))
+    assert words in refused(monkeypatch, capsys, script, *typed.format(run=run, text=tmp_path / "text").split())
+    assert sorted(run.rglob("*")) == before
 
 
 # scoring a file
@@ -406,12 +341,9 @@ def test_odds_and_a_threshold_empty_answers(monkeypatch, files):
     assert found["exact"] == 25.0  # q2 too
 
 
-def test_missing_predictions_are_told_and_count_as_wrong(monkeypatch, files, caplog):
+def test_missing_predictions_are_told_and_count_as_wrong_and_others_are_ignored(monkeypatch, files, caplog):
     assert scored(monkeypatch, files, predictions="three")[2]["missing"] == 1
     assert "1 question without a prediction, scored 0: q3" in caplog.text
-
-
-def test_predictions_for_other_questions_are_told_and_ignored(monkeypatch, files, caplog):
     found = scored(monkeypatch, files, predictions="unknown")[2]
     assert (found["extra"], found["missing"], found["f1"]) == (1, 3, pytest.approx(100 * (2 / 3) / 4))
     assert "1 prediction not in the references, ignored: q9" in caplog.text
@@ -429,36 +361,33 @@ def test_the_best_threshold_is_shown_with_all_its_digits(monkeypatch, files, cap
 
 
 @pytest.mark.parametrize(
-    ("arguments", "problems"),
+    ("metric", "arguments", "problems"),
     [
-        (["metric=squad"], ["predictions: must be given, as in predictions=<file>", "references: must be given"]),
-        (["metric=squad", "predictions={files}/answers.json"], ["references: must be given, as in references=<file>"]),
-        (["metric=bleu"], ["metric=bleu: allowed: squad, vqa, rouge"]),
-        (["references=[{files}/dev.json,{files}/dev.json]"], ["references=["]),
-        (["stemmer=true"], ["stemmer: metric=squad does not read it"]),
-        (["questions=x.json"], ["questions: metric=squad does not read it"]),
-        (["predictions={files}/nowhere.json"], ["predictions={files}/nowhere.json: no such file"]),
-        (["predictions={files}"], ["predictions={files}: no such file"]),
-        (["references=nowhere.json", "null_odds=nowhere"], ["references=nowhere.json: no", "null_odds=nowhere: no"]),
-        (["null_odds={files}/odds.json", "null_threshold=x"], ["null_threshold=x: allowed: numbers"]),
-        (
-            ["null_threshold=0.5"],
-            ["null_threshold=0.5: it says which null_odds are too high; type null_odds=<file> too"],
-        ),
-        (["task.null_threshold=1"], ["task.null_threshold: a file has no run to change"]),
-        (["data.max_valid=1", "data=squad"], ["data.max_valid: a file has no run", "data: a file has no run"]),
-        (["run={run}"], ["run: metric scores a file, not a run; type one of them"]),
-        (["split=test", "ckpt=last"], ["split: metric scores a file", "ckpt: metric scores a file"]),
-        (["prediction=x"], ["prediction: cannot be set here; allowed: "]),
+        ("", ["metric=squad"], ["predictions: must be given, as in predictions=<file>", "references: must be given"]),
+        ("", ["metric=vqa", "predictions={files}/results.json"], ["references: must be given, as in references=<"]),
+        ("", ["metric=bleu"], ["metric=bleu: allowed: squad, vqa, rouge"]),
+        ("squad", ["references=[{files}/dev.json,{files}/dev.json]"], ["references=["]),
+        ("squad", ["stemmer=true"], ["stemmer: metric=squad does not read it"]),
+        ("squad", ["questions=x.json"], ["questions: metric=squad does not read it"]),
+        ("squad", ["predictions={files}/nowhere.json"], ["predictions={files}/nowhere.json: no such file"]),
+        ("squad", ["predictions={files}"], ["predictions={files}: no such file"]),
+        ("squad", ["references=no", "null_odds=nowhere"], ["references=no: no", "null_odds=nowhere: no"]),
+        ("squad", ["null_odds={files}/odds.json", "null_threshold=x"], ["null_threshold=x: allowed: numbers"]),
+        ("squad", ["null_threshold=0.5"], ["null_threshold=0.5: it says which null_odds are too high; type null_"]),
+        ("squad", ["task.null_threshold=1"], ["task.null_threshold: a file has no run to change"]),
+        ("squad", ["data.max_valid=1", "data=squad"], ["data.max_valid: a file has no run", "data: a file has no run"]),
+        ("squad", ["run={run}"], ["run: metric scores a file, not a run; type one of them"]),
+        ("squad", ["split=test", "ckpt=last"], ["split: metric scores a file", "ckpt: metric scores a file"]),
+        ("squad", ["prediction=x"], ["prediction: cannot be set here; allowed: "]),
+        ("vqa", ["null_threshold=x", "null_odds=x"], ["null_odds: metric=vqa does not", "null_threshold: metric=vqa"]),
+        ("vqa", ["questions={files}/nowhere.json"], ["questions={files}/nowhere.json: no such file"]),
     ],
-    ids=lambda value: " ".join(value),
 )
-def test_what_cannot_be_scored_is_said_all_at_once(monkeypatch, files, capsys, arguments, problems):
-    run = runs.finished_run()
-    arguments = [argument.format(files=files, run=run) for argument in arguments]
-    if not any(argument.startswith("metric") for argument in arguments):
-        named = {argument.partition("=")[0] for argument in arguments}
-        arguments += [argument for argument in typed_for(files) if argument.partition("=")[0] not in named]
+def test_what_cannot_be_scored_is_said_all_at_once(monkeypatch, files, answered, capsys, metric, arguments, problems):
+    arguments = [argument.format(files=files, run=runs.finished_run()) for argument in arguments]
+    named = {argument.partition("=")[0] for argument in arguments}
+    given = {"": list, "squad": typed_for, "vqa": asked_of}[metric]
+    arguments += [it for it in (given(files) if metric else []) if it.partition("=")[0] not in named]
     lines = refused(monkeypatch, capsys, "eval", *arguments).splitlines()
     expected = [f"error: {problem}".format(files=files) for problem in problems]
     assert [line[: len(text)] for line, text in zip(lines, expected, strict=True)] == expected
@@ -527,41 +456,16 @@ def test_answers_about_images_are_scored_by_the_official_rules(monkeypatch, answ
     }
 
 
-def test_questions_that_are_not_answered_are_told_and_count_as_wrong(monkeypatch, answered, caplog):
+def test_missing_answers_are_told_and_count_as_wrong_and_others_are_ignored(monkeypatch, answered, caplog, capsys):
     found = accuracies(monkeypatch, answered, predictions="two")
     assert (found["missing"], found["accuracy"], found["number"]) == (1, 66.67, 0.0)
     assert "1 question without a prediction, scored 0: 3" in caplog.text
-
-
-def test_answers_to_other_questions_are_told_and_ignored(monkeypatch, answered, caplog, capsys):
     found = accuracies(monkeypatch, answered, predictions="unknown")
     assert (found["missing"], found["extra"], found["accuracy"]) == (2, 1, 33.33)
     assert "1 prediction not in the references, ignored: 9" in caplog.text
     for predictions, told in (("unknown", True), ("two", True), ("results", False)):
         assert runs.call(monkeypatch, "eval", *asked_of(answered, predictions=predictions)) == 0
         assert ("the official evaluation refuses this file" in capsys.readouterr().out) == told
-
-
-@pytest.mark.parametrize(
-    ("keys", "typed", "problems"),
-    [
-        ({}, ["null_odds=x.json"], ["null_odds: metric=vqa does not read it"]),
-        ({}, ["null_threshold=0.5"], ["null_threshold: metric=vqa does not read it"]),
-        (
-            {"questions": None},
-            ["null_threshold=x", "null_odds=x"],
-            ["null_odds: metric=vqa does not read it", "null_threshold: metric=vqa does not read it"],
-        ),
-        ({"references": None}, [], ["references: must be given, as in references=<file>"]),
-        ({"questions": "nowhere"}, [], ["questions={files}/nowhere.json: no such file"]),
-        ({}, ["run=x", "task.n_best=2"], ["run: metric scores a file", "task.n_best: a file has no run to change"]),
-    ],
-    ids=str,
-)
-def test_keys_that_do_not_go_with_vqa_are_refused(monkeypatch, answered, capsys, keys, typed, problems):
-    lines = refused(monkeypatch, capsys, "eval", *asked_of(answered, **keys), *typed).splitlines()
-    expected = [f"error: {problem}".format(files=answered) for problem in problems]
-    assert [line[: len(text)] for line, text in zip(lines, expected, strict=True)] == expected
 
 
 def test_the_table_of_scores_is_shown(monkeypatch, files, answered, capsys):
@@ -583,39 +487,22 @@ def test_the_table_of_scores_is_shown(monkeypatch, files, answered, capsys):
         (typed_for, {"predictions": "list"}, r"list.json: expected one JSON object .*, got a list"),
         (typed_for, {"predictions": "number"}, r"number.json: q1 has 1, not text"),
         (typed_for, {"predictions": "broken"}, r"broken.json"),
-        (
-            typed_for,
-            {"predictions": "others"},
-            r"others.json, .*dev.json: no prediction is for a question of .* are for q9",
-        ),
+        (typed_for, {"predictions": "others"}, r"others.json, .*dev.json: no prediction is for a question.* for q9"),
         (typed_for, {"references": "answers"}, r"answers.json"),
         (typed_for, {"null_odds": "answers"}, r"answers.json: q1 has \"red\", not a number"),
         (typed_for, {"null_odds": "unknown"}, r"unknown.json: q1 has"),
-        (
-            asked_of,
-            {"references": "asked"},
-            r"asked.json: expected a file of annotations, but this one contains questions",
-        ),
-        (
-            asked_of,
-            {"questions": "gold"},
-            r"gold.json: expected a file of questions, but this one contains annotations",
-        ),
+        (asked_of, {"references": "asked"}, r"asked.json: expected a file of annotations, .* contains questions"),
+        (asked_of, {"questions": "gold"}, r"gold.json: expected a file of questions, .* contains annotations"),
         (asked_of, {"references": "results"}, r"results.json: not an official VQA file"),
         (asked_of, {"predictions": "gold"}, r"gold.json: expected a JSON list \[.*\]"),
         (asked_of, {"predictions": "object"}, r"object.json: expected a JSON list \[.*\]"),
-        (
-            asked_of,
-            {"predictions": "other"},
-            r"other.json, .*gold.json: no prediction is for a question of .* are for 9",
-        ),
+        (asked_of, {"predictions": "other"}, r"other.json, .*gold.json: no prediction is for a question .* for 9"),
         (asked_of, {"predictions": "number"}, r"number.json: record 0: the answer to question 1 is 1, not text"),
         (asked_of, {"predictions": "twice"}, r"twice.json: record 1: question 1 is answered twice"),
         (asked_of, {"questions": "fewer"}, r"the annotation of 3 has no question"),
         (asked_of, {"questions": "others"}, r"gold.json: contains no annotation for any question of .*others.json"),
         (asked_of, {"questions": "images"}, r"question 1 is on image 5, but its annotation on image 11"),
     ],
-    ids=lambda value: " ".join(map(str, value.items())) if isinstance(value, dict) else "",
 )
 def test_files_that_hold_something_else_are_said(monkeypatch, request, capsys, typed, keys, words):
     folder = request.getfixturevalue("files" if typed is typed_for else "answered")
@@ -671,17 +558,14 @@ def test_headlines_do_not_depend_on_how_many_are_written_together(monkeypatch, c
     assert generated(monkeypatch, capsys, tmp_path, text, "data.batch_tokens=96") == whole
 
 
-def test_articles_are_cleaned_as_the_run_cleaned_its_own(monkeypatch, capsys, tmp_path):
+def test_articles_are_cleaned_as_the_run_cleaned_its_own_and_end_as_on_windows(monkeypatch, capsys, tmp_path):
     text = "In 1994 , A  B .\nin #### , a b .\n"
     _, out, _ = generated(monkeypatch, capsys, tmp_path, text, "decoding.min_length=2")
     first, second = out.splitlines()
     assert first == second
-
-
-def test_windows_line_ends_are_line_ends(monkeypatch, capsys, tmp_path):
+    assert generated(monkeypatch, capsys, tmp_path, "") == (0, "", "")
     _, expected, _ = generated(monkeypatch, capsys, tmp_path, f"{ARTICLE}\n\n{ARTICLE}\n")
-    _, found, _ = generated(monkeypatch, capsys, tmp_path, f"{ARTICLE}\r\n\r\n{ARTICLE}\r\n")
-    assert found == expected
+    assert generated(monkeypatch, capsys, tmp_path, f"{ARTICLE}\r\n\r\n{ARTICLE}\r\n")[1] == expected
 
 
 @pytest.mark.slow
@@ -691,19 +575,6 @@ def test_the_test_headlines_of_eval_are_those_of_generate(monkeypatch, capsys, t
     articles = [article for article, _ in build_source("newswire", valid_size=20).rows("validation")]
     _, out, _ = generated(monkeypatch, capsys, tmp_path, "\n".join(articles) + "\n")
     assert out == (run / "eval_validation.txt").read_text()
-
-
-def test_an_empty_input_gives_an_empty_output(monkeypatch, capsys, tmp_path):
-    assert generated(monkeypatch, capsys, tmp_path, "") == (0, "", "")
-
-
-@pytest.mark.parametrize("stdin", [False, True], ids=["file", "standard input"])
-def test_bytes_that_are_not_utf8_are_refused_with_their_line(monkeypatch, capsys, tmp_path, stdin):
-    code, _, err = generated(monkeypatch, capsys, tmp_path, b"fine\nstill fine\nbad \xff\n", stdin=stdin)
-    assert code == 1
-    assert re.match(
-        r"error: input=(-|.*articles\.txt):3: not UTF-8 text \(character \d+ of the line is the byte 0xff\)\n", err
-    )
 
 
 def test_lines_are_written_before_the_next_are_read(monkeypatch, capsys, tmp_path):
@@ -774,18 +645,22 @@ def test_articles_may_be_gzipped_and_begin_with_a_byte_order_mark(monkeypatch, c
         assert generated(monkeypatch, capsys, tmp_path, content, stdin=stdin) == expected
 
 
+NOT_UTF8 = r":3: not UTF-8 text \(character \d+ of the line is the byte 0xff\)\n"
+
+
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "stdin", "words"),
     [
-        (gzip.compress(b"x y z\n" * 9)[:-9], r"input=.*articles.txt:\d+: damaged gzip file"),
-        ("an article\n".encode("utf-16"), r"input=.*articles.txt: this file is UTF-16, not UTF-8; convert it to UTF-8"),
-        (b"one\rtwo\r", r"input=.*articles.txt: its lines end in a carriage return alone"),
-        (b"one\ntw\0o\n", r"input=.*articles.txt:2: a NUL byte"),
+        (b"fine\nstill fine\nbad \xff\n", True, f"input=-{NOT_UTF8}"),
+        (b"fine\nstill fine\nbad \xff\n", False, rf"input=.*articles\.txt{NOT_UTF8}"),
+        (gzip.compress(b"x y z\n" * 9)[:-9], False, r"input=.*articles.txt:\d+: damaged gzip file"),
+        ("article\n".encode("utf-16"), False, r"input=.*articles.txt: this file is UTF-16, not UTF-8; convert it to "),
+        (b"one\rtwo\r", False, r"input=.*articles.txt: its lines end in a carriage return alone"),
+        (b"one\ntw\0o\n", False, r"input=.*articles.txt:2: a NUL byte"),
     ],
-    ids=["damaged gzip", "UTF-16", "carriage returns", "NUL"],
 )
-def test_an_input_that_is_not_text_is_refused_as_what_it_is(monkeypatch, capsys, tmp_path, content, words):
-    code, _, err = generated(monkeypatch, capsys, tmp_path, content)
+def test_an_input_that_is_not_text_is_refused_as_what_it_is(monkeypatch, capsys, tmp_path, content, stdin, words):
+    code, _, err = generated(monkeypatch, capsys, tmp_path, content, stdin=stdin)
     assert code == 1 and re.match(f"error: {words}", err) and "Traceback" not in err
 
 
@@ -868,9 +743,3 @@ def test_a_callback_that_exits_with_0_does_not_end_a_run_with_0(monkeypatch, tmp
         runs.call(monkeypatch, "train", *runs.tiny_overrides(), *typed)
     assert runs.summary_of(tmp_path / "run")["state"] == "failed"
     sys.modules.pop("leaves")
-
-
-def test_an_exit_with_another_code_keeps_it():
-    with pytest.raises(SystemExit) as stopped, errors.to_the_end():
-        sys.exit(3)
-    assert stopped.value.code == 3

@@ -27,7 +27,7 @@ def typed_for(folder, *keys, **contents):
     return ["metric=rouge", *keys, *(f"{key}={folder}/{name}" for key, name in files.items() if key not in given)]
 
 
-def test_rouge_by_hand(monkeypatch, tmp_path):
+def test_rouge_by_hand(monkeypatch, tmp_path, capsys):
     typed = typed_for(tmp_path, texts=TEXTS, first=FIRST)
     found = runs.scored_file(monkeypatch, *typed)
     assert (found.split, found.unit, found.size) == ("texts", "texts", 3)
@@ -38,13 +38,16 @@ def test_rouge_by_hand(monkeypatch, tmp_path):
     assert found.metrics["rouge1"] == pytest.approx(100 * (6 / 7 + 0 + 6 / 7) / 3)
     plain = runs.scored_file(monkeypatch, *typed, "stemmer=false").metrics
     assert plain["rouge1_recall"] == pytest.approx(100 * (3 / 4 + 0 + 2 / 3) / 3)
+    assert runs.call(monkeypatch, "eval", *typed) == 0
+    printed = capsys.readouterr().out
+    assert "texts: 3 texts" in printed and "with Porter stemmer" in printed
+    assert re.search(r"ROUGE-1 F1 +│ +57\.14 ", printed) and "ROUGE-L precision" in printed
 
 
 def test_the_best_of_several_references_counts_for_each_metric(monkeypatch, tmp_path):
     lists = {"first": ["a b c d e f", "x"], "second": ["c a b", "y"], "texts": ["a b c", "y"]}
-    both = runs.scored_file(
-        monkeypatch, *typed_for(tmp_path, f"references=[{tmp_path}/first,{tmp_path}/second]", **lists)
-    )
+    typed = typed_for(tmp_path, f"references=[{tmp_path}/first,{tmp_path}/second]", **lists)
+    both = runs.scored_file(monkeypatch, *typed)
     # of "a b c": ROUGE-1 is best against the second, ROUGE-2 (2 of 2, 2 of 5; 1 of 2, 1 of 2) and -L against the first
     assert both.metrics["rouge1"] == pytest.approx(100 * (1 + 1) / 2)
     assert both.metrics["rouge2"] == pytest.approx(100 * (2 * 2 / 7) / 2)
@@ -77,13 +80,6 @@ def test_texts_of_a_run_score_as_the_run_says(monkeypatch, tmp_path):
 
 def validation_pairs():
     return build_source("newswire", valid_size=20).rows("validation")
-
-
-def test_the_table_of_scores_is_shown(monkeypatch, tmp_path, capsys):
-    assert runs.call(monkeypatch, "eval", *typed_for(tmp_path, texts=TEXTS, first=FIRST)) == 0
-    printed = capsys.readouterr().out
-    assert "texts: 3 texts" in printed and "with Porter stemmer" in printed
-    assert re.search(r"ROUGE-1 F1 +│ +57\.14 ", printed) and "ROUGE-L precision" in printed
 
 
 @pytest.mark.parametrize(
