@@ -72,6 +72,14 @@ def sinkhorn_slice(scores, allowed, log_prior, n_iters=3):
     return weights
 
 
+def _lists(matrix):
+    return [row.unbind() for row in matrix.unbind()]
+
+
+def _decimals(matrix):
+    return [[Decimal(entry) for entry in row] for row in matrix.tolist()]
+
+
 FORMULAS = {
     "softmax": softmax_slice,
     "dnas": dnas_slice,
@@ -96,7 +104,7 @@ def _normalize_rows(numerators, allowed, log_prior):
     return weights
 
 
-def weights(name, scores, allowed=None, log_prior=None, hybrid_weight=None, numbers=()):
+def weights(name, scores, allowed=None, log_prior=None, hybrid_weight=None, numbers=(), lists=_lists):
     """Weights (B, H, N, M) of the normalizer `name`, differentiable in `scores`, `log_prior` and `hybrid_weight`.
 
     `allowed` bool and `log_prior` broadcast to (B, H, N, M); `hybrid_weight` (1,) or (H,) belongs to hnas, [D] Sec. 6:
@@ -104,33 +112,25 @@ def weights(name, scores, allowed=None, log_prior=None, hybrid_weight=None, numb
     """
     if name in HYBRIDS:
         v = hybrid_weight.reshape(1, -1, 1, 1)
-        dnas = weights(HYBRIDS[name], scores, allowed, log_prior)
-        return v * dnas + (1 - v) * weights("softmax", scores, allowed, log_prior)
+        dnas, softmax = (weights(it, scores, allowed, log_prior, lists=lists) for it in (HYBRIDS[name], "softmax"))
+        return v * dnas + (1 - v) * softmax
     formula = FORMULAS.get(name, name)
-    allowed, log_prior = _spread(scores, allowed, log_prior)
-    rows = []
+    allowed = torch.tensor(True) if allowed is None else allowed
+    log_prior = torch.zeros((), dtype=scores.dtype) if log_prior is None else log_prior
+    allowed, log_prior = allowed.expand(scores.shape), log_prior.expand(scores.shape)
+    entries = []
     for b in range(scores.shape[0]):
         for h in range(scores.shape[1]):
-            given = _lists(scores[b, h]), allowed[b, h].tolist(), _lists(log_prior[b, h])
-            slice_rows = formula(*given, *(number[h] for number in numbers))
-            rows += [torch.as_tensor(entry, dtype=scores.dtype) for row in slice_rows for entry in row]
-    return torch.stack(rows).reshape(scores.shape)
+            given = lists(scores[b, h]), allowed[b, h].tolist(), lists(log_prior[b, h])
+            rows = formula(*given, *(number[h] for number in numbers))
+            entries += [float(it) if isinstance(it, Decimal) else it for row in rows for it in row]
+    return torch.stack([torch.as_tensor(it, dtype=scores.dtype) for it in entries]).reshape(scores.shape)
 
 
 def exact_weights(name, scores, allowed=None, log_prior=None, hybrid_weight=None):
     """The same weights in 28-digit decimals: slow, without gradients, right for scores of any size."""
-    if name in HYBRIDS:
-        v = hybrid_weight.detach().double().reshape(1, -1, 1, 1)
-        dnas = exact_weights(HYBRIDS[name], scores, allowed, log_prior)
-        return v * dnas + (1 - v) * exact_weights("softmax", scores, allowed, log_prior)
-    formula = FORMULAS[name]
-    allowed, log_prior = _spread(scores, allowed, log_prior)
-    result = torch.zeros(scores.shape, dtype=torch.float64)
-    for b in range(scores.shape[0]):
-        for h in range(scores.shape[1]):
-            slice_rows = formula(_decimals(scores[b, h]), allowed[b, h].tolist(), _decimals(log_prior[b, h]))
-            result[b, h] = torch.tensor([[float(entry) for entry in row] for row in slice_rows], dtype=torch.float64)
-    return result
+    hybrid_weight = None if hybrid_weight is None else hybrid_weight.detach().double()
+    return weights(name, scores.detach().double(), allowed, log_prior, hybrid_weight, lists=_decimals)
 
 
 def attend(name, q, k, v, allowed=None, log_prior=None, hybrid_weight=None, scale=None):
@@ -150,20 +150,6 @@ def allowed_pairs(batch, n_queries, n_keys, queries=None, keys=None, causal=Fals
                 same_text = segments is None or int(segments[b, i]) == int(segments[b, j])
                 allowed[b, 0, i, j] = live and past and same_text
     return allowed
-
-
-def _spread(scores, allowed, log_prior):
-    allowed = torch.tensor(True) if allowed is None else allowed
-    log_prior = torch.zeros((), dtype=scores.dtype) if log_prior is None else log_prior
-    return allowed.expand(scores.shape), log_prior.expand(scores.shape)
-
-
-def _lists(matrix):
-    return [row.unbind() for row in matrix.unbind()]
-
-
-def _decimals(matrix):
-    return [[Decimal(entry) for entry in row] for row in matrix.tolist()]
 
 
 # ------------------------------------------------------------------------------------------------------------- cases

@@ -65,15 +65,9 @@ def test_without_its_promise_it_fails_as_the_page_shows(folder, capsys):
 def test_it_trains_from_the_command_line_and_is_evaluated_from_its_folder(folder, monkeypatch):
     typed = COMMANDS[1]
     assert "+attention.options.Power.p=2" in typed
-    few = ("task.validations=1", "callbacks.attention_stats.every_n_steps=0")
-    ended = runs.command(
-        str(runs.ROOT / "train.py"),
-        *arguments(typed),
-        *runs.tiny_overrides(),
-        *few,
-        cwd=folder,
-        env={"PYTHONPATH": str(folder)},
-    )
+    few = (*runs.tiny_overrides(), "task.validations=1", "callbacks.attention_stats.every_n_steps=0")
+    train, path = str(runs.ROOT / "train.py"), {"PYTHONPATH": str(folder)}
+    ended = runs.command(train, *arguments(typed), *few, cwd=folder, env=path)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     [summary] = folder.rglob("summary.json")
     run = summary.parent
@@ -114,7 +108,6 @@ def test_the_docstring_lists_every_attribute_that_a_normalizer_may_declare_and_t
         (("attention.encoder=my_normalizer.Powr",), "my_normalizer has no Powr. Did you mean 'Power'?"),
         (("attention.encoder=your_normalizer.Power",), "No module named 'your_normalizer'"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_what_the_page_says_is_refused(folder, monkeypatch, capsys, typed, words):
     assert runs.call(monkeypatch, "train", *typed) == 2

@@ -1,8 +1,6 @@
 """The scripts of experiments/: which sweeps they run, what they read of them, and the tables that they print."""
 
-import csv
 import dataclasses
-import importlib.util
 import json
 import os
 import re
@@ -13,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import runs
+import scripts
 from made_up_runs import make_run, make_runs
 
 from attnorm.analysis import compare
@@ -26,10 +25,7 @@ FOLDER = runs.ROOT / "experiments"
 
 def load(name):
     """A script of experiments/ as a module."""
-    spec = importlib.util.spec_from_file_location(name.replace("/", "_"), FOLDER / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load(f"experiments/{name}")
 
 
 sys.path.insert(0, str(FOLDER))
@@ -51,7 +47,6 @@ def commands(monkeypatch):
             (folder / "eval_test.json").write_text('{"metrics": {}, "baselines": {}}')
         if verb != "sweep":
             return 0
-        assert front_problems(arguments) == []
         settings = dict(it.split("=", 1) for it in arguments if not it.startswith("dir="))
         folder = runs.Path(next(it for it in arguments if it.startswith("dir=")).removeprefix("dir="))
         jobs = []
@@ -91,19 +86,6 @@ def combinations(settings):
     return found
 
 
-def front_problems(arguments):
-    """What is wrong with the keys of the sweep itself."""
-    from attnorm.errors import ConfigError
-    from attnorm.spec.command import read
-    from attnorm.sweeps.command import SweepSettings
-
-    try:
-        read([it for it in arguments if it.partition("=")[0] in ("dir", "jobs")], SweepSettings, "attnorm sweep")
-    except ConfigError as error:
-        return error.problems
-    return []
-
-
 def start(monkeypatch, name, *arguments, script="run"):
     """Runs a script with these arguments."""
     monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
@@ -116,39 +98,15 @@ def cells(printed):
     return {first: rest for first, *rest in rows}
 
 
-def test_a_sweep_that_fails_ends_the_experiment(tmp_path, monkeypatch):
-    monkeypatch.setattr(sweeps, "run", lambda verb, arguments: 130)
-    with pytest.raises(SystemExit) as ended:
-        sweeps.sweep(tmp_path, "task=mlm")
-    assert ended.value.code == 130
-
-
-def test_means_and_spreads():
-    assert [sweeps.spread(it) for it in ([], [2.0], [1.0, 2.0, 3.0])] == ["-", "2.00", "2.00 ± 1.00"]
-
-
-def test_rows_of_the_paper_stand_beside_ours_and_after_them():
-    ours = {"dnas": [[1.0], []]}
-    text = sweeps.beside_paper(["F1", "EM"], ours, {"BERT": [2.0], "dnas": [None]}, ["F1"])
-    assert text.splitlines() == [
-        "|  | F1 | EM | paper: F1 |",
-        "| --- | --- | --- | --- |",
-        "| dnas | 1.00 | - | - |",
-        "| BERT | - | - | 2.00 |",
-    ]
-
-
 def test_table_2_compares_starts_of_the_same_shape(tmp_path, monkeypatch, capsys, commands):
     bert = tmp_path / "bert"
     bert.mkdir()
     (bert / "config.json").write_text('{"model_type": "bert", "hidden_size": 48, "num_hidden_layers": 3}')
-    start(
-        monkeypatch, "gigaword_table2", "--data", tmp_path, "--bert", bert, "--folder", tmp_path / "t", "--seeds", 1, 2
-    )
+    arguments = ["--data", tmp_path, "--bert", bert, "--folder", tmp_path / "t", "--seeds", 1, 2]
+    start(monkeypatch, "gigaword_table2", *arguments)
     (_, random), (_, trained), (verb, folders) = commands
-    assert {"experiment=reuters", "attention=softmax,hnas", "seed=1,2", f"data.dir={tmp_path}"} <= {*random} & {
-        *trained
-    }
+    of_both = {*random} & {*trained}
+    assert {"experiment=reuters", "attention=softmax,hnas", "seed=1,2", f"data.dir={tmp_path}"} <= of_both
     assert f"model.init={bert}" in trained and not any(it.startswith("model.init") for it in random)
     assert {"++model.d_model=48", "model.decoder_layers=3", f"tokenizer.file={bert}"} <= {*random}
     assert verb == "report" and folders == [f"{tmp_path}/t/random", f"{tmp_path}/t/BERT"]
@@ -223,10 +181,8 @@ def test_table_3_fine_tunes_each_pretrained_run(tmp_path, monkeypatch, capsys, c
 
 
 def test_table_3_can_start_from_bert(tmp_path, monkeypatch, commands):
-    files = [tmp_path / "train", tmp_path / "valid"]
-    start(
-        monkeypatch, "mlm_table3", "--init", tmp_path, "--mnli", *files, "--arms", "softmax", "--folder", tmp_path / "t"
-    )
+    mnli = ["--mnli", tmp_path / "train", tmp_path / "valid", "--arms", "softmax"]
+    start(monkeypatch, "mlm_table3", "--init", tmp_path, *mnli, "--folder", tmp_path / "t")
     [(_, tuning), (_, folders)] = commands
     assert f"model.init={tmp_path}" in tuning and "optimizer.lr=1e-3" not in tuning
     assert folders == [f"{tmp_path}/t/mnli_softmax"]
@@ -256,17 +212,8 @@ ARMS = ("softmax", "hnas")
 def test_verdicts_of_a_sweep_are_written_with_their_command(tmp_path, monkeypatch, capsys):
     make_runs(tmp_path / "runs", dict(zip(ARMS, (0, 3), strict=True)), seeds=(1, 2, 3))
     make_run(tmp_path / "runs/fourth", "hnas", 4, gain=3, state="failed")
-    arguments = [
-        tmp_path / "runs",
-        "--out",
-        tmp_path / "v.csv",
-        "--command",
-        "attnorm sweep a=1,2",
-        "--metrics",
-        "loss",
-        "rougeL",
-    ]
-    monkeypatch.setattr(sys, "argv", ["verdicts", *map(str, arguments)])
+    typed = f"{tmp_path}/runs --out {tmp_path}/v.csv --metrics loss rougeL --command"
+    monkeypatch.setattr(sys, "argv", ["verdicts", *typed.split(), "attnorm sweep a=1,2"])
     load("verdicts").main()
     rows = read_csv(tmp_path / "v.csv")
     expected = [(metric, arm, primary) for metric, primary in (("rougeL", "true"), ("loss", "false")) for arm in ARMS]
@@ -299,26 +246,16 @@ def test_translation_has_a_sweep_per_part_and_a_report_per_model(tmp_path, monke
     assert commands[-2][1] == [f"{tmp_path}/t/transformer", f"{tmp_path}/t/transformer_null"]
     assert commands[-1][1] == [f"{tmp_path}/t/{part}" for part in ("lstm", "lstm_positional", "lstm_null")]
     rows = cells(capsys.readouterr().out)
-    assert (
-        rows["lstm, hnas_prefix"][0] == "11.15 ± 0.07" and len(rows) == 13
-    )  # 11 arms, and the two lines of the header
-
-
-@dataclasses.dataclass
-class Saved:
-    """In place of a figure: notes the name of the file."""
-
-    names: list[str]
-
-    def savefig(self, target, dpi):
-        self.names.append(target.name)
+    assert rows["lstm, hnas_prefix"][0] == "11.15 ± 0.07"
+    assert len(rows) == 13  # 11 arms, and the two lines of the header
 
 
 def test_captions_have_an_arm_per_preference_and_two_without_attention(tmp_path, monkeypatch, capsys, commands):
     drawn = []
     monkeypatch.setattr("attnorm.analysis.run.load_run", lambda folder: folder)
-    monkeypatch.setattr("attnorm.analysis.captions.looks", lambda run, example: Looked(f"{run.name} {example}"))
-    monkeypatch.setattr("attnorm.analysis.captions.draw_words", lambda found, title: Saved(drawn))
+    monkeypatch.setattr("attnorm.analysis.captions.looks", lambda run, example: SimpleNamespace(caption=run.name))
+    picture = SimpleNamespace(savefig=lambda target, dpi: drawn.append(target.name))
+    monkeypatch.setattr("attnorm.analysis.captions.draw_words", lambda found, title: picture)
     start(monkeypatch, "captioning", "--folder", tmp_path, "--seeds", 1, 2, "--", "jobs=2")
     (verb, arguments), (last, folders) = commands
     assert (verb, last, folders) == ("sweep", "report", [str(tmp_path)])
@@ -327,13 +264,6 @@ def test_captions_have_an_arm_per_preference_and_two_without_attention(tmp_path,
     assert rows["content preference"] == [f"{it}.15 ± 0.07" for it in (80, 90, 30, 40)]
     assert rows["no attention"][0] == "74.15 ± 0.07" and rows["one caption for all"][0] == "80.10"
     assert drawn == [f"words_validation-{number}.png" for number in range(3)] * 2  # of two arms, of the first seed
-
-
-@dataclasses.dataclass
-class Looked:
-    """What a picture is drawn of."""
-
-    caption: str
 
 
 def test_em_routing_has_an_arm_for_each_claim(tmp_path, monkeypatch, capsys, commands):
@@ -355,10 +285,8 @@ def test_held_out_synonyms_are_compared_with_words_that_training_showed(tmp_path
     monkeypatch.chdir(tmp_path)  # the script changes it
     start(monkeypatch, "ot_synonyms", "--folder", tmp_path, "--seeds", 1, 2)
     assert [verb for verb, _ in commands] == ["sweep"] * 4 + ["report"]
-    assert [{f"data.twins={twins}" for twins in ("true", "false")} & {*it} for _, it in commands[:4]] == [
-        *[{"data.twins=true"}] * 2,
-        *[{"data.twins=false"}] * 2,
-    ]
+    assert all("data.twins=true" in it for _, it in commands[:2])
+    assert all("data.twins=false" in it for _, it in commands[2:4])
     assert commands[-1][1] == [f"{tmp_path}/twins"]
     rows = cells(capsys.readouterr().out)
     assert rows["accuracy"] == ["uniform", "softmax", "ot", "ot, bank"]
@@ -518,25 +446,22 @@ def test_alignments_tunes_every_arm_alike_and_trains_it_at_its_own_rate(alignmen
     assert {it["seed"] for it in final} == {"110,111,112,113,114"}
     shared = [{key: it[key] for key in it if key not in ("optimizer.lr", "attention", "seed")} for it in typed]
     assert shared == [shared[0]] * 11 and shared[0]["jobs"] == "2" and shared[0]["data"] == "bible_alignments"
-    rows = [*csv.DictReader((tmp_path / "verdicts_lstm.csv").read_text().splitlines())]
+    rows = read_csv(tmp_path / "verdicts_lstm.csv")
     arms = [*script.ARMS, *sys.modules["registered"].AFTERWARDS, *script.REFERENCES]
     assert [row["arm"] for row in rows] == arms * len(script.VIEWS)
     assert [row["primary"] for row in rows] == ["true"] * len(arms) + ["false"] * 2 * len(arms)
     row = {row["arm"]: row for row in reversed(rows)}
     assert row["ot"]["seeds"] == "5" and row["diagonal"]["verdict"] == "reference"
     assert float(row["ot"]["difference"]) == pytest.approx(0, abs=1)
-    claims = [*csv.DictReader((tmp_path / "verdicts_lstm_hypotheses.csv").read_text().splitlines())]
+    claims = read_csv(tmp_path / "verdicts_lstm_hypotheses.csv")
     assert {it["prediction"] for it in claims} == {f"H{number}" for number in range(1, 8)}
 
 
-def test_alignments_compares_nothing_while_an_arm_is_best_at_an_edge(alignments):
+def test_alignments_compares_nothing_without_softmax_or_while_an_arm_fails_or_is_best_at_an_edge(alignments, capsys):
     for edge in (2e-3, 8e-3):
         with pytest.raises(SystemExit, match=r"^ot: best at an edge"):
             alignments.start(best={"ot": edge})
     alignments.start("--rates", 1e-3, 2e-3, 4e-3, 8e-3, best={"ot": 1e-3})  # each edge is extended once
-
-
-def test_alignments_needs_softmax_and_a_rate_at_which_an_arm_can_be_trained(alignments, capsys):
     with pytest.raises(SystemExit):
         alignments.start("--arms", "ot")
     assert "--arms ot: must contain softmax" in capsys.readouterr().err
@@ -599,12 +524,8 @@ def test_alignments_decides_its_hypotheses_by_intervals(alignments):
 def test_scores_of_arms_are_paired_by_seed_and_example(tmp_path):
     """Seed 3 of hnas has not been trained, the runs of dnas are in another order, and sink has too few seeds."""
     bounds = load("bounds")
-    made = {
-        arm: [make_run(tmp_path / f"{arm}_{seed}", arm, seed, gain=gain) for seed in seeds]
-        for arm, gain, seeds in (
-            *(("softmax", 0, (1, 2, 3, 4)), ("dnas", 20, (2, 4, 3, 1)), ("hnas", 0, (1, 2, 4)), ("sink", 0, (1, 2))),
-        )
-    }
+    seeds = {"softmax": (1, 2, 3, 4), "dnas": (2, 4, 3, 1), "hnas": (1, 2, 4), "sink": (1, 2)}
+    made = {arm: make_runs(tmp_path, {arm: 20 * (arm == "dnas")}, its) for arm, its in seeds.items()}
     arms = {arm: [sweeps.Run({}, folder, {}, {}) for folder in folders] for arm, folders in made.items()}
     tables = bounds.tables_of(arms, ["rougeL", "loss"], "validation")
     assert {arm for arm, _ in tables} == {"softmax", "dnas", "hnas"}
@@ -675,29 +596,25 @@ def test_captions_are_tuned_on_held_out_pairs_and_compared_on_others(tmp_path, m
         for split, size in (("train", 29000), ("val", 3)):
             text = "\n".join(f"{split} {n} {language}" for n in range(size))
             (source / f"{split}.{language}").write_text(text + "\n" * (language == "en"))  # or no end of the last line
-    start(
-        monkeypatch, "multi30k", "--data", source, "--folder", folder, "--out", tmp_path / "v.csv", script="run_power"
-    )
+    arguments = ["--data", source, "--folder", folder, "--out", tmp_path / "v.csv"]
+    start(monkeypatch, "multi30k", *arguments, script="run_power")
     parts = {path.name: path.read_text().splitlines() for path in (folder / "data").iterdir()}
-    assert {name: len(lines) for name, lines in parts.items()} == {
-        **{f"{part}.{language}": size for part, size in SIZES.items() for language in ("de", "en")}
-    }
+    sizes = {f"{part}.{language}": size for part, size in SIZES.items() for language in ("de", "en")}
+    assert {name: len(lines) for name, lines in parts.items()} == sizes
     numbers = {part: [int(line.split()[1]) for line in parts[f"{part}.de"]] for part in ("train", "held_out")}
     assert sorted(numbers["train"] + numbers["held_out"]) == list(range(29000))
     assert {*np.diff(numbers["held_out"])} == {28, 29}  # evenly spaced
     for part, lines in parts.items():
         assert [line[:-2] for line in lines] == [line[:-2] for line in parts[part.split(".")[0] + ".en"]]
     (_, arguments), *scored, (last, _) = tuned.commands
-    assert {
-        "tune=optimizer.lr=0.001,0.002,0.004",
-        "tune_seeds=100,101",
-        "seed=" + ",".join(map(str, range(110, 120))),
-    } < {*arguments}
+    seeds = ",".join(map(str, range(110, 120)))
+    assert {"tune=optimizer.lr=0.001,0.002,0.004", "tune_seeds=100,101", f"seed={seeds}"} < {*arguments}
     assert {"data.validation=held_out", "data.test=val", "task.selection=all", f"data.dir={folder}/data"} < {*arguments}
     assert len(scored) == 50 and {(verb, it[1]) for verb, it in scored} == {("eval", "split=test")} and last == "report"
-    assert {it["prediction"]: it["verdict"] for it in csv.DictReader((tmp_path / "v_predictions.csv").open())} == {
-        **{"P1": "refuted", "P2": "refuted", "P3": "shown", "P4": "shown", "P5": "refuted"}  # of the last part of each
-    }
+    claims = {
+        it["prediction"]: it["verdict"] for it in read_csv(tmp_path / "v_predictions.csv")
+    }  # the last part of each
+    assert claims == {"P1": "refuted", "P2": "refuted", "P3": "shown", "P4": "shown", "P5": "refuted"}
     assert tuned.verdicts["metrics"] == ["loss", "chrF"] and "estimated cost: 80 runs" in capsys.readouterr().out
 
 
@@ -709,7 +626,7 @@ def test_masked_language_models_are_tuned_with_seeds_of_their_own(tmp_path, monk
     start(monkeypatch, "mlm_small", "--texts", tmp_path, "--folder", tmp_path / "t", "--out", out, "--", "jobs=2")
     (_, arguments), (last, _) = tuned.commands
     assert {"tune_seeds=100,101", "seed=110,111,112,113,114,115", f"data.files=[{tmp_path}]", "jobs=2"} < {*arguments}
-    claims = [*csv.DictReader((tmp_path / "v_predictions.csv").open())]
+    claims = read_csv(tmp_path / "v_predictions.csv")
     assert [it["prediction"] for it in claims] == ["P1", "P2", "P1", "P2", "P3", "P3"]
     assert [it["verdict"] for it in claims[2:]] == ["refuted", "refuted", "shown", "shown"]
     assert last == "report" and "estimated cost: 36 runs" in capsys.readouterr().out
@@ -747,9 +664,14 @@ def test_novels_are_screened_and_five_arms_compared_at_their_best_rates(tmp_path
     monkeypatch.setattr(script, "report", lambda *folders: None)
     monkeypatch.setattr(script, "write_verdicts", lambda *args, **keys: noted.update(keys, args=args))
     monkeypatch.setattr(script, "tables_of", made_up_tables)
-    arguments = ["--texts", str(tmp_path), "--folder", str(tmp_path), "--out", str(tmp_path / "v.csv")]
-    monkeypatch.setattr(sys, "argv", ["run", *arguments])
-    script.main()
+
+    def start(*options):
+        ran.clear()
+        arguments = ["--texts", tmp_path, "--folder", tmp_path, "--out", tmp_path / "v.csv", *options]
+        monkeypatch.setattr(sys, "argv", ["run", *map(str, arguments)])
+        script.main()
+
+    start()
     screened, added, compared = ran[:2], ran[2:4], ran[4:]
     arms = ["softmax", "sink", "forgetting", "gated_softmax", "ssmax", "hnas_prefix"]
     rates = ["0.002", "0.004", "0.002", "0.002", "0.002", "0.002"]
@@ -759,33 +681,26 @@ def test_novels_are_screened_and_five_arms_compared_at_their_best_rates(tmp_path
     assert [it["optimizer.lr"] for _, it, _ in compared] == rates and all(ok for *_, ok in ran)  # runs may fail
     assert {it["seed"] for _, it, _ in compared} == {"110,111,112,113,114"}
     assert {it["seed"] for _, it, _ in screened + added} == {"100"}
-    assert [it["attention"] for _, it, _ in screened] == [
-        ",".join(a for a in script.ARMS if a != script.GATED),
-        "softmax",
-    ]
+    names = ",".join(arm for arm in script.ARMS if arm != script.GATED)
+    assert [it["attention"] for _, it, _ in screened] == [names, "softmax"]
     assert {it["optimizer.lr"] for _, it, _ in added} == {"0.008"}  # beyond the edge that is best for one arm
     assert added[0][1]["attention"].split(",") == [a for a in script.CANDIDATES if a != script.GATED]
     assert noted["gate"] == "bigram" and not noted["grouped"] and len(noted["args"][0]) == 6
-    claims = {it["score"]: it["verdict"] for it in csv.DictReader((tmp_path / "v_predictions.csv").open())}
+    claims = {it["score"]: it["verdict"] for it in read_csv(tmp_path / "v_predictions.csv")}
     assert claims["forgetting, loss_8x - loss_1x"] == "shown" and claims["stick_breaking, perplexity"] == "not compared"
     rows = cells(capsys.readouterr().out)
     assert rows["softmax"][0] == "-" and rows["stick_breaking"][-1] == "no" and rows["hnas_prefix"][-1] == "yes"
-    ran.clear()
-    monkeypatch.setattr(sys, "argv", ["run", *arguments, "--screen", str(tmp_path / "screen.csv")])
-    script.main()
+    start("--screen", tmp_path / "screen.csv")
     assert ran == compared, "the comparison of an earlier screen is the same, without training it again"
-    ran.clear()
-    named = ["--screen", str(tmp_path / "screen.csv"), "--arms", "forgetting", "dnas_prefix"]
-    monkeypatch.setattr(sys, "argv", ["run", *arguments, *named])
-    script.main()
+    named = ("--arms", "forgetting", "dnas_prefix")
+    start("--screen", tmp_path / "screen.csv", *named)
     arms = ["softmax_0.002", "forgetting_0.002", "dnas_prefix_0.002"]
     assert [folder for folder, *_ in ran] == [("arms", arm) for arm in arms], "arms that the rule leaves out"
     assert ran[0] == compared[0], "the runs of softmax are shared"
     screen = (tmp_path / "screen.csv").read_text().splitlines()
     (tmp_path / "lost.csv").write_text("\n".join(row for row in screen if not row.startswith("dnas_prefix")))
-    monkeypatch.setattr(sys, "argv", ["run", *arguments, "--screen", str(tmp_path / "lost.csv"), *named[2:]])
     with pytest.raises(SystemExit, match=r"dnas_prefix: failed at all rates"):
-        script.main()
+        start("--screen", tmp_path / "lost.csv", *named)
 
 
 def made_up_tables(arms, metrics, split):
@@ -795,39 +710,34 @@ def made_up_tables(arms, metrics, split):
     return {key: table - (key == ("forgetting", "loss_8x")) for key, table in tables.items()}
 
 
-def test_no_prediction_is_decided_by_an_arm_that_does_not_beat_the_bigram_model():
+def test_arms_that_do_not_beat_the_bigram_model_decide_no_prediction_and_are_not_compared():
     script = load("causal_lm/run")
 
     def runs_of(*values):
         return [sweeps.Run({}, None, {"perplexity": value}, {"bigram": {"perplexity": 29}}) for value in values]
 
     assert [*script.fit({"softmax": runs_of(28, 29), "sink": runs_of(28, 30), "ssmax": []})] == ["softmax"]
-
-
-def test_fewer_arms_are_compared_if_fewer_beat_the_bigram_model():
-    script = load("causal_lm/run")
-    curves = {
-        "softmax": {1e-3: 30.0},
-        "sink": {1e-3: 28.0, 2e-3: 31.0},
-        "uniform": {1e-3: 1.0},
-        "hnas_prefix": {1e-3: 29.0},
-    }
+    curves = {arm: {1e-3: value} for arm, value in {"softmax": 30.0, "uniform": 1.0, "hnas_prefix": 29.0}.items()}
+    curves["sink"] = {1e-3: 28.0, 2e-3: 31.0}
     assert script.chosen(curves, 29.0) == ["sink"] and script.chosen(curves, 29.5) == ["sink", "hnas_prefix"]
 
 
 def test_a_screen_leaves_out_runs_that_failed_but_not_those_that_were_interrupted(tmp_path, monkeypatch):
     jobs = [{"folder": str(tmp_path), "overrides": ["seed=1"], "state": state} for state in ("finished", "failed")]
     (tmp_path / "summary.json").write_text('{"validation": {"metrics": {"loss": 1}, "baselines": {}}}')
-    monkeypatch.setattr(sweeps, "run", lambda verb, arguments: 1)
-    for added, expected in (({}, 1), ({"purpose": "tune"}, 1), ({"state": "killed"}, None)):
-        (tmp_path / "sweep.json").write_text(json.dumps({"jobs": [*jobs, jobs[0] | added] if added else jobs}))
-        if expected is None:
-            with pytest.raises(SystemExit):
-                sweeps.sweep(tmp_path, failures=True)
+    killed, tuned = [jobs[0] | {"state": "killed"}], [jobs[0] | {"purpose": "tune"}]
+    for code, failures, added, is_left_out in (
+        *((1, True, [], True), (1, True, tuned, True)),
+        *((130, True, [], False), (1, True, killed, False), (1, False, [], False)),
+    ):
+        monkeypatch.setattr(sweeps, "run", lambda verb, arguments, code=code: code)
+        (tmp_path / "sweep.json").write_text(json.dumps({"jobs": jobs + added}))
+        if is_left_out:
+            assert len(sweeps.sweep(tmp_path, failures=failures)) == 1
         else:
-            assert len(sweeps.sweep(tmp_path, failures=True)) == expected
-    with pytest.raises(SystemExit):
-        sweeps.sweep(tmp_path)
+            with pytest.raises(SystemExit) as ended:
+                sweeps.sweep(tmp_path, failures=failures)
+            assert ended.value.code == code
 
 
 def test_an_arm_that_does_not_beat_a_simple_method_gets_no_verdict(tmp_path, monkeypatch, capsys):
@@ -849,7 +759,7 @@ def test_an_arm_that_does_not_beat_a_simple_method_gets_no_verdict(tmp_path, mon
 
 def test_the_decision_log_has_every_experiment_and_every_verdict():
     shown = load("verdicts").shown
-    log = load("../docs/hooks").links_of_site((runs.ROOT / "docs/decisions.md").read_text(), "decisions.md")
+    log = scripts.load("docs/hooks").links_of_site((runs.ROOT / "docs/decisions.md").read_text(), "decisions.md")
     _, *parts = re.split(r"^## \[\w+\]\(experiments/(\w+)/README\.md\)\n", log, flags=re.M)
     sections = dict(zip(parts[::2], parts[1::2], strict=True))
     assert {*sections} == {path.parent.name for path in FOLDER.glob("*/README.md")}

@@ -57,39 +57,6 @@ def git_state() -> str:
     return subprocess.run(["git", "status", "--porcelain"], cwd=runs.ROOT, capture_output=True, text=True).stdout
 
 
-@pytest.mark.numerical
-def test_masked_pairs_have_no_part_in_the_gradient_of_the_normalizer(monkeypatch, folder):
-    """It is that of a softmax over the visible keys alone, whatever the other scores are; 0 in a row without keys."""
-    import torch
-    from torch.testing import assert_close
-
-    monkeypatch.syspath_prepend(folder)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "lab"]:
-        monkeypatch.delitem(sys.modules, name)
-    from lab.normalizer import Tempered
-
-    normalizer = Tempered(0.7).double()
-    generator = torch.Generator().manual_seed(3)
-    scores, u, weight = (torch.randn(1, 2, 4, 5, dtype=torch.float64, generator=generator) for _ in range(3))
-    mask = torch.rand(1, 1, 4, 5, generator=generator) < 0.6
-    mask[..., 0, :], mask[..., 3, :] = True, False
-    scores = torch.where(mask, scores, 1e300).requires_grad_()
-    found = normalizer(scores, mask, log_prior=u)
-    in_scores, in_temperature = torch.autograd.grad((found * weight).sum(), [scores, normalizer.log_temperature])
-
-    free, log_temperature = scores.detach().clone().requires_grad_(), torch.tensor(0.7).double().log().requires_grad_()
-    total = torch.zeros((), dtype=torch.float64)
-    for head in range(2):
-        for row in range(3):
-            keys = mask[0, 0, row].nonzero().squeeze(1)
-            logits = free[0, head, row, keys] / log_temperature.exp() + u[0, head, row, keys]
-            total = total + (logits.softmax(-1) * weight[0, head, row, keys]).sum()
-    expected = torch.autograd.grad(total, [free, log_temperature])
-    assert (found[~mask.expand_as(found)] == 0).all() and (in_scores[~mask.expand_as(found)] == 0).all()
-    assert_close(in_scores, expected[0], rtol=1e-6, atol=1e-10)
-    assert_close(in_temperature[0], expected[1], rtol=1e-6, atol=1e-10)
-
-
 @pytest.mark.slow
 def test_every_part_can_come_from_outside(trained):
     run = run_of(trained)

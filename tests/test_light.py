@@ -96,10 +96,8 @@ def test_a_command_without_the_laboratory_says_how_to_install_it():
     said = ended.stderr.splitlines()
     assert len(said) == len(typed)
     for line, command in zip(said, typed, strict=True):
-        assert re.match(
-            rf"error: attnorm {command.split()[0]} needs the package \w+; install it in a clone of attnorm with: ", line
-        )
-        assert line.endswith(' pip install ".[train]"')
+        needs = rf"error: attnorm {command.split()[0]} needs the package \w+; install it in a clone of attnorm with: "
+        assert re.match(needs, line) and line.endswith(' pip install ".[train]"')
 
 
 def test_the_verbs_and_the_version_are_shown_without_the_laboratory():
@@ -112,11 +110,8 @@ def test_the_verbs_and_the_version_are_shown_without_the_laboratory():
 @pytest.mark.slow
 def test_functions_of_the_laboratory_say_how_to_install_it():
     ended = python_without_extras(NOTES)
-    assert [line.partition(" ")[0] for line in ended.stdout.splitlines()] == [
-        "attnorm.Run",
-        "attnorm.load_run",
-        "attnorm.train",
-    ]
+    said = [line.partition(" ")[0] for line in ended.stdout.splitlines()]
+    assert said == ["attnorm.Run", "attnorm.load_run", "attnorm.train"]
     assert all(line.endswith('pip install ".[train]"') for line in ended.stdout.splitlines())
 
 
@@ -162,18 +157,8 @@ def wheel(tmp_path_factory):
     code = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
     run(sys.executable, "-c", code, built, cwd=tree)
     [source] = built.glob("attnorm-*.tar.gz")
-    run(
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        "--wheel-dir",
-        built,
-        source,
-        cwd=built,
-    )
+    pip = (sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation")
+    run(*pip, "--wheel-dir", built, source, cwd=built)
     [wheel] = built.glob("attnorm-*.whl")
     return wheel
 

@@ -31,6 +31,7 @@ def make():
 
 
 number = 3
+FORM = "a dotted path has the form package.module.Class"
 
 
 def problem_of(settings, base=None):
@@ -42,13 +43,10 @@ def problem_of(settings, base=None):
     return problem
 
 
-@pytest.mark.parametrize("path", [f"{__name__}.Concrete", f"{__name__}:Concrete"])
-def test_a_class_is_found_by_either_form_of_path(path):
-    assert class_of("data", {"_target_": path, "size": 1}, Base) is Concrete
-    assert class_of("data", {"_target_": path}) is Concrete
-
-
-def test_without_a_base_any_callable_is_a_part():
+def test_a_part_is_found_by_either_form_of_path_and_without_a_base_it_is_any_callable():
+    for path in (f"{__name__}.Concrete", f"{__name__}:Concrete"):
+        assert class_of("data", {"_target_": path, "size": 1}, Base) is Concrete
+        assert class_of("data", {"_target_": path}) is Concrete
     assert class_of("scheduler", {"_target_": f"{__name__}.make"}) is make
     assert class_of("scheduler", {"_target_": "collections.OrderedDict"}) is collections.OrderedDict
     assert problem_of({"_target_": f"{__name__}.number"}).endswith("number: must be a class or a function")
@@ -59,27 +57,21 @@ def test_a_group_without_a_target_asks_for_another_file():
     assert problem_of({"_target_": None}).startswith("data._target_: is not set")
 
 
-@pytest.mark.parametrize("name", ["Base", "Abstract", "make", "number"])
-def test_only_a_concrete_subclass_of_the_base_is_a_part(name):
-    assert problem_of({"_target_": f"{__name__}.{name}"}, Base) == (
-        f"data._target_={__name__}.{name}: must be a subclass of {__name__}.Base"
-    )
-
-
 @pytest.mark.parametrize(
-    ("path", "message"),
+    ("path", "base", "message"),
     [
-        ("no.such.Thing", "cannot import no.such: No module named 'no'"),
-        (f"{__name__}.Concret", f"{__name__} has no Concret. Did you mean 'Concrete'?"),
-        ("Concrete", "a dotted path has the form package.module.Class"),
-        ("../x.Concrete", "a dotted path has the form package.module.Class"),
-        ("a.b:c.D", "a dotted path has the form package.module.Class"),
-        ("", "a dotted path has the form package.module.Class"),
-        (3, "must be a class or a function"),
+        *(
+            (f"{__name__}.{name}", Base, f"must be a subclass of {__name__}.Base")
+            for name in ("Base", "Abstract", "make", "number")
+        ),
+        ("no.such.Thing", None, "cannot import no.such: No module named 'no'"),
+        (f"{__name__}.Concret", None, f"{__name__} has no Concret. Did you mean 'Concrete'?"),
+        *((path, None, FORM) for path in ("Concrete", "../x.Concrete", "a.b:c.D", "")),
+        (3, None, "must be a class or a function"),
     ],
 )
-def test_a_path_that_leads_nowhere_is_named_with_the_reason(path, message):
-    assert problem_of({"_target_": path}) == f"data._target_={path}: {message}"
+def test_a_path_that_leads_to_no_part_is_named_with_the_reason(path, base, message):
+    assert problem_of({"_target_": path}, base) == f"data._target_={path}: {message}"
 
 
 def test_an_error_inside_a_users_module_is_not_taken_for_a_wrong_path(tmp_path, monkeypatch):
@@ -89,13 +81,11 @@ def test_an_error_inside_a_users_module_is_not_taken_for_a_wrong_path(tmp_path, 
         class_of("data", {"_target_": "broken_part.Thing"})
 
 
-def test_options_are_the_keys_beside_the_target():
+def test_options_are_the_keys_beside_the_target_and_names_those_of_fields_also_of_bases():
     settings = {"_target_": "a.B", "_partial_": True, "lr": 1, "shared": 2, "other": None}
     assert options_of(settings) == {"lr": 1, "shared": 2, "other": None}
     assert settings.keys() >= set(parts.RESERVED)  # they were left as they were
 
-
-def test_the_names_of_a_dataclass_are_those_of_its_fields_and_its_bases():
     @dataclass
     class First:
         one: int

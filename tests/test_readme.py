@@ -22,10 +22,10 @@ import runs
 import torch
 import yaml
 from gpt_builders import write_bpe
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from made_up_runs import make_runs
 from marks import slow
 from safetensors.torch import save_file
+from scripts import load
 from test_house import BELOW
 
 from attnorm.analysis.verdict import p_is
@@ -87,16 +87,12 @@ def blocks(document: Path, language: str) -> list[str]:
     return [textwrap.dedent(code) for _, name, code in found if name == language]
 
 
-@functools.cache
-def docs_script(name):
-    """A module of docs/."""
-    spec = importlib.util.spec_from_file_location(name, runs.ROOT / f"docs/{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def lines_of(*documents: Path) -> list[str]:
+    """The lines of the bash blocks of pages."""
+    return [line for page in documents for code in blocks(page, "bash") for line in code.splitlines()]
 
 
-hooks = functools.partial(docs_script, "hooks")
+hooks = functools.cache(functools.partial(load, "docs/hooks"))
 
 
 def name_of(file: Path) -> str:
@@ -139,11 +135,12 @@ def material(tmp_path, monkeypatch):
     monkeypatch.setenv("ATTNORM_CACHE", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(lightning, "refused_by_lightning", lambda *_: [])  # Lightning itself sees no GPU
-    parallel = (f"{stem}.{language}" for stem in ("train", "val") for language in ("de", "en", "fr"))
-    for name in itertools.chain(*FILES.values(), parallel):
-        (tmp_path / name).write_text("an article\n")
-    for folder in ("my/books", "my/novels", "squad"):
+    for folder in ("my/books", "my/novels", "squad", "images", "train2014", "val2014", "bert", "t5", "gpt2"):
         (tmp_path / folder).mkdir(parents=True)
+    parallel = (f"{stem}.{language}" for stem in ("train", "val") for language in ("de", "en", "fr"))
+    texts = ("articles.txt", "headlines.txt", "titles.txt", "task1_ref1.txt")
+    for name in itertools.chain(*FILES.values(), parallel, texts):
+        (tmp_path / name).write_text("an article\n")
     for name in ("one.txt", "two.txt", "Doyle_one.txt", "Stevenson_one.txt"):
         (tmp_path / "my/novels" / name).write_text("a novel\n")
     for name in ("train.jsonl", "valid.jsonl", "my/train.jsonl", "my/books/one.txt", "train.csv", "valid.csv"):
@@ -151,25 +148,18 @@ def material(tmp_path, monkeypatch):
     for name in ("train-v1.1.json", "dev-v1.1.json", "train-v2.0.json", "dev-v2.0.json", "predictions.json"):
         for folder in (tmp_path, tmp_path / "squad"):
             (folder / name).write_text(json.dumps(SQUAD if name.startswith("dev") else {}))
-    for name in ("q", "a", "vq", "va", "results", "annotations", "questions"):
-        (tmp_path / f"{name}.json").write_text("{}")
-    for name in ("t.json", "v.json", "token.txt", "trainImages.txt", "devImages.txt", "images.txt"):
+    records = (f"{name}.json" for name in ("q", "a", "vq", "va", "t", "v", "results", "annotations", "questions"))
+    for name in (*records, "token.txt", "trainImages.txt", "devImages.txt", "images.txt"):
         (tmp_path / name).write_text("{}\n")
-    for folder in ("images", "train2014", "val2014"):
-        (tmp_path / folder).mkdir()
     save_file({"1": torch.zeros(1, 3)}, tmp_path / "grid.safetensors")
     save_file({"1": torch.zeros(1, 3), "1.boxes": torch.zeros(1, 4)}, tmp_path / "view.safetensors")
     (tmp_path / "my/valid.csv").write_text("article,title\na,b\n")
     for kind in ("bert", "t5"):
-        (tmp_path / kind).mkdir()
         (tmp_path / kind / "config.json").write_text(json.dumps({"model_type": kind}))
-    (tmp_path / "gpt2").mkdir()
     shape = {"model_type": "gpt2", "n_positions": 1024, "vocab_size": write_bpe(tmp_path / "gpt2")}
     (tmp_path / "gpt2/config.json").write_text(json.dumps(shape))
     (tmp_path / "gpt2/model.safetensors").touch()
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]) + "\n")
-    for name in ("articles", "headlines", "titles", "task1_ref1"):
-        (tmp_path / f"{name}.txt").write_text("an article\n")
     shutil.copytree(LAB, tmp_path / "lab", ignore=shutil.ignore_patterns("__pycache__"))
     modules = {"add_your_own": "my_normalizer", "regularized": "my_omega", "probe": "first_half", "paper": "damped"}
     for page, module in modules.items():
@@ -209,29 +199,27 @@ def material(tmp_path, monkeypatch):
     return arguments
 
 
-def each(arguments):
-    """The jobs of a sweep, or the one job."""
-    if "--config-dir" in arguments:
-        place = arguments.index("--config-dir")
-        searched = f"hydra.searchpath=[file://{Path(arguments[place + 1]).resolve()}]"
-        arguments = [*arguments[:place], *arguments[place + 2 :], searched]
-    parsed = OverridesParser.create().parse_overrides(arguments)
-    choices = [
-        [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
-        if override.is_sweep_override()
-        else [override.input_line]
-        for override in parsed
-    ]
-    return list(itertools.product(*choices))
+def searched(arguments: list[str]) -> tuple[str, ...]:
+    """The settings of a job, with the folder of --config-dir on the search path."""
+    if "--config-dir" not in arguments:
+        return (*arguments,)
+    place = arguments.index("--config-dir")
+    path = f"hydra.searchpath=[file://{Path(arguments[place + 1]).resolve()}]"
+    return (*arguments[:place], *arguments[place + 2 :], path)
+
+
+def problems_in(check, *given) -> list[str]:
+    """What a check of settings refuses."""
+    try:
+        check(*given)
+    except ConfigError as error:
+        return error.problems
+    return []
 
 
 def problems_of_job(overrides: tuple[str, ...]) -> list[str]:
     """What is wrong with one training job."""
-    try:
-        runs.checked(runs.composed_once(*overrides), overrides)
-    except ConfigError as error:
-        return error.problems
-    return []
+    return problems_in(lambda: runs.checked(runs.composed_once(*overrides), overrides))
 
 
 READERS = {
@@ -251,7 +239,7 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
     if verb == "train" and "-m" in arguments:
         verb, arguments = "sweep", [word for word in arguments if word != "-m"]
     if verb == "train":
-        found = [it for job in each(arguments) for it in problems_of_job(job)]
+        found = problems_of_job(searched(arguments))
         # the run at hand is a tiny one, so its settings differ from those of the command, and its layers too
         found = [it for it in found if not re.match(r"attention\.options\.\w+\.fixed", it)]
         return [it for it in found if "the run being resumed" not in it and "resuming repeats" not in it]
@@ -277,16 +265,7 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
     if any(key.startswith("task.") for key, _ in command.changes):
         return []  # of another task than that of the run at hand
     cfgs = [rerun.changed(read_run(folder), command.changes) for folder in folders]
-    return [it for cfg in cfgs for it in problems_of_evaluation(cfg)]
-
-
-def problems_of_evaluation(settings: dict) -> list[str]:
-    """What is wrong with evaluating a run with these settings."""
-    try:
-        resolve_recorded(settings, ("validation",))
-    except ConfigError as error:
-        return error.problems
-    return []
+    return [it for cfg in cfgs for it in problems_in(resolve_recorded, cfg, ("validation",))]
 
 
 def test_there_are_commands_to_look_at():
@@ -337,13 +316,10 @@ def unchecked(line: str) -> str | None:
     return next((f"no option {option}" for option in options if f'"{option}"' not in source), None)
 
 
-def test_every_line_of_a_bash_block_is_a_command_that_is_checked():
-    lines = [(name_of(doc), line) for doc in DOCUMENTS for code in blocks(doc, "bash") for line in code.splitlines()]
+def test_blocks_are_in_languages_and_lines_of_bash_are_commands_that_are_checked():
+    lines = [(name_of(doc), line) for doc in DOCUMENTS for line in lines_of(doc)]
     assert len(lines) > 100
     assert [(where, line, why) for where, line in lines if (why := unchecked(line))] == []
-
-
-def test_blocks_are_in_the_languages_that_are_checked():
     found = {name for document in DOCUMENTS for _, name, _ in BLOCK.findall(document.read_text())}
     assert found == {"bash", "python", "text"}
     fences = {name_of(doc): len(re.findall(r"^ *```", doc.read_text(), re.M)) for doc in DOCUMENTS}
@@ -353,7 +329,7 @@ def test_blocks_are_in_the_languages_that_are_checked():
 @pytest.mark.training
 @pytest.mark.parametrize("typed", REAL)
 def test_a_main_command_runs(monkeypatch, tmp_path, typed):
-    assert any(typed in block.splitlines() for document in DOCUMENTS for block in blocks(document, "bash"))
+    assert typed in lines_of(*DOCUMENTS)
     arguments = shlex.split(typed)[2:]
     monkeypatch.chdir(tmp_path)
     arguments = [re.sub("softmax,dnas,hnas", "softmax,hnas", word).replace("1,2,3", "1,2") for word in arguments]
@@ -368,13 +344,8 @@ def test_the_commands_after_training_run(monkeypatch, tmp_path, capsys):
     (tmp_path / "articles.txt").write_text("an article\nanother one\n")
     (tmp_path / "dev-v1.1.json").write_text(json.dumps(SQUAD))
     (tmp_path / "predictions.json").write_text('{"1": "the a"}')
-    lines = [
-        line
-        for page in ("README.md", "docs/training.md")
-        for code in blocks(runs.ROOT / page, "bash")
-        for line in code.splitlines()
-        if re.match(r"attnorm (?:eval|generate) ", line)
-    ]
+    lines = lines_of(runs.ROOT / "README.md", runs.ROOT / "docs/training.md")
+    lines = [line for line in lines if re.match(r"attnorm (?:eval|generate) ", line)]
     assert len(lines) >= 5
     for typed in dict.fromkeys(re.split(r"\s+>", line)[0] for line in lines):
         verb, *arguments = shlex.split(typed.replace("logs/<run folder>", str(run)))[1:]
@@ -393,9 +364,7 @@ def test_the_python_blocks_run_and_print_what_they_say(monkeypatch, tmp_path, ca
     with monkeypatch.context() as patch, pytest.raises(NonFiniteLoss):  # what docs/runs.md replays
         patch.setattr(TrainingModule, "backward", lambda self, loss: (loss * float("nan")).backward())
         runs.tiny_run(tmp_path / "failed", "attention=hnas", "task.max_steps=1")
-    make_runs(
-        tmp_path / "logs/sweeps/gigaword_1a2b3c4d", {"softmax": 0.0, "hnas": 0.0}
-    )  # what docs/compare.md compares
+    make_runs(tmp_path / "logs/sweeps/gigaword_1a2b3c4d", {"softmax": 0.0, "hnas": 0.0})  # for docs/compare.md
     (run / "failures").mkdir()
     shutil.copy(tmp_path / "failed/failures/step_000001.pt", run / "failures/step_000120.pt")
     capsys.readouterr()
@@ -421,7 +390,7 @@ def test_the_python_blocks_run_and_print_what_they_say(monkeypatch, tmp_path, ca
 def test_the_notebook_of_a_paper_runs_in_an_empty_folder(monkeypatch, tmp_path, capsys):
     """Its code cells are the blocks of the page, here with fewer arms and seeds and with tiny models."""
     page = runs.ROOT / "docs/paper.md"
-    cells = [it["source"] for it in docs_script("notebook").notebook(page.read_text())["cells"] if "outputs" in it]
+    cells = [it["source"] for it in load("docs/notebook").notebook(page.read_text())["cells"] if "outputs" in it]
     shown = [code.rstrip() for _, language, code in BLOCK.findall(page.read_text()) if language != "text"]
     assert [re.sub(r"\A%%.*\n", "", cell) for cell in cells] == shown
     monkeypatch.chdir(tmp_path)
@@ -435,15 +404,7 @@ def test_the_notebook_of_a_paper_runs_in_an_empty_folder(monkeypatch, tmp_path, 
         elif magic != "%%bash":
             exec(compile(cell, "a cell", "exec"), {})
         for line in code.splitlines() if magic == "%%bash" else ():
-            for many, few in (
-                (",dnas,", ","),
-                (",uniform ", " "),
-                (",112,113,114", ""),
-                ("=1,2,3", "=1,2"),
-                (",1e-2", ""),
-                (",101", ""),
-            ):
-                line = line.replace(many, few)
+            line = re.sub(",dnas(?=,)|,uniform(?= )|,112,113,114|(?<==1,2),3|,1e-2|,101", "", line)
             program, verb, *arguments = shlex.split(line)
             if program == "tar":
                 assert subprocess.run([program, verb, *arguments]).returncode == 0
@@ -457,33 +418,15 @@ def test_the_notebook_of_a_paper_runs_in_an_empty_folder(monkeypatch, tmp_path, 
     assert all([*(tmp_path / "logs" / folder / "figures").glob("*.pdf")] for folder in ("probe", "digits"))
 
 
-def test_a_trained_power_has_finite_gradients_under_masks():
-    """docs/add_your_own.md: the mask is applied after multiplying."""
-    names: dict = {}
-    [code] = [code for code in blocks(runs.ROOT / "docs/add_your_own.md", "python") if "TrainedPower" in code]
-    exec(code, names)
-    power = names["TrainedPower"]()
-    mask = torch.ones(1, 1, 4, 5, dtype=torch.bool)
-    mask[..., 0, 1:] = mask[..., 3] = mask[..., 2, :] = False  # one key left; a dead key; a dead query
-    for p in (1.5, 0.0):
-        scores = torch.randn(1, 1, 4, 5, requires_grad=True)
-        power.p.data.fill_(p)
-        power.zero_grad()
-        weights = power(scores, mask)
-        (weights * torch.randn_like(weights)).sum().backward()
-        assert weights.isfinite().all() and scores.grad.isfinite().all() and power.p.grad.isfinite().all()
-        assert (weights[~mask] == 0).all() and power.p.grad.abs() > 0
-
-
-@pytest.mark.slow
-def test_a_power_per_head_with_a_fast_path_passes_the_check():
-    """docs/add_your_own.md: `attend` agrees with `forward`."""
+@pytest.mark.parametrize("name", ["TrainedPower", slow("HeadPower")])
+def test_a_normalizer_of_a_page_keeps_its_promises(name):
+    """docs/add_your_own.md: the mask is applied after multiplying, and `attend` agrees with `forward`."""
     from attnorm.attention.testing import check_normalizer
 
     names: dict = {}
-    [code] = [code for code in blocks(runs.ROOT / "docs/add_your_own.md", "python") if "HeadPower" in code]
+    [code] = [code for code in blocks(runs.ROOT / "docs/add_your_own.md", "python") if name in code]
     exec(code, names)
-    check_normalizer(names["HeadPower"])
+    check_normalizer(names[name])
 
 
 def test_the_page_on_own_parts_shows_every_file_of_the_laboratory():
@@ -592,17 +535,23 @@ def test_the_verdicts_of_an_experiment_are_on_its_page(monkeypatch, file):
     assert rows and [row for row in rows if f"| {row} |" not in page] == []
 
 
-def test_linked_files_exist_and_the_makefile_declares_its_targets():
-    makefile = (runs.ROOT / "Makefile").read_text()
-    targets = set(re.findall(r"^([a-z][\w-]*):", makefile, re.M))
-    assert targets >= {"train", "test", "lint", "setup", "docs"}
-    assert targets == set(re.search(r"^\.PHONY: (.*)$", makefile, re.M)[1].split())
+def test_linked_files_exist():
     broken = []
     for document in [*DOCUMENTS, runs.ROOT / "CHANGELOG.md"]:
         for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text()):
             if not (document.parent / link).exists():
                 broken.append(f"{name_of(document)}: {link}")
     assert broken == []
+
+
+def test_the_makefile_declares_its_targets_and_its_first_command_is_that_of_the_readme():
+    makefile = (runs.ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z][\w-]*):", makefile, re.M))
+    assert targets >= {"train", "test", "lint", "setup", "docs"}
+    assert targets == set(re.search(r"^\.PHONY: (.*)$", makefile, re.M)[1].split())
+    assert f"$(BIN)/{REAL[0]}" in makefile and f"`{REAL[0]}`" in README
+    typed = [line for line in lines_of(runs.ROOT / "README.md") if not line.startswith("#")]
+    assert typed[:2] == ["make train", "make test"]
 
 
 def test_the_site_has_every_page():
@@ -644,16 +593,5 @@ def test_the_files_at_the_top_agree():
     assert "Apache License" in (runs.ROOT / "LICENSE").read_text()
     hooks = yaml.safe_load((runs.ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     assert [repo["repo"] for repo in hooks] == ["local"]
-    used = {
-        dep for hook in hooks[0]["hooks"] for dep in hook.get("additional_dependencies", ()) if dep.startswith("ruff")
-    }
+    used = {it for hook in hooks[0]["hooks"] for it in hook.get("additional_dependencies", ()) if it[:4] == "ruff"}
     assert used <= set((runs.ROOT / "constraints.txt").read_text().splitlines())
-
-
-def test_the_first_command_of_the_makefile_is_that_of_the_readme():
-    makefile = (runs.ROOT / "Makefile").read_text()
-    assert f"$(BIN)/{REAL[0]}" in makefile and f"`{REAL[0]}`" in README
-    lines = [line for code in blocks(runs.ROOT / "README.md", "bash") for line in code.splitlines()]
-    typed = [line for line in lines if not line.startswith("#")]
-    assert typed[:2] == ["make train", "make test"]
-    assert {line.removeprefix("make ") for line in typed[:2]} <= set(re.findall(r"^(\w+):", makefile, re.M))

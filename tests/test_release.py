@@ -1,11 +1,11 @@
 """`make release` checks what can be checked before anything is built, and publishes nothing."""
 
-import importlib.util
 import shutil
 import subprocess
 
 import pytest
 from light import PROJECT, ROOT
+from scripts import load
 
 VERSION = PROJECT["version"]
 READY = f"# Changelog\n\n## [Unreleased]\n\n## [{VERSION}] - 2027-01-31\n\n### Added\n\n- A normalizer.\n"
@@ -13,10 +13,7 @@ READY = f"# Changelog\n\n## [Unreleased]\n\n## [{VERSION}] - 2027-01-31\n\n### A
 
 @pytest.fixture
 def release():
-    spec = importlib.util.spec_from_file_location("release", ROOT / ".ci/release.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(".ci/release")
 
 
 @pytest.fixture
@@ -31,18 +28,11 @@ def tree(tmp_path):
     return tmp_path
 
 
-def test_a_tree_can_be_ready(release, tree):
+def test_a_tree_can_be_ready_and_every_place_with_another_version_is_named(release, tree):
     assert release.problems_of_files(tree, VERSION) == release.problems_of_git(tree, VERSION) == []
-
-
-def test_every_place_with_another_version_is_named(release, tree):
     found = release.problems_of_files(tree, "9.9.9")
-    assert [problem.partition(":")[0] for problem in found] == [
-        "CITATION.cff",
-        "src/attnorm/__init__.py",
-        "CHANGELOG.md",
-    ]
-    assert all("9.9.9" in problem for problem in found)
+    places = ["CITATION.cff", "src/attnorm/__init__.py", "CHANGELOG.md"]
+    assert [problem.partition(":")[0] for problem in found] == places and all("9.9.9" in it for it in found)
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,6 @@ def own(function):
     return function
 
 
-# ------------------------------------------------------------------------------------------------ names of options
-
-
 def test_an_unknown_option_is_named_with_all_options_and_the_nearest():
     (problem,) = option_problems("model", Part, {"size": 1, "rat": 0.5})
     assert problem == (
@@ -65,19 +62,30 @@ def test_an_unknown_option_is_named_with_all_options_and_the_nearest():
     assert problem.startswith("model.zzz=null: Colour has no such option; ") and "Did you mean" not in problem
 
 
-def test_a_part_without_options_says_so():
+def test_parameters_are_those_of_the_signature_of_a_class_a_method_or_a_wrapped_function():
+    class Maker:
+        def __init__(self, first, /, second, *rest, third: int = 3, **others):
+            pass
+
+        @classmethod
+        def from_settings(cls, draw, *, size: int = 1):
+            pass
+
+    class Pair(NamedTuple):
+        size: int
+        other: int = 1
+
     class Bare:
         pass
 
-    assert parameters(Bare) == {}
+    assert list(parameters(Pair)) == ["size", "other"] and parameters(Bare) == {}
+    assert list(parameters(Maker)) == ["second", "third"]
+    assert list(parameters(Maker.from_settings)) == ["draw", "size"]
+    assert list(parameters(partial(open_ended, size=3))) == ["size"]
+    (problem,) = option_problems("tokenizer", Maker.from_settings, {"sise": 2}, facts=["draw"])
+    assert "Maker has no such option; it has size. Did you mean 'size'?" in problem
     (problem,) = option_problems("data", Bare, {"size": 1})
     assert problem.endswith("Bare has no such option; it has none")
-
-
-def test_keys_at_the_top_level_have_no_group():
-    problems = option_problems("", Part, {"rate": 2.0})
-    assert [problem.key for problem in problems] == ["rate", "size"]
-    assert problems[1] == "size: must be given, as in size=<value>"
 
 
 def test_every_problem_is_found_and_a_missing_option_is_one():
@@ -101,87 +109,56 @@ def test_a_part_with_keyword_arguments_takes_any_option():
     assert built(open_ended, {"other": 3}, fact=4) == {"size": 1, "other": 3, "fact": 4}
 
 
-def test_a_class_made_by_new_has_its_parameters():
-    class Pair(NamedTuple):
-        size: int
-        other: int = 1
-
-    assert list(parameters(Pair)) == ["size", "other"]
-
-
-def test_methods_and_wrapped_functions_have_the_parameters_of_their_signature():
-    class Maker:
-        def __init__(self, first, /, second, *rest, third: int = 3, **others):
-            pass
-
-        @classmethod
-        def from_settings(cls, draw, *, size: int = 1):
-            pass
-
-    assert list(parameters(Maker)) == ["second", "third"]
-    assert list(parameters(Maker.from_settings)) == ["draw", "size"]
-    assert list(parameters(partial(open_ended, size=3))) == ["size"]
-    (problem,) = option_problems("tokenizer", Maker.from_settings, {"sise": 2}, facts=["draw"])
-    assert "Maker has no such option; it has size. Did you mean 'size'?" in problem
-
-
-# ------------------------------------------------------------------------------------------------------------ values
-
-
-ACCEPTED = [
-    (schema.Count, [1, 7]),
-    (schema.WholeNumber, [0, 7]),
-    (schema.Number, [-1, 0.5]),
-    (schema.Positive, [1, 1e-9]),
-    (schema.NonNegative, [0, 0.0, 3]),
-    (schema.Share, [0, 0.99]),
-    (schema.Probability, [0, 0.5, 1]),
-    (schema.Text, ["a"]),
-    (str, ["", "1"]),
-    (bool, [True, False]),
-    (bool | None, [True, None]),
-    (float, [1, 1.5, float("inf")]),
-    (Literal["auto"] | schema.Count, ["auto", 3]),
-    (list[str], [[], ["a"]]),
-    (tuple[float, ...], [[], [1, 0.5], (1, 2)]),
-    (tuple[float, float], [[0.9, 1]]),
-    (str | Sequence[str], ["a", ["a", "b"]]),
-    (Mapping[str, Any], [{}, {"a": [1]}]),
-    (Path, ["a/b", Path("a")]),
-    (Colour, ["red"]),
-    (Any, [None, 1, "a", [1]]),
-]
-REFUSED = [
-    (schema.Count, [0, 1.0, 1.5, True, "1", None, [1]]),
-    (schema.WholeNumber, [-1, False]),
-    (schema.Number, [float("inf"), float("nan"), "1", True]),
-    (schema.Positive, [0, -1, float("inf")]),
-    (schema.NonNegative, [-1e-9]),
-    (schema.Share, [1, -0.1, float("nan")]),
-    (schema.Probability, [1.01, float("nan")]),
-    (schema.Text, ["", 1, None]),
-    (str, [1, True, None]),
-    (bool, [0, 1, "true", None]),
-    (Literal["auto"] | schema.Count, ["gpu", 0, True]),
-    (list[str], ["a", [1]]),
-    (tuple[float, ...], [1.0, ["a"]]),
-    (tuple[float, float], [[0.9], [0.9, 1, 2]]),
-    (Mapping[str, Any], ["a", [1]]),
-    (Path, [1]),
-    (Colour, ["green", 1]),
+INF, NAN = float("inf"), float("nan")
+ANNOTATIONS = [  # what each allows in words, values that it allows, and values that it does not
+    (int, "whole numbers", [], []),
+    (schema.Count, "whole numbers from 1", [1, 7], [0, 1.0, 1.5, True, "1", None, [1]]),
+    (schema.WholeNumber, "whole numbers from 0", [0, 7], [-1, False]),
+    (Annotated[int, Field(ge=0, le=2**32 - 1)], "whole numbers from 0 to 4294967295", [], []),
+    (Annotated[int, Field(gt=2)], "whole numbers above 2", [], []),
+    (float, "numbers", [1, 1.5, INF], []),
+    (schema.Number, "numbers", [-1, 0.5], [INF, NAN, "1", True]),
+    (schema.Positive, "numbers above 0", [1, 1e-9], [0, -1, INF]),
+    (schema.NonNegative, "numbers from 0", [0, 0.0, 3], [-1e-9]),
+    (schema.Share, "numbers from 0 and below 1", [0, 0.99], [1, -0.1, NAN]),
+    (schema.Probability, "numbers from 0 to 1", [0, 0.5, 1], [1.01, NAN]),
+    (Annotated[float, Field(gt=0.5, lt=1)], "numbers above 0.5 and below 1", [], []),
+    (Annotated[float, Field(ge=1.0)], "numbers from 1", [], []),
+    (bool, "true, false", [True, False], [0, 1, "true", None]),
+    (bool | None, "true, false or null", [True, None], []),
+    (str, "text", ["", "1"], [1, True, None]),
+    (schema.Text, "text that is not empty", ["a"], ["", 1, None]),
+    (Path, "text", ["a/b", Path("a")], [1]),
+    (None, "null", [], []),
+    (schema.Count | None, "whole numbers from 1 or null", [], []),
+    (schema.Count | str | None, "whole numbers from 1 or text or null", [], []),
+    (Path | str, "text", [], []),
+    (Literal["pre", "post"], "pre, post", [], []),
+    (Literal["warn"] | bool, "warn or true, false", [], []),
+    (Literal["auto"] | schema.Count, "auto or whole numbers from 1", ["auto", 3], ["gpu", 0, True]),
+    (Colour, "red, blue", ["red"], ["green", 1]),
+    (list[str], "a list of text", [[], ["a"]], ["a", [1]]),
+    (tuple[float, ...], "a list of numbers", [[], [1, 0.5], (1, 2)], [1.0, ["a"]]),
+    (tuple[schema.Share, ...], "a list of numbers from 0 and below 1", [], []),
+    (tuple[float, float], "a list of 2 numbers", [[0.9, 1]], [[0.9], [0.9, 1, 2]]),
+    (tuple[str, int], "a list of 2 text and whole numbers", [], []),
+    (str | Sequence[str], "text or a list of text", ["a", ["a", "b"]], []),
+    (str | Sequence[str] | None, "text or a list of text or null", [], []),
+    (Mapping[str, Any], "settings by name", [{}, {"a": [1]}], ["a", [1]]),
+    (Any, "any value", [None, 1, "a", [1]], []),
+    (Annotated[str, Field(description="DD:HH:MM:SS")], "DD:HH:MM:SS", [], []),
+    (Annotated[str, Field(description="a duration")] | None, "a duration or null", [], []),
+    (torch.device, "torch.device", [], []),
 ]
 
 
-@pytest.mark.parametrize(("annotation", "values"), ACCEPTED, ids=str)
-def test_values_that_an_annotation_allows(annotation, values):
-    assert [problem for value in values for problem in value_problems("key", value, annotation)] == []
-
-
-@pytest.mark.parametrize(("annotation", "values"), REFUSED, ids=str)
-def test_values_that_an_annotation_does_not_allow(annotation, values):
-    for value in values:
+@pytest.mark.parametrize(("annotation", "words", "right", "wrong"), ANNOTATIONS, ids=str)
+def test_an_annotation_allows_what_it_says(annotation, words, right, wrong):
+    assert allowed(annotation) == words
+    assert [problem for value in right for problem in value_problems("key", value, annotation)] == []
+    for value in wrong:
         (problem,) = value_problems("key", value, annotation)
-        assert problem.startswith("key=") and f": allowed: {allowed(annotation)}" in problem
+        assert problem.startswith("key=") and f": allowed: {words}" in problem
 
 
 def test_a_refused_value_is_shown_as_in_yaml():
@@ -192,39 +169,23 @@ def test_a_refused_value_is_shown_as_in_yaml():
     assert value_problems("key", "0", schema.Count) == ["key=0: allowed: whole numbers from 1"]  # nor is the number
 
 
-def test_an_annotation_that_cannot_be_checked_allows_everything():
-    assert value_problems("key", 3, Sequence["Missing"]) == []  # noqa: F821
-
-
-def test_values_of_libraries_are_not_checked_and_their_names_are():
-    wrong = {"lr": "fast", "betas": 3}
-    assert option_problems("optimizer", torch.optim.AdamW, wrong, facts=["params"]) == []
-    (problem,) = option_problems("optimizer", torch.optim.AdamW, {"beta": 3}, facts=["params"])
-    assert problem.startswith("optimizer.beta=3: AdamW has no such option; it has amsgrad, betas, ")
-
-
-def test_values_of_user_dataclasses_and_of_attnorm_are_checked():
+def test_values_of_user_dataclasses_and_of_attnorm_are_checked_and_those_of_libraries_are_not():
     def function(*, size: schema.Count = 1):
         pass
 
     @own
-    def of_attnorm(*, size: schema.Count = 1):
+    def of_attnorm(*, size: schema.Count = 1, plain=1):
         pass
 
     assert option_problems("model", function, {"size": 0}) == []
     assert option_problems("model", of_attnorm, {"size": 0}) == ["model.size=0: allowed: whole numbers from 1"]
+    assert option_problems("model", of_attnorm, {"plain": object()}) == []
     assert option_problems("model", Part, {"size": 0}) == ["model.size=0: allowed: whole numbers from 1"]
-
-
-def test_a_parameter_without_annotation_takes_any_value():
-    @own
-    def function(*, size=1):
-        pass
-
-    assert option_problems("model", function, {"size": object()}) == []
-
-
-# ---------------------------------------------------------------------------------------------------------- building
+    assert value_problems("key", 3, Sequence["Missing"]) == []  # noqa: F821 - an annotation that cannot be checked
+    wrong = {"lr": "fast", "betas": 3}
+    assert option_problems("optimizer", torch.optim.AdamW, wrong, facts=["params"]) == []
+    (problem,) = option_problems("optimizer", torch.optim.AdamW, {"beta": 3}, facts=["params"])
+    assert problem.startswith("optimizer.beta=3: AdamW has no such option; it has amsgrad, betas, ")
 
 
 def test_lists_become_tuples_and_texts_paths_where_the_annotation_says_so():
@@ -234,62 +195,9 @@ def test_lists_become_tuples_and_texts_paths_where_the_annotation_says_so():
     right, problems = read_options("model", Part, {"size": 0, "path": "a/b"})
     assert right == {"path": Path("a/b")} and [problem.key for problem in problems] == ["model.size"]
 
-
-def test_tuples_of_functions_whose_values_are_not_checked():
     def library(betas: tuple[float, float] | None = None, milestones: Sequence[int] = ()) -> tuple:
         return betas, milestones
 
     assert built(library, {"betas": [0.5, "x"], "milestones": [1]}) == ((0.5, "x"), [1])
-
-
-def test_numbers_stay_as_they_were_written():
-    assert isinstance(built(Part, {"size": 2, "rate": 0}).rate, int)
-
-
-def test_a_part_gets_the_facts_that_it_has_parameters_for():
-    assert built(Part, {"rate": 0.5}, size=3, seed=4) == Part(size=3, rate=0.5)
-
-
-# ------------------------------------------------------------------------------------------------------------- words
-
-
-@pytest.mark.parametrize(
-    ("annotation", "words"),
-    [
-        (int, "whole numbers"),
-        (schema.Count, "whole numbers from 1"),
-        (Annotated[int, Field(ge=0, le=2**32 - 1)], "whole numbers from 0 to 4294967295"),
-        (Annotated[int, Field(gt=2)], "whole numbers above 2"),
-        (schema.Number, "numbers"),
-        (schema.Positive, "numbers above 0"),
-        (schema.NonNegative, "numbers from 0"),
-        (schema.Share, "numbers from 0 and below 1"),
-        (schema.Probability, "numbers from 0 to 1"),
-        (Annotated[float, Field(gt=0.5, lt=1)], "numbers above 0.5 and below 1"),
-        (bool, "true, false"),
-        (str, "text"),
-        (schema.Text, "text that is not empty"),
-        (Annotated[float, Field(ge=1.0)], "numbers from 1"),
-        (Path, "text"),
-        (None, "null"),
-        (schema.Count | None, "whole numbers from 1 or null"),
-        (schema.Count | str | None, "whole numbers from 1 or text or null"),
-        (Path | str, "text"),
-        (Literal["pre", "post"], "pre, post"),
-        (Literal["warn"] | bool, "warn or true, false"),
-        (Colour, "red, blue"),
-        (list[str], "a list of text"),
-        (tuple[schema.Share, ...], "a list of numbers from 0 and below 1"),
-        (tuple[float, float], "a list of 2 numbers"),
-        (tuple[str, int], "a list of 2 text and whole numbers"),
-        (str | Sequence[str] | None, "text or a list of text or null"),
-        (Mapping[str, Any], "settings by name"),
-        (Any, "any value"),
-        (Annotated[str, Field(description="DD:HH:MM:SS")], "DD:HH:MM:SS"),
-        (Annotated[str, Field(description="a duration")] | None, "a duration or null"),
-        (torch.device, "torch.device"),
-    ],
-    ids=str,
-)
-def test_what_an_annotation_allows_in_words(annotation, words):
-    assert allowed(annotation) == words
+    assert isinstance(built(Part, {"size": 2, "rate": 0}).rate, int)  # as it was written
+    assert built(Part, {"rate": 0.5}, size=3, seed=4) == Part(size=3, rate=0.5)  # the facts that it has parameters for

@@ -10,6 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import runs
+from scripts import load
 
 DIRECTIVE = re.compile(r"^::: (\S+)$(?:\n    options: \{heading: (\S+)\}$)?", re.M)  # an object and its title
 REFERENCE = {title or name: name for name, title in DIRECTIVE.findall((runs.ROOT / "docs/api.md").read_text())}
@@ -27,10 +28,7 @@ PUBLIC = (
 def docstrings(monkeypatch) -> ModuleType:
     """docs/docstrings.py, which needs griffe only for its base class; the tests have no griffe."""
     monkeypatch.setitem(sys.modules, "griffe", SimpleNamespace(Extension=object))
-    spec = importlib.util.spec_from_file_location("docstrings", runs.ROOT / "docs/docstrings.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("docs/docstrings")
 
 
 def test_the_reference_has_every_public_name_and_no_other():
