@@ -175,19 +175,17 @@ def write_metrics(path: Path, reached: int, steps: int, gain: float, chance: np.
 
 def write_attention(path: Path, attention: str, reached: int, chance: np.random.Generator) -> None:
     """attention.csv with four heads per layer."""
-    with open(path, "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["step", "layer", "head", "entropy", "column_mass", "column_mass_min"])
-        steps = range(0, reached + 1, 50)
-        draws = iter(chance.standard_normal(2 * 4 * len(LAYERS) * len(steps)).tolist())
-        for step in steps:
-            for depth, layer in enumerate(LAYERS):
-                doubly = attention != "softmax" and layer.startswith("encoder")
-                for head in range(4):
-                    entropy = 2.5 - (0.3 if doubly else 1.1) * (1 - math.exp(-step / 700)) - 0.05 * depth
-                    mass = 0.55 if doubly else 0.3 * math.exp(-step / 500) + 0.004
-                    entropy, mass = entropy + 0.06 * next(draws), mass * math.exp(0.2 * next(draws))
-                    writer.writerow([step, layer, head, f"{entropy:.8g}", f"{mass:.8g}", f"{mass / 3:.8g}"])
+    steps, rows = range(0, reached + 1, 50), ["step,layer,head,entropy,column_mass,column_mass_min"]
+    draws = iter(chance.standard_normal(2 * 4 * len(LAYERS) * len(steps)).tolist())
+    for step in steps:
+        for depth, layer in enumerate(LAYERS):
+            doubly = attention != "softmax" and layer.startswith("encoder")
+            for head in range(4):
+                entropy = 2.5 - (0.3 if doubly else 1.1) * (1 - math.exp(-step / 700)) - 0.05 * depth
+                mass = 0.55 if doubly else 0.3 * math.exp(-step / 500) + 0.004
+                entropy, mass = entropy + 0.06 * next(draws), mass * math.exp(0.2 * next(draws))
+                rows.append(f"{step},{layer},{head},{entropy:.8g},{mass:.8g},{mass / 3:.8g}")
+    path.write_text("\n".join(rows) + "\n")
 
 
 def write_measures(folder: Path, attention: str, reached: int) -> None:
@@ -208,13 +206,12 @@ def write_measures(folder: Path, attention: str, reached: int) -> None:
 
 def write_weights(path: Path, reached: int, chance: np.random.Generator) -> None:
     """hybrid_weights.csv of the encoder."""
-    with open(path, "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["step", "layer", "head", "value"])
-        for step in range(0, reached + 1, 10):
-            for depth in range(2):
-                value = 0.5 + (0.34 - 0.2 * depth) * (1 - math.exp(-step / 800)) + chance.normal(0, 0.004)
-                writer.writerow([step, f"encoder/{depth}", "", f"{value:.8g}"])
+    rows = ["step,layer,head,value"]
+    for step in range(0, reached + 1, 10):
+        for depth in range(2):
+            value = 0.5 + (0.34 - 0.2 * depth) * (1 - math.exp(-step / 800)) + chance.normal(0, 0.004)
+            rows.append(f"{step},encoder/{depth},,{value:.8g}")
+    path.write_text("\n".join(rows) + "\n")
 
 
 def made_up_predictions(

@@ -235,16 +235,6 @@ def test_what_pandas_would_take_from_the_metadata_of_a_table_is_not_read(tmp_pat
     assert compare("softmax", tmp_path).examples == 100
 
 
-@pytest.mark.slow
-def test_runs_without_hashes_of_their_inputs_cannot_be_checked(monkeypatch, tmp_path, capsys):
-    folders = make_runs(tmp_path, THREE)
-    change_table(folders[4], lambda rows: rows.pop("input_hash"))
-    [doubt] = compare("softmax", tmp_path).doubts
-    assert "cannot be checked" in doubt and "dnas, seed 2 was scored by an older version" in doubt
-    assert runs.call(monkeypatch, "compare", f"against={tmp_path}") == 0
-    assert " ".join(doubt.split()) in " ".join(capsys.readouterr().out.split())
-
-
 def with_checkpoint(folder, update, stem="validation"):
     """Scores of a checkpoint on the validation split, or on the test split."""
     table = pq.read_table(folder / "predictions/validation.parquet")
@@ -280,21 +270,26 @@ def test_the_test_split_is_used_once_all_runs_have_scores_of_their_checkpoint_on
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("environment", "words"),
-    [
+def test_other_code_other_versions_and_inputs_without_hashes_are_doubts(monkeypatch, tmp_path, capsys):
+    folders = make_runs(tmp_path, THREE)
+    path = folders[0] / "environment.json"
+    recorded = path.read_text()
+    for environment, words in (
         ({"packages": {"torch": "2.1"}, "git": {"commit": "f" * 40, "changed": False}}, "in the version of torch"),
         ({"git": {"commit": "f" * 40, "changed": True}}, "ffffffffff with uncommitted changes"),
         ({"git": None, "code": "0123456789abcdef"}, "an installed package, version 0123456789abcdef"),
-    ],
-)
-def test_other_code_and_versions_are_doubts(tmp_path, environment, words):
-    folders = make_runs(tmp_path, THREE)
+    ):
+        path.write_text(json.dumps({"gpus": [], **environment}))
+        doubts = compare("softmax", tmp_path).doubts
+        assert "differ in the commit of the code" in " ".join(doubts) and words in " ".join(doubts)
+        assert collect([tmp_path]).tasks[0].doubts == doubts
+    path.write_text(recorded)
     assert compare("softmax", tmp_path).doubts == []
-    (folders[0] / "environment.json").write_text(json.dumps({"gpus": [], **environment}))
-    doubts = compare("softmax", tmp_path).doubts
-    assert "differ in the commit of the code" in " ".join(doubts) and words in " ".join(doubts)
-    assert collect([tmp_path]).tasks[0].doubts == doubts
+    change_table(folders[4], lambda rows: rows.pop("input_hash"))
+    [doubt] = compare("softmax", tmp_path).doubts
+    assert "cannot be checked" in doubt and "dnas, seed 2 was scored by an older version" in doubt
+    assert runs.call(monkeypatch, "compare", f"against={tmp_path}") == 0
+    assert " ".join(doubt.split()) in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.slow

@@ -33,46 +33,42 @@ def tuned_sweep(folder, gains, scores, cost=True, metric="rougeL", further=None)
     gains: of the comparison, by arm. scores: of the tuning, by arm and rate: two seeds each, None for a failed run.
     further: the gain of softmax at other rates, or the state of its runs there; by default, it is worse.
     """
-    further = {"0.001": -2, "0.004": -2} if further is None else further
+    further, seeds = {"0.001": -2, "0.004": -2} if further is None else further, (110, 111, 112, 113)
     jobs, arms = [], []
     for arm, gain in gains.items():
         entry = {"arm": f"attention={arm}", "monitor": "val/loss", "mode": "min", "best": "0.002", "means": {}}
-        entry |= {"tune": {rate: [] for rate in RATES}, "compare": [], "further": {}}
+        entry |= {"tune": {rate: [] for rate in RATES}, "compare": [f"{arm}_{seed}" for seed in seeds], "further": {}}
         common = {"arm": f"attention={arm}", "steps": 3000, "seconds": 60.0, "metric": metric}
         for rate in RATES:
-            for seed, score in zip((100, 101), scores[arm][rate], strict=True):
-                name = f"{arm}_{rate}_{seed}"
+            means = scores[arm][rate]
+            entry["means"][rate] = None if None in means else 5 - sum(means) / 20
+            for seed, score in zip((100, 101), means, strict=True):
+                name, state = f"{arm}_{rate}_{seed}", "failed" if score is None else "finished"
                 entry["tune"][rate].append(name)
-                state = "failed" if score is None else "finished"
                 value = None if score is None else 5 - score / 10
                 job = {"name": name, "purpose": "tune", "state": state, "score": score, "best_value": value}
                 jobs.append({**common, **job})
                 (folder / "tune" / name).mkdir(parents=True)
                 summary = {"state": state, "validation": {"metrics": {"rougeL": score}}}
                 (folder / "tune" / name / "summary.json").write_text(json.dumps(summary))
-            means = scores[arm][rate]
-            entry["means"][rate] = None if None in means else 5 - sum(means) / 20
-        for seed in (110, 111, 112, 113):
-            name = f"{arm}_{seed}"
-            entry["compare"].append(name)
+        for seed, name in zip(seeds, entry["compare"], strict=True):
             settings = {"optimizer.lr": 0.002 if arm == "softmax" else 0.004, "trainer.max_steps": 3000}
             make_run(folder / name, arm, seed, gain=gain, examples=60, settings=settings)
             job = {"name": name, "purpose": "compare", "state": "finished", "score": 1, "best_value": 2}
             jobs.append({**common, **job})
         for rate, gain in further.items() if arm == "softmax" else ():
-            entry["further"][rate] = [f"{arm}_{rate}_{seed}" for seed in (110, 111, 112, 113)]
-            for seed, name in zip((110, 111, 112, 113), entry["further"][rate], strict=True):
+            entry["further"][rate] = [f"{arm}_{rate}_{seed}" for seed in seeds]
+            for seed, name in zip(seeds, entry["further"][rate], strict=True):
                 its = {"gain": gain} if isinstance(gain, (int, float)) else {"state": gain}
                 make_run(folder / "tune" / name, arm, seed, examples=60, settings={"optimizer.lr": float(rate)}, **its)
         arms.append(entry)
     tuning = {"key": "optimizer.lr", "values": RATES, "added": ["0.004"], "seeds": ["100", "101"]}
     content = {"jobs": jobs, "tuning": {**tuning, "notes": ["At the edge."], "arms": arms}}
     if cost:
-        per_update = {"softmax": 0.5, "hnas": 2.0}
         content["cost"] = {"kind": "time", "arms": []}
-        for arm in gains:
-            cost = ArmCost(f"attention={arm}", "gigaword", arm == "softmax", 3000, per_update[arm], "CPU seconds")
-            content["cost"]["arms"].append(asdict(replace(cost, updates=int(1500 / per_update[arm]))))
+        for arm, per_update in {"softmax": 0.5, "hnas": 2.0}.items():
+            cost = ArmCost(f"attention={arm}", "gigaword", arm == "softmax", 3000, per_update, "CPU seconds")
+            content["cost"]["arms"].append(asdict(replace(cost, updates=int(1500 / per_update))))
     (folder / "jobs.jsonl").touch()
     (folder / "sweep.json").write_text(json.dumps(content))
     return folder

@@ -41,16 +41,6 @@ def test_a_mean_has_its_examples_as_pseudo_values_and_weights_by_tokens():
     assert perplexity(statistics.sum(0)) == pytest.approx(np.exp(mean))
 
 
-def test_the_mean_of_pseudo_values_is_the_metric_up_to_one_over_n():
-    statistics = losses(2000)
-    values, whole = pseudo_values(statistics, perplexity), perplexity(statistics.sum(0))
-    assert values.mean() == pytest.approx(whole, rel=5 / 2000)
-    # Their spread is that of the derivative of the metric at each example.
-    weight = statistics[:, 1] / statistics[:, 1].mean()
-    linear = whole * weight * (statistics[:, 0] / statistics[:, 1] - np.log(whole))
-    assert values - values.mean() == pytest.approx(linear, abs=20 * whole / 2000 * np.abs(linear / whole).max() ** 2)
-
-
 @pytest.mark.parametrize(
     ("statistics", "metric", "message"),
     [
