@@ -144,6 +144,8 @@ REFUSED = {  # verb: (what is spoilt, what is typed, words of the message); {} i
         (None, ("resume={}/run", "hydra.run.dir=x"), "cannot be set when a run continues"),
         (None, ("resume={}/run", "attention=softmax"), "cannot be set when a run continues"),
         (None, ("resume={}/run", "~callbacks.nothing"), "has no such entry to remove"),
+        (None, ("resume={}/run", "~callbacks"), "has no such entry to remove"),
+        (None, ("resume={}/run", "task.monitor=rouge1"), "the run being resumed does not have this key"),
         (None, ("resume={}/run", "trainer=nothing"), "trainer=nothing: allowed: "),
         (None, ("resume={}/run", "model.drop=1"), "has no such option"),
         (None, ("resume={}/run", "trainer.devices=0"), "trainer.devices=0"),

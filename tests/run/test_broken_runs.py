@@ -15,7 +15,6 @@ import pytest
 import runs
 import torch
 import yaml
-from marks import slow
 from safetensors.torch import save_file
 
 from attnorm.analysis.scores import example_table
@@ -24,7 +23,6 @@ from attnorm.run.config_file import REQUIRED_GROUPS
 from attnorm.run.folder import leave_out, read_record
 from attnorm.run.integrity import COMPANIONS, seal
 from attnorm.run.opening import read_run
-from attnorm.run.resume import newest_good
 from attnorm.run.run import Run
 from attnorm.spec.read import resolve
 from attnorm.spec.recorded import recorded_settings
@@ -111,6 +109,7 @@ NOT_CLASSES = {  # trusted or of attnorm, but not what is expected there
     "a relative module": ("attention.encoder", "attnorm..attention:HNAS"),
     "a path": ("attention.encoder", "attnorm./tmp/evil:HNAS"),
     "no module": ("attention.encoder", "attnorm:"),
+    "a normalizer as a scorer": ("attention.scorer.encoder", "attnorm.attention.normalizers.hnas:HNAS"),
     "a source that is a module": ("data._target_", "attnorm.data.sources.base.SPLITS"),
     "a source that is abstract": ("data._target_", "attnorm.data.sources.base.Source"),
     "a tokenizer that is abstract": ("tokenizer._target_", "attnorm.data.tokenizers.base.Tokenizer"),
@@ -171,23 +170,6 @@ def test_a_source_that_is_replaced_by_what_is_typed_is_still_not_imported(monkey
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("typed", "kind"),
-    [
-        ("data._target_=os.system", "attnorm.data.sources.base.Source"),
-        ("tokenizer._target_=os.system", "attnorm.data.tokenizers.base.Tokenizer"),
-        ("attention.encoder=os:system", "attnorm.attention.normalizers.base.Normalizer"),
-        ("attention.prior.encoder=['os:system']", "torch.nn.modules.module.Module"),
-        ("attention.scorer.encoder=os:system", "attnorm.attention.scorers.Scorer"),
-    ],
-)
-def test_training_calls_only_classes_of_the_right_kind(monkeypatch, tmp_path, capfd, typed, kind):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(os, "system", lambda *_: pytest.fail("os.system was called"))
-    assert f"a subclass of {kind}" in refusal(monkeypatch, capfd, "train", typed)
-
-
 def test_a_run_folder_is_taken_off_the_path_and_nothing_else(monkeypatch, tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "run")
     (tmp_path / "run/inside").mkdir(parents=True)
@@ -218,7 +200,6 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 CONFIGS = {
     "empty": b"",
-    "blank": b"\n# nothing\n",
     "binary": bytes(range(256)),
     "utf-16": "seed: 1\n".encode("utf-16"),
     "not YAML": b"a: [1\nb: }\n",
@@ -226,14 +207,12 @@ CONFIGS = {
     "two documents": b"seed: 1\n---\nseed: 2\n",
     "a list": b"- 1\n",
     "a number": b"3\n",
-    "a text": b"a b c\n",
     "one key": b"seed: 1\n",
     "an alias bomb": BOMB.encode(),
     "an anchor": b"model: &m {name: seq2seq}\n",
     "a merge": b"model: {name: seq2seq}\n<<: *m\n",
     "a Python object": b"seed: !!python/object/apply:os.system ['false']\n",
     "a tag": b"seed: !!binary aGVsbG8=\n",
-    "an own tag": b"seed: !evil 1\n",
     "deep lists": b"[" * 100_000,
     "deep mappings": b"".join(b" " * depth + b"a:\n" for depth in range(500)),
     "a huge file": b"a: " + b"x" * (2 << 20),
@@ -289,15 +268,24 @@ def test_what_the_user_types_may_be_an_interpolation(monkeypatch, tmp_path):
 # files of the folder
 
 
-def write(name, content):
-    """A function that overwrites a file of a run, or puts the file of that path there."""
+def put(name, make):
+    """A function that puts a thing in the place of a file or a folder of a run. make: gets the path."""
 
     def spoil(run):
-        (run / name).parent.mkdir(exist_ok=True)
-        (run / name).unlink(missing_ok=True)
-        (run / name).write_bytes(content.read_bytes() if hasattr(content, "read_bytes") else content)
+        path = run / name
+        path.parent.mkdir(exist_ok=True)
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        make(path)
 
     return spoil
+
+
+def write(name, content):
+    return put(name, lambda path: path.write_bytes(content))
+
+
+def edited(key, value):
+    return lambda run: runs.edit(run, key, value)
 
 
 def remove(name):
@@ -334,7 +322,6 @@ FOLDERS = {  # what is spoilt: (task, how, what the line has to mention)
     "another vocabulary of that size": ("gigaword", other_tokenizer("gigaword", MODEL, "data.corpus_seed=9"), MODEL),
     "no wordpiece": ("mlm", remove(JSON), JSON),
     "an empty wordpiece": ("mlm", write(JSON, b""), JSON),
-    "a binary wordpiece": ("mlm", write(JSON, bytes(range(256)) * 9), JSON),
     "a wordpiece that is a list": ("mlm", write(JSON, b"[1]"), JSON),
     "a wordpiece without a model": ("mlm", write(JSON, b'{"model": {}}'), JSON),
     "deep JSON": ("mlm", write(JSON, b"[" * 100_000), JSON),
@@ -345,19 +332,14 @@ FOLDERS = {  # what is spoilt: (task, how, what the line has to mention)
     "answers that are a list": ("vqa", write("answers.json", b"[1]"), "answers.json"),
     "answers without texts": ("vqa", answers(answers=None), "answers.json"),
     "answers that are numbers": ("vqa", answers(answers=[1, 2]), "answers.json"),
-    "answers that are a text": ("vqa", answers(answers="yes"), "answers.json"),
     "other answers": ("vqa", lambda run: answers(answers=[*map(str, range(40))])(run), "answers.json"),
     "widths that are texts": ("vqa", answers(widths=["a"]), "answers.json"),
     "widths without boxes": ("vqa", answers(boxes=[]), "answers.json"),
     "huge widths": ("vqa", answers(widths=[10**9] * 2, boxes=[10**9] * 2), "answers.json"),
-    "a model for which there is no memory": (
-        "gigaword",
-        lambda run: runs.edit(run, "model.d_model", 2**40),
-        "config.yaml",
-    ),
-    "another model": ("gigaword", lambda run: runs.edit(run, "model.encoder_layers", 2), "encoder.layers.1"),
-    "another shape": ("gigaword", lambda run: runs.edit(run, "model.ffn_dim", 31), "(32, 16)"),
-    "no such task": ("gigaword", lambda run: runs.edit(run, "task._target_", ["mlm"]), "task._target_=[mlm]"),
+    "a model for which there is no memory": ("gigaword", edited("model.d_model", 2**40), "config.yaml"),
+    "another model": ("gigaword", edited("model.encoder_layers", 2), "encoder.layers.1"),
+    "another shape": ("gigaword", edited("model.ffn_dim", 31), "(32, 16)"),
+    "no such task": ("gigaword", edited("task._target_", ["mlm"]), "task._target_=[mlm]"),
 }
 
 
@@ -418,18 +400,11 @@ def of_torchscript(run):
     return file.getvalue()
 
 
-def flipped(run):
-    content = bytearray((run / "checkpoints/best.ckpt").read_bytes())
-    content[len(content) // 2] ^= 1
-    return bytes(content)
-
-
 CHECKPOINTS = {  # from the run to the bytes of its best.ckpt
     "empty": lambda run: b"",
     "a text": lambda run: b"hello\n" * 99,
     "half of it": lambda run: (run / "checkpoints/best.ckpt").read_bytes()[:20_000],
     "all but the last byte": lambda run: (run / "checkpoints/best.ckpt").read_bytes()[:-1],
-    "a bit flipped": flipped,
     "a pickle": lambda run: pickle.dumps({"state_dict": {}}),
     "a pickle that runs code": lambda run: pickle.dumps(Evil()),
     "a torch file that runs code": lambda run: saved({"state_dict": {}, "global_step": Evil()}),
@@ -455,7 +430,6 @@ CHECKPOINTS = {  # from the run to the bytes of its best.ckpt
     "a sparse tensor": replaced(lambda tensor: tensor.to_sparse()),
     "a meta tensor": replaced(lambda tensor: tensor.to("meta")),
     "a tensor of which there is one value": replaced(lambda tensor: torch.zeros(1).expand(10**12)),
-    "NaN": replaced(lambda tensor: tensor * torch.nan),
     "infinity": replaced(lambda tensor: tensor / 0),
     "parameters of another model": lambda run: (runs.finished_run("mlm") / "checkpoints/best.ckpt").read_bytes(),
 }
@@ -475,44 +449,6 @@ def test_a_file_that_is_not_the_runs_checkpoint_is_refused_in_one_line(monkeypat
     line = attacked(lambda run: (run / "checkpoints/best.ckpt").write_bytes(CHECKPOINTS[what](run)))
     assert "checkpoints/best.ckpt" in line and len(line) < 600
     assert not (tmp_path / "evil").exists()
-
-
-@pytest.mark.parametrize(
-    ("script", "typed", "words"),
-    [
-        ("eval", ("run=1",), "run=1: no such folder"),
-        ("eval", ("run=01",), "run=01: no such folder"),
-        ("eval", ("run=true",), "run=true: no such folder"),
-        ("eval", ("run=[a]",), "run=[a]: expected a single value"),
-        ("eval", ("run={a: 1}",), "run={a: 1}: expected a single value"),
-        ("eval", ("run=",), "run: must be given"),
-        ("eval", ("run={file}",), "no such folder"),
-        ("eval", ("run={run}", "split=[test]"), "split=[test]: expected a single value"),
-        ("eval", ("run={run}", "ckpt=1"), "ckpt=1: allowed: best, last"),
-        ("eval", ("run={run}", "trust_code=yes"), "trust_code=yes: allowed: true, false"),
-        ("eval", ("metric=[squad]",), "metric=[squad]: expected a single value"),
-        ("eval", ("metric=squad", "predictions=1", "references={file}"), "predictions=1: no such file"),
-        ("generate", ("run=1", "input=-"), "run=1: no such folder"),
-        ("generate", ("run={run}", "input=3"), "input=3: no such file"),
-        ("generate", ("run={run}", "input=[a]"), "input=[a]: expected a single value"),
-        ("generate", ("run={run}", "input=null"), "input: must be given"),
-        ("generate", ("run={run}", "input={run}"), "this is a folder"),
-        ("generate", ("run=null", "input=-"), "run: must be given"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_a_value_of_another_kind_is_refused_in_one_line(monkeypatch, tmp_path, capfd, script, typed, words):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").write_text("")
-    names = {"run": runs.finished_run(), "file": tmp_path / "file"}
-    filled = [text if text.startswith("run={a") else text.format(**names) for text in typed]
-    assert words in refusal(monkeypatch, capfd, script, *filled)
-
-
-def test_a_folder_may_be_called_by_a_number(monkeypatch, tmp_path):
-    runs.copied_run(tmp_path).rename(tmp_path / "01")
-    monkeypatch.chdir(tmp_path)
-    assert runs.call(monkeypatch, "eval", "run=01") == 0
 
 
 def test_each_file_that_gives_ids_their_meaning_is_a_companion():
@@ -541,37 +477,6 @@ def link(name, target="outside"):
     return spoil
 
 
-def pipe(name):
-    """A function that puts a pipe into a run."""
-
-    def spoil(run):
-        (run / name).parent.mkdir(exist_ok=True)
-        (run / name).unlink(missing_ok=True)
-        os.mkfifo(run / name)
-
-    return spoil
-
-
-def folder_of(name):
-    """A function that puts a folder in the place of a file of a run."""
-
-    def spoil(run):
-        (run / name).unlink(missing_ok=True)
-        (run / name).mkdir(parents=True)
-
-    return spoil
-
-
-def file_of(name):
-    """A function that puts a file in the place of a folder of a run."""
-
-    def spoil(run):
-        shutil.rmtree(run / name, ignore_errors=True)
-        (run / name).write_text("x")
-
-    return spoil
-
-
 FILES = (
     *("run.lock", "run.log", "summary.json", "metrics.csv", "eval_validation.txt", "eval_validation.json.unfinished"),
     *("checkpoints/last.ckpt", "predictions/validation.parquet", "samples/validation.txt", "sentencepiece.model"),
@@ -579,9 +484,9 @@ FILES = (
 INSIDE = {
     **{f"{name} as a link": (link(name), name) for name in (*FILES, "checkpoints", "figures", "samples", "wandb")},
     **{f"{name} as a dangling link": (link(name, "no/where"), name) for name in ("report.html", "figures/a.png")},
-    **{f"{name} as a pipe": (pipe(name), name) for name in (*FILES, "x")},
-    **{f"{name} as a folder": (folder_of(name), name) for name in FILES if not name.endswith(".unfinished")},
-    **{f"{name} as a file": (file_of(name), name) for name in ("checkpoints", "predictions", "figures")},
+    **{f"{name} as a pipe": (put(name, os.mkfifo), name) for name in (*FILES, "x")},
+    **{f"{name} as a folder": (put(name, Path.mkdir), name) for name in FILES if not name.endswith(".unfinished")},
+    **{f"{name} as a file": (put(name, Path.touch), name) for name in ("checkpoints", "predictions", "figures")},
 }
 
 
@@ -608,14 +513,14 @@ READERS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("spoil", [link("run.lock"), pipe("run.lock")], ids=["a link", "a pipe"])
+@pytest.mark.parametrize("spoil", [link("run.lock"), put("run.lock", os.mkfifo)])
 def test_every_command_refuses_a_folder_that_leads_elsewhere(monkeypatch, tmp_path, capfd, spoil, reader):
     run = runs.copied_run(tmp_path)
     spoil(run)
     before = runs.files_of(tmp_path)
     monkeypatch.chdir(tmp_path)
-    verb, *typed = READERS[reader]
-    assert f"{run}/run.lock: is " in refusal(monkeypatch, capfd, verb, *(it.format(run=run) for it in typed))
+    verb, *typed = (it.format(run=run) for it in READERS[reader])
+    assert f"{run}/run.lock: is " in refusal(monkeypatch, capfd, verb, *typed)
     assert runs.files_of(tmp_path) == before
 
 
@@ -804,39 +709,12 @@ RESUMED = {  # content of a checkpoint with the right checksum
 }
 
 
-OFTEN = {"no optimizer states", "loops of texts", "shards of texts"}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("what", [what if what in OFTEN else slow(what) for what in RESUMED])
+@pytest.mark.parametrize("what", RESUMED)
 def test_a_checkpoint_that_no_run_saves_is_not_resumed_from(monkeypatch, tmp_path, capfd, what):
     run = runs.copied_run(tmp_path)
     (run / "summary.json").unlink()
     RESUMED[what](run)
-    for path in (run / "checkpoints").glob("*.ckpt"):
-        if path.stem != "last":
-            path.unlink()
-    before = runs.contents(run)
-    assert runs.call(monkeypatch, "train", f"resume={run}") == 2
-    assert runs.contents(run) == before
-    printed = capfd.readouterr().err
-    assert "last.ckpt: " in printed and "Traceback" not in printed
-
-
-@pytest.mark.parametrize("how", ["links", "gone", "unreadable"])
-def test_a_run_whose_checkpoints_cannot_be_reached_does_not_start_again(monkeypatch, tmp_path, capfd, how):
-    run = runs.copied_run(tmp_path)
-    (run / "summary.json").unlink()
-    for path in (run / "checkpoints").glob("*.ckpt"):
-        path.unlink()
-        if how == "links":
-            path.symlink_to(tmp_path / "disk" / path.name)
-        elif how == "unreadable":
-            path.write_bytes(b"")
-    curves = (run / "metrics.csv").read_text()
-    expected = {"links": "is a link to", "gone": "Is a disk missing?", "unreadable": "none of its checkpoints"}[how]
-    assert expected in refusal(monkeypatch, capfd, "train", f"resume={run}")
-    assert (run / "metrics.csv").read_text() == curves
-    for path in (*(run / "checkpoints").iterdir(), *run.glob("*.csv")):
-        path.unlink()
-    assert newest_good(run) is None  # it was killed before its first checkpoint
+    for name in ("best", "previous"):
+        (run / f"checkpoints/{name}.ckpt").unlink()
+    assert "last.ckpt: " in refusal(monkeypatch, capfd, "train", f"resume={run}")

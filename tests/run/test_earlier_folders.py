@@ -86,14 +86,3 @@ def test_every_class_that_a_run_may_have_recorded_can_be_imported():
         module, _, name = config["x"][0]["_target_"].rpartition(".")
         assert hasattr(import_module(module), name), target
         assert with_first_names(config) == {"x": [{"_target_": target}]}, "the key of a run would change"
-
-
-def test_the_names_of_moved_modules_are_translated():
-    config = {
-        "task": {"_target_": "attnorm.resolved.TaskConfig"},
-        "other": [{"_target_": "a.b"}],
-        "x": "attnorm.resolved",
-    }
-    translate_targets(config)
-    assert config["task"]["_target_"] == "attnorm.spec.settings.TaskConfig"
-    assert config["other"] == [{"_target_": "a.b"}]

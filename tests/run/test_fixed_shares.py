@@ -68,8 +68,6 @@ def test_the_numbers_are_what_a_run_records(mixed_run):
     cfg = runs.checked(runs.composed(*typed), overrides=typed)
     assert cfg["attention"]["options"]["mix"]["fixed"] == {"encoder": [[0.3, 0.7], [0.9, 0.1]]}
     assert cfg.label == "mix"
-    with pytest.raises(ConfigError, match="2 values for the 1 layers of encoder"):
-        runs.checked(runs.composed(*typed, "model.encoder_layers=1"))
 
 
 @pytest.mark.slow
