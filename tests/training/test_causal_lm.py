@@ -109,9 +109,6 @@ def test_attention_is_named_by_the_tokens_of_a_text(swept):
     assert "".join(layer.keys[1:]).replace("▁", " ").strip() == "Day 1. It rained."
 
 
-# ------------------------------------------------------------------------------------------- other data and tokenizers
-
-
 @pytest.mark.slow
 def test_a_sweep_as_it_is_typed_ends_in_a_page_of_all_its_runs(tmp_path):
     typed = (f"task={TASK}", "attention=softmax,hnas_prefix", "seed=1,2", "dir=sweep", *runs.tiny_overrides(TASK)[1:])

@@ -19,7 +19,10 @@ from attnorm.training.module import TrainingModule
 from attnorm.training.train import train
 
 # each task, and each kind of attention
-PAIRS = (("gigaword", "dnas"), ("mlm", "softmax"), ("squad", "hnas"), ("classify", "softmax"), ("vqa", "hnas"))
+PAIRS = (
+    *(("gigaword", "dnas"), ("mlm", "softmax"), ("squad", "hnas"), ("classify", "softmax"), ("vqa", "hnas")),
+    *(("causal_lm", "softmax"), ("causal_lm", "hnas_prefix")),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -167,16 +170,8 @@ def test_checkpoints_cross_between_compiled_and_uncompiled_runs(tmp_path):
 def test_every_task_compiles(task, attention, tmp_path):
     plain, found = both(tmp_path, f"attention={attention}", task=task)
     assert_same_losses(plain, found)
-    assert 2 <= environment(found)["compile"]["graphs"] <= 16
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("attention", ["softmax", "hnas_prefix"])
-def test_a_language_model_compiles(attention, tmp_path):
-    plain, found = both(tmp_path, f"attention={attention}", task="causal_lm")
-    assert_same_losses(plain, found)
     facts = environment(found)["compile"]
-    assert 2 <= facts["graphs"] <= 16 and facts["graph_breaks"] == 0
+    assert 2 <= facts["graphs"] <= 16 and (facts["graph_breaks"] == 0 or task != "causal_lm")
 
 
 @pytest.mark.slow
@@ -213,9 +208,6 @@ def test_inductor_and_the_memory_linear_path_agree(name, monkeypatch):
     )
     for a, b in zip(found, wanted, strict=True):
         assert (a - b).norm() <= rounding(torch.float32, size=250) * b.norm()
-
-
-# ----------------------------------------------------------------------------------------------- where it cannot work
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ def test_every_line_of_a_first_run_is_one_of_ours(output):
         r"gigaword with hnas, seed 1",
         r"typed: attention=hnas task=gigaword .*",
         r"configuration: .*/logs/gigaword/hnas/.*/config\.yaml",
-        r"encoder hnas; decoder, cross softmax \(autoregressive\)",
+        r"encoder hnas; decoder, .*",
         r"training the tokenizer on the train split",  # unless another test has done so
         r"(train|validation) [\d,]+ pairs \(.*\)",
         r"4 updates of at most 1,000 tokens \([\d.]+% padding\), [\d,]+ parameters",
@@ -107,15 +107,12 @@ def test_the_run_folder_is_named_at_the_end_and_is_where_the_readme_says(output)
     assert (run / "hybrid_weights.csv").exists()
 
 
-def test_a_run_says_which_normalizer_each_site_has(output):
-    assert output[0].stdout.splitlines()[3] == "encoder hnas; decoder, cross softmax (autoregressive)"
-
-
 def test_a_run_starts_with_what_was_typed_and_where_the_configuration_is(output):
     """Long lines are not cut off at the width of a terminal that is not there."""
     ended, folder = output
     [record] = folder.rglob("config.yaml")
-    _, typed, configuration = ended.stdout.splitlines()[:3]
+    _, typed, configuration, attention = ended.stdout.splitlines()[:4]
+    assert attention == "encoder hnas; decoder, cross softmax (autoregressive)"
     assert typed.split() == ["typed:", "attention=hnas", "task=gigaword", *runs.tiny_overrides()]
     assert (folder / configuration.removeprefix("configuration: ")).resolve() == record
 
@@ -153,15 +150,6 @@ def test_text_that_looks_like_markup_is_shown_as_it_is(screen, text):
     console.show_start(SimpleNamespace(task=SimpleNamespace(name=text), label=text, seed=1), [text], Path(text))
     console.show_scores(SCORES, text)
     assert screen.export_text().count(text) == 8
-
-
-def test_a_long_value_is_shown_whole(capsys):
-    console.show_start(
-        SimpleNamespace(task=SimpleNamespace(name="mlm"), label="dnas", seed=1), [], Path("/folder" * 40)
-    )
-    printed = capsys.readouterr().out
-    assert "/folder" * 40 in printed
-    assert all(line == line.rstrip() for line in printed.splitlines())
 
 
 LONG = "encoder=hnas_prefix_fenchel_young_entmax15,decoder=my_normalizers:SparseDoublyNormalized"

@@ -17,14 +17,13 @@ from torch import nn
 
 import attnorm
 from attnorm.attention.normalizers.softmax import Softmax
-from attnorm.cli import errors
 from attnorm.data.loader import ResumableLoader
-from attnorm.errors import ConfigError, RunError, UserError
+from attnorm.errors import RunError, UserError
 from attnorm.tasks import pairs as headlines
 from attnorm.tasks.headlines import HeadlineModule
 from attnorm.training import diagnosis
 from attnorm.training.callbacks.nonfinite import NonFiniteUpdates
-from attnorm.training.callbacks.notices import LEAST, LossSpike, advice, is_spike
+from attnorm.training.callbacks.notices import LEAST, advice, is_spike
 from attnorm.training.diagnosis import replay
 from attnorm.training.module import NonFiniteLoss, TrainingModule
 from attnorm.training.out_of_memory import NotEnoughMemory
@@ -243,7 +242,7 @@ def test_a_skipped_update_changes_neither_parameters_nor_the_state_of_the_optimi
     summary = runs.tiny_run(tmp_path, *LONG, *typed, "run.skip_updates=1")
     assert states["before"].keys() == states["after"].keys() and len(states["after"]) > 20
     assert runs.unequal(states["before"], states["after"]) == []
-    assert runs.unequal(states["after"], tensors_of_last(tmp_path)) != []  # and then it went on
+    assert runs.unequal(states["after"], runs.parameters(tmp_path)) != []  # and then it went on
     assert (summary["skipped_updates"], summary["state"], summary["steps"]) == (1, "finished", 14)
     assert report(tmp_path, 3)["skipped"] is True
     assert torch.load(tmp_path / "failures/step_000003.pt", weights_only=True)["parameters"] is None
@@ -252,10 +251,6 @@ def test_a_skipped_update_changes_neither_parameters_nor_the_state_of_the_optimi
     assert len(set(rates.values())) == 14  # the schedule advances with every update, also a skipped one
     [line] = [line.getMessage() for line in caplog.records if "Skipped" in line.getMessage()]
     assert "at step 3" in line and "examples" in line and "1 of at most 1" in line
-
-
-def tensors_of_last(run: Path) -> dict[str, torch.Tensor]:
-    return runs.load(run)["state_dict"]
 
 
 @pytest.mark.slow
@@ -453,14 +448,6 @@ def test_a_resumed_run_remembers_the_losses_and_the_spike(monkeypatch, tmp_path,
         assert len(spikes(caplog)) == expected
 
 
-def test_losses_that_are_not_finite_are_not_compared():
-    callback = LossSpike(window=30)
-    callback.recent.extend([1.0] * 30)
-    other = LossSpike(window=30)
-    other.load_state_dict(json.loads(json.dumps(callback.state_dict())))
-    assert other.recent == callback.recent and other.recent.maxlen == 30
-
-
 # missing data
 
 
@@ -529,7 +516,7 @@ def raiser(error: BaseException, step: int):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("error", [GPU, CPU, MemoryError()], ids=["gpu", "cpu", "python"])
+@pytest.mark.parametrize("error", [GPU, CPU, MemoryError()])
 def test_memory_that_runs_out_in_training_names_the_batch_and_what_to_change(monkeypatch, tmp_path, error):
     runs.before(monkeypatch, TrainingModule, "backward", raiser(error, 2))
     typed = ("attention=sparsemax", "model.attention_dropout=0.1", "trainer.accumulate_grad_batches=2")
@@ -551,15 +538,9 @@ def test_memory_that_runs_out_in_training_names_the_batch_and_what_to_change(mon
     ("method", "error", "kind", "said"),
     [
         ("backward", CPU, NotEnoughMemory, r"^((?!normalizer|attention_dropout)[\s\S])*$"),  # softmax needs no table
-        (
-            "validation_step",
-            CPU,
-            NotEnoughMemory,
-            r"during validation at step 2\. The batch has \d+ rows: source \d+ x ",
-        ),
+        ("validation_step", CPU, NotEnoughMemory, r"at step 2\. The batch has \d+ rows: source \d+ x "),
         ("backward", RuntimeError("a bug"), RuntimeError, "^a bug$"),
     ],
-    ids=["another normalizer", "validation", "another error"],
 )
 def test_of_missing_memory_is_said_what_is_true(monkeypatch, tmp_path, method, error, kind, said):
     runs.before(monkeypatch, TrainingModule, method, raiser(error, 2))
@@ -592,24 +573,6 @@ def test_memory_that_runs_out_in_eval_is_a_message_too(monkeypatch, tmp_path, ca
     assert runs.call(monkeypatch, "eval", f"run={run}", "decoding.beam_size=3") == 1
     assert "error: out of memory during scoring. The batch has" in (printed := capsys.readouterr().err)
     assert "decoding.beam_size (now 3)" in printed
-
-
-@pytest.mark.slow
-def test_missing_memory_is_a_message_and_exit_code_1(monkeypatch, tmp_path, capsys):
-    runs.before(monkeypatch, TrainingModule, "backward", raiser(CPU, 0))
-    assert errors.exit_code(lambda: runs.tiny_run(tmp_path) and 0) == 1
-    assert capsys.readouterr().err.startswith("error: out of memory during training at step 1.")
-
-
-# the loader
-
-
-def test_a_prefetch_factor_needs_workers():
-    with pytest.raises(ConfigError, match=r"data\.prefetch_factor=4: has no effect .*data\.num_workers"):
-        runs.tiny("data.prefetch_factor=4")
-    with pytest.raises(ConfigError, match=r"data\.prefetch_factor=0: allowed"):
-        runs.tiny("data.prefetch_factor=0", "data.num_workers=1")
-    assert runs.tiny("data.prefetch_factor=4", "data.num_workers=1")["data"]["prefetch_factor"] == 4
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """Document classification as whole runs: what they leave, accuracy and loss by hand, attention, refused settings."""
 
-import json
-
 import pandas
 import pytest
 import runs
@@ -57,12 +55,6 @@ def test_predictions_hold_every_passage_with_its_text_and_part(learned):
     assert (
         list(found["selecting"]) == [part in half for _, part, _, _ in expected] and 0 < found["selecting"].mean() < 1
     )
-
-
-def test_eval_reads_the_test_split(monkeypatch, tmp_path):
-    run = runs.copied_run(tmp_path, TASK)
-    assert runs.call(monkeypatch, "eval", f"run={run}", "split=test") == 0
-    assert json.loads((run / "eval_test.json").read_text())["size"] == len(rows("test"))
 
 
 def test_attention_is_named_by_words_and_sentences(learned):

@@ -8,9 +8,8 @@ import pytest
 import runs
 
 from attnorm.analysis.run import load_run
-from attnorm.data.tokenizers.none import NoText
 from attnorm.errors import DataError
-from attnorm.tasks.images import ImageFeaturizer, ImageTask
+from attnorm.tasks.images import ImageTask
 from attnorm.tasks.task import task_of
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
@@ -55,18 +54,6 @@ def test_predictions_hold_every_image_with_its_digit(learned):
 def test_the_images_are_part_of_the_hashes_of_the_inputs():
     table = validation(runs.finished_run(TASK))
     assert table["input_hash"].str.fullmatch("[0-9a-f]{16}-[0-9a-f]{16}").all() and table["input_hash"].is_unique
-
-
-def test_eval_reads_the_test_split(monkeypatch, tmp_path):
-    run = runs.copied_run(tmp_path, TASK)
-    assert runs.call(monkeypatch, "eval", f"run={run}", "split=test") == 0
-    assert json.loads((run / "eval_test.json").read_text())["size"] == 359
-
-
-def test_labels_that_the_model_does_not_know_are_refused():
-    featurizer = ImageFeaturizer(["cat", "dog"], cells=4)
-    with pytest.raises(ValueError, match="'cow' is not one that the model was trained on; allowed: cat, dog"):
-        featurizer.encode({"id": ["0", "1"], "label": ["dog", "cow"]}, 0, NoText())
 
 
 def test_images_of_another_size_are_refused(tmp_path):

@@ -130,16 +130,11 @@ def test_the_best_checkpoint_is_selected_on_half_of_the_groups(made, name):
     halves = [{group for group, its in zip(found["group"], found["selecting"], strict=True) if its is is_selecting}
               for is_selecting in (True, False)]  # fmt: skip
     assert halves[0].isdisjoint(halves[1]) and 0 <= len(halves[0]) - len(halves[1]) <= 1
-    summary, logged = runs.summary_of(run), columns_of_selection(found)
+    summary, rows = runs.summary_of(run), runs.selecting(run)
     [loss] = [float(row["val/loss"]) for row in read_csv(run / "metrics.csv")
               if row["val/loss"] and int(row["step"]) == summary["best_step"]]  # fmt: skip
-    assert loss == pytest.approx(logged, rel=rounding(torch.float32, depth=3, size=len(found["id"])))
-
-
-def columns_of_selection(found):
-    """The loss per token of the rows on which the checkpoint was selected."""
-    chosen = [place for place, is_selecting in enumerate(found["selecting"]) if is_selecting]
-    return sum(found["loss_sum"][place] for place in chosen) / sum(found["n_tokens"][place] for place in chosen)
+    expected = rows["loss_sum"].sum() / rows["n_tokens"].sum()
+    assert loss == pytest.approx(expected, rel=rounding(torch.float32, depth=3, size=len(found["id"])))
 
 
 @pytest.mark.slow
@@ -304,9 +299,6 @@ def test_questions_without_annotations_have_answers_but_no_scores(monkeypatch, m
     assert all(found["output"]) and str(table.schema.field("loss_sum").type) == "double"
     again = parquet.read_table(run / "predictions/validation.parquet").schema
     assert table.schema.equals(again.remove(again.get_field_index("selecting")))
-
-
-# the file itself
 
 
 def predictions(inputs=("short", "texts")):

@@ -165,9 +165,6 @@ def test_several_machines_need_a_launcher():
     assert "trainer.num_nodes=2: start the processes of all machines with torchrun or srun" in problem
 
 
-# the order of the data
-
-
 def order(cfg: ResolvedConfig, splits: dict, ranks: int, pieces: int, epochs: int = 2) -> bytes:
     """The order of the examples as a file: one line per update, with the rows of all ranks and pieces."""
     lines = []
@@ -202,9 +199,6 @@ def test_the_order_of_examples_does_not_depend_on_the_number_of_processes(tmp_pa
     assert content.count(b"\n") > 4
     epochs = [[line.split(b": ")[1] for line in content.splitlines() if line.startswith(b"%d " % it)] for it in (0, 1)]
     assert epochs[0] != epochs[1]  # or the order would prove little
-
-
-# scoring
 
 
 def scored(run: Path) -> tuple[dict, dict, list]:
@@ -342,20 +336,13 @@ def test_damaged_shards_are_recognized(monkeypatch, shards, tmp_path, damage):
                 return Path.touch, (evil,)
 
         (folder / ".metadata").write_bytes(pickle.dumps(Evil()))
-        monkeypatch.setattr(sharded_checkpoint, "digest_of", lambda path: digests(run)[path.name])
+        content = torch.load(run / "checkpoints/last.ckpt", weights_only=True)[sharded_checkpoint.SHARDS]
+        # as if whoever changed the files had changed their checksums, too
+        monkeypatch.setattr(sharded_checkpoint, "digest_of", lambda path: content["files"][path.name])
     with pytest.raises(CheckpointError, match=r"last.ckpt: .*shard") as raised:
         read_checkpoint(run / "checkpoints/last.ckpt")
     assert "intact in that folder: previous.ckpt" in str(raised.value) or damage == "code"
     assert not (tmp_path / "ran").exists()
-
-
-def digests(run: Path) -> dict[str, str]:
-    """The checksums that the last checkpoint records, as if whoever changed the files had changed them too."""
-    content = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
-    return content[sharded_checkpoint.SHARDS]["files"]
-
-
-# several machines
 
 
 @pytest.mark.slow
@@ -372,8 +359,6 @@ def test_processes_of_two_machines_share_one_run_folder(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["asked by 0"]
     assert_equal_up_to_rounding(trained(tmp_path / "one", "one", "attention=hnas"), tmp_path / "asked by 0")
 
-
-# batch scripts
 
 SBATCH = """
 import os, re, sys

@@ -103,10 +103,6 @@ def test_slow_validations_and_first_batches_are_not_ended(monkeypatch, tmp_path)
     assert runs.summary_of(tmp_path)["state"] == "finished"
 
 
-def test_a_healthy_run_leaves_no_stacks(tmp_path):
-    assert not (runs.finished_run() / "stacks").exists()
-
-
 def test_the_folder_of_stacks_may_vanish_while_a_process_leaves_it(monkeypatch, tmp_path):
     """The other process of a job removes its empty file and the folder at the same moment."""
     dog = watchdog.Watchdog(tmp_path, 100.0, print)

@@ -44,12 +44,6 @@ def table(run):
     return {key: tuple(float(row[name]) for name in names) for key, row in zip(keys, rows, strict=True)}
 
 
-def metrics(run, step):
-    """The columns of metrics.csv at a step, without empty ones."""
-    rows = [row for row in read_csv(run / "metrics.csv") if int(row["step"]) == step]
-    return {name: float(value) for row in rows for name, value in row.items() if value}
-
-
 def by_hand(recipe, model):
     """{(layer, head): (entropy, mean and least column mass)} on the first validation batch, query by query."""
     split = recipe.splits()["validation"]
@@ -79,21 +73,12 @@ def test_labels_of_layers():
 
 
 @pytest.mark.slow
-def test_small_masses_are_kept_and_examples_without_keys_do_not_count(monkeypatch, tmp_path):
-    masses = torch.tensor([[1e-9, 3e-9], [torch.inf, torch.inf], [2e-9, 1e-9]])
+def test_small_masses_are_kept_examples_without_keys_do_not_count_and_no_number_is_not_hidden(monkeypatch, tmp_path):
+    masses = torch.tensor([[1e-9, torch.nan], [torch.inf, 0.5], [2e-9, 0.5]])
     monkeypatch.setattr(watching, "smallest_column_mass", lambda weights, allowed: masses)
     runs.tiny_run(tmp_path, "task.max_steps=1", "task.validations=1", task="mlm")
-    rows = table(tmp_path)
-    for head, expected in ((0, (1.5e-9, 1e-9)), (1, (2e-9, 1e-9))):
-        assert rows[0, "encoder/0", head][1:] == pytest.approx(expected, rel=1e-6)
-
-
-@pytest.mark.slow
-def test_a_mass_that_is_no_number_is_not_hidden(monkeypatch, tmp_path):
-    masses = torch.tensor([[torch.nan, 0.5], [0.5, 0.5]])
-    monkeypatch.setattr(watching, "smallest_column_mass", lambda weights, allowed: masses)
-    runs.tiny_run(tmp_path, "task.max_steps=1", "task.validations=1", task="mlm")
-    assert all(map(math.isnan, table(tmp_path)[0, "encoder/0", 0][1:]))
+    of_heads = [table(tmp_path)[0, "encoder/0", head][1:] for head in (0, 1)]
+    assert of_heads[0] == pytest.approx((1.5e-9, 1e-9), rel=1e-6) and all(map(math.isnan, of_heads[1]))
 
 
 @pytest.mark.slow
@@ -121,35 +106,13 @@ def test_the_numbers_are_those_of_the_first_validation_batch_by_hand(watched):
 
 def test_the_logger_gets_means_over_heads_and_the_least(watched):
     found = table(watched)
-    for step in range(4):
-        logged = metrics(watched, step)
-        for layer in ("encoder/0", "encoder/1"):
+    for layer in ("encoder/0", "encoder/1"):
+        columns = (f"entropy/{layer}", f"column_mass/{layer}/mean", f"column_mass/{layer}/min")
+        logged = [runs.logged(watched, column) for column in columns]
+        for step in range(4):
             first, second = (found[step, layer, head] for head in (0, 1))
-            assert logged[f"entropy/{layer}"] == pytest.approx((first[0] + second[0]) / 2, abs=2e-6)
-            assert logged[f"column_mass/{layer}/mean"] == pytest.approx((first[1] + second[1]) / 2, abs=2e-6)
-            assert logged[f"column_mass/{layer}/min"] == pytest.approx(min(first[2], second[2]), abs=2e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.numerical
-def test_even_attention_has_the_entropy_of_the_number_of_its_keys(monkeypatch, tmp_path):
-    """Without queries every key gets as much: log of the length of the query's own document, column mass 1."""
-
-    def flatten(watch, trainer, task):
-        for layer in task.model.encoder.layers:
-            layer.attention.query.weight.data.zero_()
-            layer.attention.query.bias.data.zero_()
-
-    runs.before(monkeypatch, AttentionStats, "on_fit_start", flatten)
-    runs.tiny_run(tmp_path, "task.max_steps=1", "callbacks.attention_stats.every_n_steps=1", task="mlm")
-    recipe = task_of(runs.tiny(task="mlm"))
-    split = recipe.splits()["validation"]
-    first = next(iter(TokenBatches(split.lengths, 1000, shuffle=False)))
-    lengths = [length for row in first.rows for length in split.rows[row]["documents"]]
-    assert len(lengths) > len(first.rows)  # some blocks hold several
-    expected = sum(length * math.log(length) for length in lengths) / sum(lengths)
-    for head in (0, 1):
-        assert table(tmp_path)[0, "encoder/0", head] == pytest.approx((expected, 1.0, 1.0), abs=1e-5)
+            expected = [(first[0] + second[0]) / 2, (first[1] + second[1]) / 2, min(first[2], second[2])]
+            assert [values[step] for values in logged] == pytest.approx(expected, abs=2e-6)
 
 
 @pytest.mark.slow
@@ -176,20 +139,6 @@ def test_each_look_is_at_the_same_batch_without_dropout(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_model_that_does_not_move_looks_the_same_at_every_step(tmp_path):
-    still = (
-        "optimizer.lr=1.0e-30",
-        "optimizer.hybrid_lr_factor=1",
-        "model.dropout=0.5",
-        "callbacks.attention_stats.every_n_steps=1",
-    )
-    runs.tiny_run(tmp_path, *still, task="classify")
-    found = table(tmp_path)
-    for head in (0, 1):
-        assert len({found[step, "encoder/0", head] for step in range(5)}) == 1
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("task", ["mlm", "squad", "classify"])
 def test_looking_takes_nothing_from_the_random_streams(tmp_path, task):
     for every in (0, 1):
@@ -207,18 +156,6 @@ def test_looking_takes_nothing_from_the_random_streams(tmp_path, task):
 def test_looks_are_by_updates_not_by_pieces(tmp_path):
     runs.tiny_run(tmp_path, "trainer.accumulate_grad_batches=3", task="mlm")
     assert list(dict.fromkeys(step for step, *_ in table(tmp_path))) == [0, 2, 4]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("step", [2, 3])
-def test_a_resumed_run_goes_on_with_the_table(monkeypatch, tmp_path, step):
-    long = ("attention=hnas", "task.max_steps=6", "task.validations=1")
-    runs.tiny_run(tmp_path / "straight", *long, task="mlm")
-    runs.stopped(monkeypatch, tmp_path / "first", step, *long, task="mlm")
-    runs.tiny_run(tmp_path / "second", *long, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt", task="mlm")
-    for name in ("attention.csv", "hybrid_weights.csv"):
-        assert (tmp_path / "second" / name).read_text() == (tmp_path / "straight" / name).read_text()
-    assert [key[0] for key in table(tmp_path / "second")] == [0, 0, 2, 2, 4, 4, 6, 6]
 
 
 @pytest.mark.slow
@@ -343,15 +280,11 @@ def declaring(part, **scalars):
 @pytest.mark.parametrize(
     ("scalars", "words"),
     [
-        (
-            {"metrics": torch.ones(1)},
-            "'metrics' must be a Python identifier other than attention, head_measures, metrics, state_measures",
-        ),
+        ({"metrics": torch.ones(1)}, "'metrics' must be a Python identifier other than attention, head_measures, me"),
         ({"../../x": torch.ones(1)}, "'../../x' must be a Python identifier"),
         ({"upper": torch.ones(3)}, r"'upper' has shape \(3,\); expected \(1,\) or \(2,\), the number of heads"),
         ({"upper": torch.ones(2, 1)}, r"'upper' has shape \(2, 1\)"),
     ],
-    ids=lambda value: "",
 )
 def test_scalars_that_have_no_place_are_refused(scalars, words):
     with pytest.raises(ValueError, match=f"Softmax.learned_scalars: {words}"):
