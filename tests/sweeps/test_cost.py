@@ -92,16 +92,6 @@ def test_jobs_of_another_budget_that_have_not_started_are_set_aside(tmp_path):
 
 
 @pytest.mark.slow
-def test_arms_that_are_added_spend_the_budget_of_the_first_ones(tmp_path):
-    typed, first = ("steps=1", "seed=1", "dir=s"), ("attention=dnas,hnas", "price=0.2")
-    sweep(tmp_path, *first, *typed, "cost=time")
-    said = sweep(tmp_path, "attention=softmax,sink", "price=0.1", *typed, "cost=time", code=2)
-    assert "error: dir=s: " in said and "would spend 100 CPU seconds, and attention=dnas has 200" in said
-    assert "the same time, not the same flops" in sweep(tmp_path, *first, *typed, "cost=flops", code=2)
-    sweep(tmp_path, "attention=softmax,sink", "price=0.2", *typed, "cost=time")
-
-
-@pytest.mark.slow
 def test_a_run_that_measures_is_of_no_arm_and_has_as_many_cores_as_a_job_and_no_neighbour(tmp_path):
     sweep(tmp_path, *ARMS, "cost=time", "jobs=2")
     folder = tmp_path / "s"

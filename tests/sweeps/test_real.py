@@ -74,7 +74,6 @@ def test_the_metric_of_a_search_is_that_of_the_task(task, mode):
     assert found == mode and monitor.startswith("val/")
 
 
-@pytest.mark.slow
 def test_a_sweep_of_real_runs_is_killed_and_continued(tmp_path):
     """Two runs; kill -9 of the sweep, then of a run, then SIGTERM: each job finishes once, with the curves of a run
     that was not interrupted."""
@@ -199,7 +198,6 @@ def test_a_sweep_does_not_mix_two_versions_of_an_own_module(swept, tmp_path):
     refuse_other_code(Journal(tmp_path / "s"), [Checked(modules=dict.fromkeys(OWN, now))])
 
 
-@pytest.mark.slow
 def test_a_real_search_finds_values_and_prunes(tmp_path):
     typed = ("search=optuna", "trials=3", "optimizer.lr=tag(log,interval(1e-4,1e-1))", "model.dropout=0.0,0.1", "dir=s")
     ended = attnorm(tmp_path, *typed, "jobs=2")
@@ -209,7 +207,6 @@ def test_a_real_search_finds_values_and_prunes(tmp_path):
     assert (tmp_path / "s/study.jsonl").is_file() and "optimizer.lr" in ended.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)  # at least ten processes that import their libraries
 def test_a_real_sweep_tunes_and_compares_at_equal_cost(tmp_path):
     typed = [it for it in runs.tiny_overrides() if not it.startswith("optimizer.lr=")]

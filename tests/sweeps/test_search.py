@@ -47,7 +47,7 @@ def test_the_space_is_that_of_hydra():
         assert it.extremes() == (grid if isinstance(values, tuple) else [grid[0], grid[-1]])
 
 
-@pytest.mark.parametrize("search", [pytest.param("random", marks=pytest.mark.slow), "optuna"])
+@pytest.mark.parametrize("search", ["random", "optuna"])
 def test_a_search_that_is_killed_again_and_again_tries_the_same_values(tmp_path, search):
     typed = (f"search={search}", "trials=14", "search_seed=3", "steps=4", *SPACE)
     sweep(tmp_path, "dir=whole", *typed)
@@ -141,7 +141,7 @@ def test_an_interrupted_trial_is_resumed_and_told(tmp_path):
     assert [it.state.name for it in study_of(tmp_path / "s").trials] == ["COMPLETE"] * 2
 
 
-@pytest.mark.parametrize("pruner", ["median", pytest.param("none", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("pruner", ["median", "none"])
 def test_unpromising_trials_are_pruned(tmp_path, pruner):
     """The first trials are good; then one whose metric gets worse with every validation is stopped early."""
     typed = ("dir=s", "search=random", f"pruner={pruner}", "y=interval(0,1)")
@@ -162,7 +162,6 @@ def test_unpromising_trials_are_pruned(tmp_path, pruner):
         assert state == "pruned" and len(events(folder, "prune")) == 1
 
 
-@pytest.mark.slow
 def test_every_pruner_can_be_used(tmp_path):
     assert set(PRUNERS) == {"none", "median", "halving", "hyperband"}
     for name in PRUNERS:
