@@ -15,6 +15,7 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -395,7 +396,8 @@ def test_the_notebook_of_a_paper_runs_in_an_empty_folder(monkeypatch, tmp_path, 
     assert [re.sub(r"\A%%.*\n", "", cell) for cell in cells] == shown
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(ProbePlan, "updates", lambda plan, cell: 10)
+    job = ProbePlan.job
+    monkeypatch.setattr(ProbePlan, "job", lambda *given, **named: replace(job(*given, **named), updates=10))
     monkeypatch.setattr(tuning, "MOST_ADDED", 0)
     for cell in cells:
         magic, _, code = cell.partition("\n")

@@ -50,18 +50,14 @@ def test_the_changelog_has_to_be_that_of_the_version(release, tree, text, proble
     assert problem in found
 
 
-def test_uncommitted_changes_and_an_old_version_are_found(release, tree):
-    subprocess.run(["git", "tag", f"v{VERSION}"], cwd=tree, check=True)
-    (tree / "new.txt").touch()
-    assert ["committed" in it or f"v{VERSION}" in it for it in release.problems_of_git(tree, VERSION)] == [True, True]
-
-
-def test_nothing_is_built_while_there_are_problems(release, tree, monkeypatch, capsys):
+def test_uncommitted_changes_and_an_old_version_are_found_and_nothing_is_built_then(release, tree, monkeypatch, capsys):
     (tree / "new.txt").touch()
     monkeypatch.setattr(release, "ROOT", tree)
     assert release.main() == 1
     assert capsys.readouterr().err == "error: git: there are changes that are not committed\n"
     assert not (tree / "dist").exists()
+    subprocess.run(["git", "tag", f"v{VERSION}"], cwd=tree, check=True)
+    assert ["committed" in it or f"v{VERSION}" in it for it in release.problems_of_git(tree, VERSION)] == [True, True]
 
 
 def test_what_is_ready_is_built_and_checked_and_not_published(release, tree, monkeypatch, capsys):

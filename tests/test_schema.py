@@ -95,15 +95,12 @@ def test_every_problem_is_found_and_a_missing_option_is_one():
     assert option_problems("model", Part, {"size": 3}) == []
 
 
-def test_facts_need_not_be_given_and_are_no_options():
+def test_facts_are_no_options_and_a_part_with_keyword_arguments_takes_any_other_option():
     assert option_problems("model", Part, {}, facts=["size"]) == []
     (problem,) = option_problems("model", Part, {"size": 3}, facts=["size"])
     assert problem.startswith("model.size=3: Part has no such option; it has betas, names, path, rate, span")
     (problem,) = option_problems("model", open_ended, {"total": 3}, facts=["total"])  # although it takes any keyword
     assert problem.key == "model.total"
-
-
-def test_a_part_with_keyword_arguments_takes_any_option():
     assert schema.accepts_any(open_ended) and not schema.accepts_any(Part)
     assert option_problems("model", open_ended, {"other": 3}) == []
     assert built(open_ended, {"other": 3}, fact=4) == {"size": 1, "other": 3, "fact": 4}

@@ -20,7 +20,7 @@ def run():
     return attnorm.load_run(runs.finished_run())
 
 
-def test_the_records_of_a_run_are_read(run):
+def test_the_records_of_a_run_are_read_and_only_splits_that_are_held_out_are_evaluated(run):
     assert run.config["task"]["name"] == "gigaword" and run.summary["state"] == "finished"
     assert {"step", "train/loss", "val/loss"} <= set(run.metrics.columns)
     assert run.metrics["step"].max() == run.summary["steps"]
@@ -28,6 +28,9 @@ def test_the_records_of_a_run_are_read(run):
     assert len(run.predictions) == run.summary["validation"]["size"]
     mean = run.predictions["rouge1"].mean()
     assert mean == pytest.approx(run.summary["validation"]["metrics"]["rouge1"], rel=1e-12)
+    assert run.evaluate().metrics == run.scores
+    with pytest.raises(ConfigError, match="split=train: allowed: validation, test"):
+        run.evaluate("train")
 
 
 def test_the_model_writes_what_the_command_writes(run, tmp_path, monkeypatch, capsys):
@@ -101,9 +104,3 @@ def test_a_notebook_shows_figures_and_files_are_written_on_request(run, tmp_path
     files = maps.save(tmp_path / "new", ["svg", "png"])
     assert [it.name for it in files] == [f"{name}.{kind}" for name in maps for kind in ("svg", "png")]
     assert files[0].read_text().startswith("<?xml") and files[1].read_bytes().startswith(b"\x89PNG")
-
-
-def test_only_splits_that_are_held_out_are_evaluated(run):
-    assert run.evaluate().metrics == run.scores
-    with pytest.raises(ConfigError, match="split=train: allowed: validation, test"):
-        run.evaluate("train")

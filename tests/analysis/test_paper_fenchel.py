@@ -159,20 +159,17 @@ def test_the_problems_of_t5_have_the_weights_of_t5(transformers):
 # Figures 4 to 8: models and texts
 
 
-def test_a_text_file_gives_its_first_lines_without_headings(tmp_path):
+def test_a_text_file_gives_its_first_lines_and_folders_are_recognized_by_their_type(tmp_path):
     file = tmp_path / "text.txt"
     file.write_text("\n = A heading = \n\n One line . \n = Another = \nTwo .\nThree .\n")
     assert fenchel_models.texts(file, 2) == ["One line .", "Two ."]
     assert len(fenchel_models.texts(None, 3)) == 3
     with pytest.raises(ConfigError, match=r"text=.*: no such file"):
         fenchel_models.texts(tmp_path / "none.txt", 2)
-
-
-def test_folders_are_recognized_by_their_type(tmp_path):
-    for name, kind in (("one", "bert"), ("two", "t5"), ("three", "gpt2"), ("four", "bert")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text(f'{{"model_type": "{kind}"}}')
     one, two, three, four = (tmp_path / name for name in ("one", "two", "three", "four"))
+    for folder, kind in ((one, "bert"), (two, "t5"), (three, "gpt2"), (four, "bert")):
+        folder.mkdir()
+        (folder / "config.json").write_text(f'{{"model_type": "{kind}"}}')
     assert fenchel_models.folders_by_type((two, one)) == {"t5": two, "bert": one}
     for wrong in ((three,), (one, four), (tmp_path,)):
         with pytest.raises(ConfigError, match="model="):

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from xml.etree import ElementTree
@@ -155,33 +156,31 @@ def test_the_settings_are_those_that_were_typed_and_a_model_of_another_type_is_r
     assert problem == f"model={tmp_path}: a model of type bert; fenchel_fig6 needs t5"
 
 
-def test_a_finished_short_run_is_used_again_and_any_other_folder_is_left_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(short_runs.subprocess, "run", lambda *_, **__: pytest.fail("trained again"))
-    (tmp_path / "vqa_dnas").mkdir()
-    with pytest.raises(UserError, match="vqa_dnas: not a finished run; remove it"):
-        short_runs.short_run("vqa_dnas", tmp_path)
-    (tmp_path / "vqa_dnas/summary.json").write_text('{"state": "finished"}')
-    assert short_runs.short_run("vqa_dnas", tmp_path) == tmp_path / "vqa_dnas"
-
-
 @pytest.mark.training
-def test_a_short_run_appears_in_its_folder_once_it_is_finished(tmp_path, monkeypatch):
-    code = 0
+def test_a_short_run_appears_in_its_folder_once_it_is_finished_and_is_used_again(tmp_path, monkeypatch):
+    """Any other folder is left alone."""
+    code, folder = 0, tmp_path / "runs"
 
     def train(command, cwd, **_):
         assert command[1:5] == ["-P", "-m", "attnorm", "train"] and command[-1] == "hydra.run.dir=vqa_dnas"
-        (cwd_of := tmp_path / "runs" / cwd).mkdir(exist_ok=True)
+        (cwd_of := folder / cwd).mkdir(exist_ok=True)
         (cwd_of / "vqa_dnas").mkdir()
-        assert not (tmp_path / "runs/vqa_dnas").exists()
+        assert not (folder / "vqa_dnas").exists()
         return subprocess.CompletedProcess(command, code, stdout="one\ntwo")
 
     monkeypatch.setattr(short_runs.subprocess, "run", train)
-    assert short_runs.short_run("vqa_dnas", tmp_path / "runs").is_dir()
+    assert short_runs.short_run("vqa_dnas", folder).is_dir()
+    with pytest.raises(UserError, match="vqa_dnas: not a finished run; remove it"):
+        short_runs.short_run("vqa_dnas", folder)
+    (folder / "vqa_dnas/summary.json").write_text('{"state": "finished"}')
+    with monkeypatch.context() as patch:
+        patch.setattr(short_runs.subprocess, "run", lambda *_, **__: pytest.fail("trained again"))
+        assert short_runs.short_run("vqa_dnas", folder) == folder / "vqa_dnas"
     code = 1
-    (tmp_path / "runs/vqa_dnas").rmdir()
+    shutil.rmtree(folder / "vqa_dnas")
     with pytest.raises(UserError, match="one\ntwo\nvqa_dnas: training failed"):
-        short_runs.short_run("vqa_dnas", tmp_path / "runs")
-    assert list((tmp_path / "runs").iterdir()) == []
+        short_runs.short_run("vqa_dnas", folder)
+    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.slow

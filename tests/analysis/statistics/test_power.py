@@ -27,15 +27,13 @@ def of_a_t_test(degrees, power=0.8, level=0.95):
 
 @pytest.mark.parametrize("power", [0.5, 0.8, 0.9])
 @pytest.mark.parametrize("k", [3, 5, 10])
-def test_with_seeds_alone_it_is_a_t_test_over_seeds(k, power):
-    found = detectable(pilot(0.04, 0, 0, k), power)
-    assert found == pytest.approx(of_a_t_test(k - 1, power) * 0.2 / math.sqrt(k), rel=1e-4)
-
-
-def test_noise_counts_with_seeds_and_shrinks_with_examples():
-    found = pilot(0.04, 0, 4, 5, 200)
-    assert detectable(found) == pytest.approx(of_a_t_test(4) * math.sqrt((0.04 + 4 / 200) / 5), rel=1e-4)
-    assert detectable(found, examples=800) == pytest.approx(of_a_t_test(4) * math.sqrt((0.04 + 4 / 800) / 5), rel=1e-4)
+def test_with_seeds_and_noise_it_is_a_t_test_over_seeds_and_noise_shrinks_with_examples(k, power):
+    seeds, noisy = pilot(0.04, 0, 0, k), pilot(0.04, 0, 4, k, 200)
+    of_seeds = of_a_t_test(k - 1, power) / math.sqrt(k)
+    assert detectable(seeds, power) == pytest.approx(of_seeds * 0.2, rel=1e-4)
+    for examples in (200, 800):
+        expected = of_seeds * math.sqrt(0.04 + 4 / examples)
+        assert detectable(noisy, power, examples=examples) == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("n", [10, 200, 10_000])
