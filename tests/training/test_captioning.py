@@ -149,14 +149,6 @@ def test_a_split_that_cannot_be_read_is_named(run):
         named.check(["test-3"])
 
 
-@pytest.mark.slow
-def test_a_finished_run_is_evaluated_on_the_test_split(tmp_path, monkeypatch):
-    folder = runs.copied_run(tmp_path, TASK)
-    assert runs.call(monkeypatch, "eval", f"run={folder}", "split=test", "decoding.beam_size=1") == 0
-    found = json.loads((folder / "eval_test.json").read_text())
-    assert found["size"] == 12 and found["metrics"].keys() == {"CIDEr-D", "BLEU-4", "rougeL", "loss"}
-
-
 def test_attention_to_the_image(run):
     [(label, found)] = run.attention(example="validation-4").items()
     assert label == "decoder/cross" and found.weights.shape == (1, len(found.queries), CELLS)

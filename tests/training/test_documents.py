@@ -1,4 +1,4 @@
-"""Document classification as whole runs: what they leave, accuracy and loss by hand, attention, refused settings."""
+"""Document classification as whole runs: what they leave, and their attention by words and sentences."""
 
 import pandas
 import pytest
@@ -16,18 +16,8 @@ def learned(request, tmp_path_factory):
     """(model, a run of it that has learned something)."""
     folder = tmp_path_factory.mktemp("learned") / "run"
     typed = ("task.max_steps=30", "callbacks.attention_stats.every_n_steps=0", f"model={request.param}")
-    train(folder, "attention=dnas", *typed)
+    runs.tiny_run(folder, "attention=dnas", *typed, task=TASK)
     return request.param, folder
-
-
-def checked(*typed):
-    """The checked configuration. The model is chosen before its keys are set."""
-    models, others = ([it for it in typed if it.startswith("model=") is chosen] for chosen in (True, False))
-    return runs.tiny(*models, *others, task=TASK)
-
-
-def train(folder, *typed):
-    runs.train(checked(*typed), folder)
 
 
 def rows(split="validation"):
@@ -72,8 +62,3 @@ def test_attention_is_named_by_words_and_sentences(learned):
     end = word.keys.index(".") + 1  # of the first sentence
     assert not word.weights[:, :4, end:].any() and not word.weights[:, 4:, :end].any()
     assert layers["sentence"].keys == ["sentence 0", "sentence 1"]
-
-
-def test_each_site_takes_a_normalizer_of_its_own():
-    cfg = checked("attention=softmax", "attention.word=hnas", "attention.sentence=dnas").settings
-    assert (cfg["attention"]["word"], cfg["attention"]["sentence"]) == ("hnas", "dnas")

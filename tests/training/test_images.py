@@ -1,4 +1,4 @@
-"""Image classification as whole runs: what they leave, accuracy and loss by hand, attention, and refused settings."""
+"""Image classification as whole runs: what they leave, accuracy by hand, and the attention of patches."""
 
 import json
 from collections import Counter
@@ -78,11 +78,6 @@ def test_the_attention_of_an_image_is_named_by_its_patches(learned):
     assert layers["grid/1"].keys[4] == "1,0" and layers["pool"].queries[-1] == "query 3"
     with pytest.raises(ValueError, match="give the id of a validation example"):
         load_run(learned).attention("a text")
-
-
-def test_a_single_query_warns_in_the_log_of_the_run(tmp_path):
-    runs.tiny_run(tmp_path / "run", "attention=dnas", "model.queries=1", "task.max_steps=1", task=TASK)
-    assert "DNAS with a single query gives uniform weights" in (tmp_path / "run/run.log").read_text()
 
 
 @pytest.mark.slow

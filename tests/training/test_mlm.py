@@ -1,4 +1,4 @@
-"""Masked language modelling as whole runs: that they repeat and go on, and which tokens are hidden when."""
+"""Masked language modelling as whole runs: what they learn, what is scored, and which tokens are hidden when."""
 
 import json
 import math

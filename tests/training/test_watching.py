@@ -13,8 +13,6 @@ from attnorm.attention import MultiHeadAttention, Normalizer, build_normalizer, 
 from attnorm.attention.multihead import observe
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.data.sampler import TokenBatches
-from attnorm.models.recording import layer_label
-from attnorm.models.seq2seq import Seq2Seq
 from attnorm.run.checkpoint import load_weights
 from attnorm.run.run import Run
 from attnorm.run.tables import NO_EVIDENCE, read_csv
@@ -64,12 +62,6 @@ def by_hand(recipe, model):
             mean = sum(least) / len(least)
             found[f"encoder/{number}", head] = (sum(entropies) / len(entropies), mean, min(least))
     return found
-
-
-def test_labels_of_layers():
-    assert layer_label("encoder.layers.0.attention", Seq2Seq.stacks) == "encoder/0"
-    assert layer_label("layers.3.attention", Seq2Seq.stacks) == "decoder/3"
-    assert layer_label("layers.1.cross", Seq2Seq.stacks) == "decoder/1/cross"
 
 
 @pytest.mark.slow
