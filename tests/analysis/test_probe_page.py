@@ -166,7 +166,7 @@ def test_a_sentence_per_arm_says_where_it_wins_and_loses():
     ]
 
 
-def test_best_rates_at_the_edge_of_the_grid_are_named_if_the_next_one_is_worse():
+def test_best_rates_at_the_edge_of_the_grid_are_named_if_the_next_one_is_worse(tmp_path):
     hub, match = Cell("hub", "0.9"), Cell("match")
     curves = {
         "largest": {0.01: 0.3, 0.03: 0.45, 0.09: 0.5},
@@ -182,10 +182,7 @@ def test_best_rates_at_the_edge_of_the_grid_are_named_if_the_next_one_is_worse()
         "largest at hub 0.9 (0.09, +0.050), match (0.09, +0.050)",
         "smallest at hub 0.9 (0.01, +0.050), match (0.01, +0.050)",
     ]
-
-
-def test_the_page_names_best_rates_at_the_edge(tmp_path):
-    [cell] = [results(Cell("hub", "0.9"))]
+    cell = results(hub)
     cell.outcome.rate["dnas"] = 0.09
     cell.curves["dnas"][0.09] = 0.6
     text = Page(write_page([cell], ARMS, tmp_path / "probe.html", "attnorm probe").read_text()).text

@@ -63,7 +63,7 @@ def row_of(cell, arm, size=8):
     return row
 
 
-def test_there_is_a_row_per_arm_and_size(cell):
+def test_there_is_a_row_per_arm_and_size_and_a_curve_of_the_means_of_tuning(cell):
     assert [(row.size, row.arm) for row in cell.rows] == [(size, arm) for size in (8, 16) for arm in TESTS]
     for row in cell.rows:
         table = TESTS[row.arm].scores[row.size]
@@ -72,6 +72,9 @@ def test_there_is_a_row_per_arm_and_size(cell):
         assert row.trained == (row.size == 8), "16 is beyond training"
         assert row.seconds == pytest.approx(10 / len(table))
         assert (row.probe, row.dose, row.site, row.metric) == ("hub", "0.9", "cross", "accuracy")
+    found = results_of_cell(made_up(TESTS, {"dnas": {1e-2: np.array([0.4, 0.6]), 1e-3: np.array([0.1, 0.3])}}), ARMS)
+    assert list(found.curves["dnas"]) == [1e-3, 1e-2]
+    assert [*found.curves["dnas"].values()] == pytest.approx([0.2, 0.5]) and cell.curves == {}
 
 
 def test_a_difference_is_that_of_pairs_of_seeds_and_examples_from_the_first_arm(cell):
@@ -286,12 +289,6 @@ def test_arms_without_rows_are_named_with_the_reason():
     assert "future" in cell.left_out["dnas"] and "gradient" in cell.left_out["argmax"]
     cell = results_of_cell(made_up({"dnas": TESTS["dnas"]}), [Arm("softmax"), Arm("dnas")])  # without the baseline
     assert [isnan(row.difference) for row in cell.rows] == [True, True]
-
-
-def test_curves_are_means_of_tuning_by_rate(cell):
-    found = results_of_cell(made_up(TESTS, {"dnas": {1e-2: np.array([0.4, 0.6]), 1e-3: np.array([0.1, 0.3])}}), ARMS)
-    assert list(found.curves["dnas"]) == [1e-3, 1e-2]
-    assert [*found.curves["dnas"].values()] == pytest.approx([0.2, 0.5]) and cell.curves == {}
 
 
 def test_the_csv_file_has_every_number_to_six_digits(cell, tmp_path):

@@ -96,7 +96,7 @@ def test_a_command_loads_what_it_needs(tmp_path, typed, most, needed, code):
 
 
 @pytest.mark.parametrize("arguments", [(), ("-h",), ("--help",), ("run=x", "--help")])
-@pytest.mark.parametrize("script", ["eval", "generate", "attention"])
+@pytest.mark.parametrize("script", ["eval", "generate", "attention", "probe"])
 def test_scripts_show_their_keys_when_asked_or_given_nothing(monkeypatch, capsys, script, arguments):
     assert runs.call(monkeypatch, script, *arguments) == 0
     assert capsys.readouterr().out == (runs.CONF / f"{script}.yaml").read_text()
@@ -333,12 +333,20 @@ def test_predictions_are_scored_by_the_official_rules(monkeypatch, files):
     assert not any(key.startswith("best") for key in found)
 
 
-def test_odds_and_a_threshold_empty_answers(monkeypatch, files):
+def test_odds_and_a_threshold_empty_answers_and_the_best_one_is_shown_with_all_its_digits(monkeypatch, files, capsys):
+    """Typed as null_threshold, it gives the best score again."""
     _, _, found = scored(monkeypatch, files, null_odds="odds")
     assert (found["exact"], found["NoAns_f1"]) == (50.0, 100.0)  # at 1.0 only q4 is emptied
     assert (found["best_exact"], found["best_exact_thresh"]) == (50.0, 0.5)
     _, _, found = scored(monkeypatch, files, null_odds="odds", null_threshold=0.2)
     assert found["exact"] == 25.0  # q2 too
+    odds = {"q1": 0.1 + 0.2, "q2": -1.0, "q3": 0.30000000000000016, "q4": 2.0}
+    (files / "odds.json").write_text(json.dumps(odds))
+    assert runs.call(monkeypatch, "eval", *typed_for(files, null_odds="odds")) == 0
+    [shown] = re.findall(r"best_f1_thresh +│ +(\S+)", capsys.readouterr().out)
+    assert float(shown) == odds["q1"]
+    found = scored(monkeypatch, files, null_odds="odds", null_threshold=shown)[2]
+    assert found["f1"] == found["best_f1"]
 
 
 def test_missing_predictions_are_told_and_count_as_wrong_and_others_are_ignored(monkeypatch, files, caplog):
@@ -347,17 +355,6 @@ def test_missing_predictions_are_told_and_count_as_wrong_and_others_are_ignored(
     found = scored(monkeypatch, files, predictions="unknown")[2]
     assert (found["extra"], found["missing"], found["f1"]) == (1, 3, pytest.approx(100 * (2 / 3) / 4))
     assert "1 prediction not in the references, ignored: q9" in caplog.text
-
-
-def test_the_best_threshold_is_shown_with_all_its_digits(monkeypatch, files, capsys):
-    """Typed as null_threshold, it gives the best score again."""
-    odds = {"q1": 0.1 + 0.2, "q2": -1.0, "q3": 0.30000000000000016, "q4": 2.0}
-    (files / "odds.json").write_text(json.dumps(odds))
-    assert runs.call(monkeypatch, "eval", *typed_for(files, null_odds="odds")) == 0
-    [shown] = re.findall(r"best_f1_thresh +│ +(\S+)", capsys.readouterr().out)
-    assert float(shown) == odds["q1"]
-    found = scored(monkeypatch, files, null_odds="odds", null_threshold=shown)[2]
-    assert found["f1"] == found["best_f1"]
 
 
 @pytest.mark.parametrize(

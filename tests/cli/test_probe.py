@@ -114,10 +114,6 @@ def test_classes_of_the_same_name_are_refused(monkeypatch, tmp_path):
     assert len(plan("probes=first_parts.Tiny,first_parts:Tiny").cells) == 1, "the same class"
 
 
-def test_help_is_the_configuration(run):
-    assert run("--help")[1] == (runs.CONF / "probe.yaml").read_text() == run()[1]
-
-
 def plan(*typed):
     return plan_of(read_probe(typed))
 

@@ -199,14 +199,11 @@ def test_further_rates_are_trained_with_the_seeds_of_the_comparison(monkeypatch,
     assert len(seen) == count and again.further["softmax"][1e-3].scores.keys() == found.tests["softmax"].scores.keys()
 
 
-def test_a_probe_without_training_is_not_tuned(monkeypatch, tmp_path):
+def test_a_probe_without_training_is_not_tuned_and_the_share_shortens_that_of_others(monkeypatch, tmp_path):
     seen = made_up(monkeypatch, lambda arm, rate, seed: 0.0)
     [found] = compare(replace(PLAN, cells=[Cell("rank", "depth 1")]), tmp_path)
     assert found.tests.keys() == {"softmax", "dnas", "uniform", "none"} and not found.rate
     assert {(job.tune, job.updates) for job in seen} == {(False, 0)}
-
-
-def test_the_share_shortens_training():
     updates = {TINY: 2, Cell("hub", "0"): 300}
     plan = ProbePlan([*updates], ["softmax"], (1e-3,), (100,), (110,), share=0.5)
     assert {cell: plan.job(cell, "softmax", (1e-3,), tune=False).updates for cell in updates} == updates
