@@ -164,13 +164,9 @@ def test_exact_is_stationary_in_score_space_and_in_the_evidence(prior):
             assert (solution[~live] == 0).all() and (w[~live] == 0).all()
 
 
-def test_a_shift_of_all_templates_changes_nothing_but_the_frame():
-    given, shift = MASKS["random"], 100 * randn(1, 1, 1, WIDTH, seed=9)
-    scores, k = make_scores(given), make_keys(given.n_keys)
-    for order in (2, "exact"):
-        w = Fenchel(order)(scores, given.allowed, keys=k, scale=ALPHA)
-        assert_close(Fenchel(order)(scores, given.allowed, keys=k + shift, scale=ALPHA), w, rtol=1e-8, atol=1e-8)
-    scores, keys = scores.float(), (k + 1000).float()  # nor does anything round away
+def test_nothing_rounds_away_if_all_templates_are_shifted():
+    given = MASKS["random"]
+    scores, keys = make_scores(given).float(), (make_keys(given.n_keys) + 1000).float()
     w = Fenchel(2)(scores, given.allowed, keys=keys, scale=ALPHA)
     wide = Fenchel(2)(scores.double(), given.allowed, keys=keys.double(), scale=ALPHA)
     assert_close(w.double(), wide, **tolerance(torch.float32, size=given.n_keys))

@@ -48,7 +48,7 @@ def test_dense_is_the_compact_mask_pair_by_pair(fields):
         assert torch.equal(dense.expand(expected.shape), expected)
 
 
-def test_dense_is_aligned_to_the_end_and_of_the_size_and_on_the_device_asked_for_each_time():
+def test_dense_has_the_size_and_the_device_asked_for_each_time():
     mask = Mask(causal=True)
     for _ in range(2):
         assert mask.dense(2, 4, CPU).reshape(2, 4).tolist() == [[True, True, True, False], [True] * 4]

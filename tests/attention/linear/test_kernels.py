@@ -115,10 +115,7 @@ def offer(monkeypatch, *found):
 
 
 def gradients_of(attend, dtype=torch.float64):
-    inputs = reference.make_qkv(9, 7, width=8, dtype=dtype)
-    leaves = [x.requires_grad_() for x in inputs]
-    out = attend(*leaves)
-    return [out.detach(), *reference.gradients(out, leaves)]
+    return reference.value_and_gradients(attend, reference.make_qkv(9, 7, width=8, dtype=dtype))
 
 
 # ------------------------------------------------------------------------------------------------------- the fallback
@@ -142,8 +139,7 @@ def test_with_the_fallback_a_layer_computes_the_same(name, monkeypatch):
     mask = Mask(queries=torch.arange(9).expand(reference.BATCH, 9) != 3, keys=keys)
     wanted = gradients_of(lambda q, k, v: Normalizer.attend(module, q, k, v, mask))
     offer(monkeypatch)
-    for found, dense in zip(gradients_of(lambda q, k, v: module.attend(q, k, v, mask)), wanted, strict=True):
-        assert_close(found, dense, **TIGHT)
+    assert_close(gradients_of(lambda q, k, v: module.attend(q, k, v, mask)), wanted, **TIGHT)
     assert {outcome["kernel"] for outcome in kernels.self_checks().values()} == {"blockwise"}
 
 
@@ -241,8 +237,7 @@ def test_a_broken_kernel_is_replaced_and_reported_once(broken, dtype, monkeypatc
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             found = gradients_of(lambda q, k, v: build_normalizer("dnas").attend(q, k, v), dtype)
-    for a, b in zip(found, wanted, strict=True):
-        assert_close(a, b, rtol=0, atol=20 * torch.finfo(dtype).eps)
+    assert_close(found, wanted, rtol=0, atol=20 * torch.finfo(dtype).eps)
     (message,) = [record.getMessage() for record in caplog.records]
     assert broken.name in message and BROKEN[broken] in message and "blockwise" in message and "\n" not in message
     outcomes = kernels.self_checks()
@@ -443,23 +438,18 @@ def test_compiled_code_is_captured_whole_and_differentiates_the_same(name):
         Mask(queries=keys, keys=keys, causal=name.startswith("causal")),
         randn(1, 3, 1, 30, seed=4, dtype=torch.float32),
     )
-    inputs = [randn(2, 3, 30, 8, seed=n, dtype=torch.float32) for n in range(3)]
+    inputs = [*(randn(2, 3, 30, 8, seed=n, dtype=torch.float32) for n in range(3)), log_prior]
     captured = []
 
     def backend(graph, _):
         captured.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
         return graph
 
-    def gradients(attend):
-        leaves = [x.clone().requires_grad_() for x in (*inputs, log_prior)]
-        out = attend(*leaves)
-        return [out.detach(), *reference.gradients(out, leaves)]
-
     def attend(q, k, v, log_prior):
         return module.attend(q, k, v, mask, log_prior=log_prior)
 
     compiled = torch.compile(attend, backend=backend, fullgraph=True)
-    for found, wanted in zip(gradients(compiled), gradients(attend), strict=True):
-        assert torch.equal(found, wanted)
+    found, wanted = (reference.value_and_gradients(function, inputs) for function in (compiled, attend))
+    assert_close(found, wanted, rtol=0, atol=0)
     assert "attnorm.attention.default" in captured
     assert ("attnorm.logsumexp.default" in captured) == ("softmax" not in name)

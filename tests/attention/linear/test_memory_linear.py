@@ -65,30 +65,30 @@ def make_linear(variant, dtype=torch.float64):
     return make(variant, dtype) if variant in VARIANTS else build_normalizer(LINEAR[variant][0], **LINEAR[variant][1])
 
 
-def both_ways(module, mask, log_prior, n_queries=N, n_keys=N):
-    """What `attend` and the dense formula give: output and gradients to q, k, v, log_prior, parameters."""
-    return [way(module, mask, log_prior, torch.float64, n_queries, n_keys) for way in (linear, dense)]
+def assert_both_ways_agree(*given, n_queries=N):
+    """`attend` and the dense formula give the same output and gradients to q, k, v, log_prior, parameters."""
+    assert_close(*(way(*given, torch.float64, n_queries) for way in (linear, dense)), **TIGHT)
 
 
-def linear(module, mask, log_prior, dtype, n_queries=N, n_keys=N):
+def linear(module, mask, log_prior, dtype, n_queries=N):
     def attend(q, k, v, log_prior=None):
         assert key_bias.memory_linear(q, k, Given(mask, log_prior))
         return module.attend(q, k, v, mask, log_prior=log_prior)
 
-    return run(attend, module, log_prior, dtype, n_queries, n_keys)
+    return run(attend, module, log_prior, dtype, n_queries)
 
 
-def dense(module, mask, log_prior, dtype, n_queries=N, n_keys=N):
+def dense(module, mask, log_prior, dtype, n_queries=N):
     def attend(q, k, v, log_prior=None):
         return Normalizer.attend(module, q, k, v, mask, log_prior=log_prior)
 
-    return run(attend, module, log_prior, dtype, n_queries, n_keys)
+    return run(attend, module, log_prior, dtype, n_queries)
 
 
-def run(attend, module, log_prior, dtype, n_queries, n_keys):
-    inputs = reference.make_qkv(n_queries, n_keys, width=8, dtype=dtype)
+def run(attend, module, log_prior, dtype, n_queries):
+    inputs = reference.make_qkv(n_queries, N, width=8, dtype=dtype)
     inputs += [] if log_prior is None else [log_prior.to(dtype)]
-    return value_and_gradients(attend, inputs, list(module.parameters()))
+    return value_and_gradients(attend, inputs, module.parameters())
 
 
 def assert_float32_is_exact(variant, mask, log_prior):
@@ -104,18 +104,15 @@ def test_float64_equals_the_dense_formula_in_value_and_gradient(variant):
     module = make_linear(variant)
     for mask, prior in in_turn(MASKS, PRIORS, shift=[*LINEAR].index(variant)):
         with case(mask, prior):
-            for found, wanted in zip(*both_ways(module, MASKS[mask], PRIORS[prior]), strict=True):
-                assert_close(found, wanted, **TIGHT)
+            assert_both_ways_agree(module, MASKS[mask], PRIORS[prior])
 
 
 @pytest.mark.parametrize("variant", LINEAR)
 def test_queries_and_keys_may_differ_in_number(variant):
     for n_queries in (5, 70, 1):
         mask = Mask(queries=(torch.arange(n_queries) != 3).expand(BATCH, -1), keys=KEYS)
-        found_wanted = both_ways(make_linear(variant), mask, PRIORS["heads"], n_queries, N)
         with case(n_queries):
-            for found, wanted in zip(*found_wanted, strict=True):
-                assert_close(found, wanted, **TIGHT)
+            assert_both_ways_agree(make_linear(variant), mask, PRIORS["heads"], n_queries=n_queries)
 
 
 class Sink(key_bias.KeyBiased):
@@ -146,8 +143,7 @@ def test_every_mask_and_prior_with_and_without_a_diagonal_equals_the_dense_formu
     }
     for mask, prior in product(masks, PRIORS):
         with case(mask, prior):
-            for found, wanted in zip(*both_ways(module, masks[mask], PRIORS[prior]), strict=True):
-                assert_close(found, wanted, **TIGHT)
+            assert_both_ways_agree(module, masks[mask], PRIORS[prior])
 
 
 @pytest.mark.parametrize("module", [build_normalizer("softmax"), Sink()], ids=["softmax", "sink"])
@@ -157,8 +153,7 @@ def test_a_causal_diagonal_ends_at_the_last_query_and_key(module):
         queries = (torch.arange(n_queries) != 3).expand(BATCH, -1)
         for mask in (Mask(causal=True), Mask(queries=queries, keys=KEYS, causal=True)):
             with case(n_queries, prior):
-                for found, wanted in zip(*both_ways(module, mask, PRIORS[prior], n_queries, N), strict=True):
-                    assert_close(found, wanted, **TIGHT)
+                assert_both_ways_agree(module, mask, PRIORS[prior], n_queries=n_queries)
 
 
 @pytest.mark.parametrize("variant", LINEAR)
@@ -367,8 +362,7 @@ def test_the_layout_in_memory_does_not_matter(variant, mask):
         assert all(x.stride(-1) > 1 for x in inputs)
         found = module.attend(*inputs, MASKS_AND_CAUSAL[mask])
         slopes = reference.gradients(found, [*inputs, *module.parameters()])
-        for ours, theirs in zip([found.detach(), *slopes], expected, strict=True):
-            assert_close(ours, theirs, **TIGHT)
+        assert_close([found.detach(), *slopes], expected, **TIGHT)
 
 
 @pytest.mark.parametrize("mask", ["none", "both_sides", "segments"])
@@ -380,9 +374,7 @@ def test_shared_heads_and_batches_are_spread_as_the_dense_formula_spreads_them(m
     inputs = [randn(*shape, N, 4, seed=seed) for seed, shape in enumerate(OTHER_SHAPES[shapes])]
     found = value_and_gradients(attend, inputs, module.parameters())
     monkeypatch.setattr(key_bias, "DENSE_UP_TO", {"cpu": 10**9})
-    expected = value_and_gradients(attend, inputs, module.parameters())
-    for ours, theirs in zip(found, expected, strict=True):
-        assert_close(ours, theirs, **TIGHT)
+    assert_close(found, value_and_gradients(attend, inputs, module.parameters()), **TIGHT)
 
 
 @pytest.mark.parametrize("variant", FAST)
