@@ -15,7 +15,6 @@ from attnorm.attention import Mask, build_normalizer, check_attention
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.normalizers.lotformer import LOTFormer
 from attnorm.attention.surroundings import in_layer
-from attnorm.attention.visible import queries_with_the_same_keys
 
 pytestmark = pytest.mark.numerical
 
@@ -129,16 +128,6 @@ def test_weights_and_gradients_equal_the_loops(name, options):
 
 
 # ------------------------------------------------------------------------------------- what the formulas have to do
-
-
-def test_the_sets_have_all_queries_that_see_a_key_once_and_their_keys():
-    for name, given in MASKS.items():
-        scores = torch.empty(()).expand(BATCH, HEADS, *given.size)
-        covered = torch.zeros(BATCH, HEADS, *given.size, dtype=torch.int64)
-        for queries, keys in queries_with_the_same_keys(given.argument, scores):
-            covered += queries[..., None] & keys[..., None, :]
-        with case(name):
-            assert torch.equal(covered, given.allowed.expand(covered.shape).long())
 
 
 def test_a_hard_sort_is_a_permutation_and_its_cheapest_plan_is_chosen():

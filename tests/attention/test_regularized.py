@@ -110,16 +110,6 @@ def test_weights_and_gradients_are_those_of_the_closed_form(name):
     assert met >= 2
 
 
-def test_bounds_per_key_and_their_gradient():
-    bounds, scores = leaf(UPPER), leaf(random_scores())
-    w = RegularizedMax(**box(bounds))(scores)
-    expected = build_normalizer("constrained_sparsemax", upper=nn.Parameter(UPPER))(scores, upper=bounds)
-    assert_close(w, expected, **CLOSE)
-    found, wanted = (gradients(it, [scores, bounds]) for it in (w, expected))
-    assert all(gradient.abs().max() > 0.1 for gradient in wanted)
-    assert_close(found, wanted, rtol=0, atol=1e4 * TOLERANCE)
-
-
 @pytest.mark.parametrize("name", ["softmax", "sparsemax", "entmax", "fusedmax"])
 def test_large_and_tiny_scores(name):
     module, closed = twins(name)

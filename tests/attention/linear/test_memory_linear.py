@@ -306,22 +306,13 @@ def test_where_every_key_is_out_attention_is_zero_and_logsumexp_finite_both_with
 # ----------------------------------------------------------------------------------------------------------- on a GPU
 
 
-@pytest.fixture
-def on_gpu():
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
-
-
-def cuda(*tensors):
-    return [x.cuda() for x in tensors]
-
-
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("variant", ["dnas", "hnas_sigmoid", "sinkhorn"])
-def test_on_a_gpu_the_same_bits_twice_when_torch_is_asked_for_them(variant, dtype, on_gpu, monkeypatch):
+def test_on_a_gpu_the_same_bits_twice_when_torch_is_asked_for_them(variant, dtype, monkeypatch):
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    inputs, module = cuda(*reference.make_qkv(2000, 2000, 64, dtype)), make(variant, torch.float32).cuda()
+    inputs, module = [x.cuda() for x in reference.make_qkv(2000, 2000, 64, dtype)], make(variant, torch.float32).cuda()
     torch.use_deterministic_algorithms(True)
     try:
         first, second = (value_and_gradients(module.attend, inputs) for _ in range(2))
