@@ -78,7 +78,12 @@ class Normalizer(TrainingHooks):
     step: Callable[..., tuple[Tensor, Tensor]]  # of a class with couples_queries = "past"; the others have none
     forward_with_bank: Callable[..., Tensor]  # of a class that gives weight to keys outside the input, such as `ot`
     features: Callable[[Tensor], Tensor]  # of a class with needs_states: see `features_of`
+    _has_plain_forward = True  # that of this class, in which scores are only masked
     _in_layer = False  # whether only a layer calls it, see `in_layer`
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._has_plain_forward = cls.forward is Normalizer.forward  # the compiler cannot compare functions
 
     @property
     def takes_bank(self) -> bool:
@@ -211,7 +216,7 @@ class Normalizer(TrainingHooks):
         q, k, scale = given.queries, given.keys, given.scale
         assert q is not None and k is not None and scale is not None
         s = dot_scores(q, k, scale)
-        if self.finite_scores and type(self).forward is Normalizer.forward and s.numel():  # scores are only masked
+        if self.finite_scores and self._has_plain_forward and s.numel():
             with without_autocast(s):
                 return self.finite_weights(s, dense_mask(given.mask, s), given)
         options = {"log_prior": given.log_prior, "keys": k, "scale": scale, **self.declared(q, given.features)}
