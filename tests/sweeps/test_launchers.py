@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import time
 from dataclasses import replace
 
 import pytest
@@ -142,7 +143,7 @@ def test_jobs_run_elsewhere(tmp_path, launcher):
 
 @in_both
 def test_a_sweep_that_is_stopped_or_killed_is_continued(tmp_path, launcher):
-    typed = (*launcher, "dir=s", "x=1,2", "steps=60", "pause=0.05", "jobs=2", "retries=0")
+    typed = (*launcher, "dir=s", "x=1,2", "steps=100", "pause=0.05", "jobs=2", "retries=0")
     running = begin(tmp_path, *typed)
     wait_for(lambda: steps(tmp_path / "s") > 4)
     os.kill(running.pid, signal.SIGINT)
@@ -151,9 +152,9 @@ def test_a_sweep_that_is_stopped_or_killed_is_continued(tmp_path, launcher):
     again = begin(tmp_path, *typed)
     reached = steps(tmp_path / "s")
     wait_for(lambda: steps(tmp_path / "s") > reached + 4)
-    before = list(map(len, attempts(tmp_path / "s")))
     kill(again)
+    time.sleep(1)  # the workers of Ray end with it
     said = sweep(tmp_path, *typed)
-    assert_each_once(tmp_path / "s", 2, 60)
+    assert_each_once(tmp_path / "s", 2, 100)
     if launcher == SLURM:  # whose jobs outlive the sweep
-        assert "still running" in said and list(map(len, attempts(tmp_path / "s"))) == before
+        assert "still running" in said and max(map(len, attempts(tmp_path / "s"))) == 2

@@ -65,7 +65,7 @@ def by_hand(recipe, model):
 
 
 @pytest.mark.slow
-def test_small_masses_are_kept_examples_without_keys_do_not_count_and_no_number_is_not_hidden(monkeypatch, tmp_path):
+def test_small_masses_and_nan_are_kept_and_examples_without_keys_do_not_count(monkeypatch, tmp_path):
     masses = torch.tensor([[1e-9, torch.nan], [torch.inf, 0.5], [2e-9, 0.5]])
     monkeypatch.setattr(watching, "smallest_column_mass", lambda weights, allowed: masses)
     runs.tiny_run(tmp_path, "task.max_steps=1", "task.validations=1", task="mlm")
