@@ -11,7 +11,6 @@ import functools
 import gc
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -24,9 +23,9 @@ from attnorm.tasks.task import task_of
 RECORDED = {
     "lines of src": 52_604,
     "files of src": 422,
-    "functions of src": 3461,
+    "functions of src": 3462,
     "public names that several modules define": 32,
-    "lines of tests per line of src": 1.06,
+    "lines of tests per line of src": 0.98,
     "functions that an override passes": 113,
     "files that an override passes": 22,
     "functions that a batch passes": 40,
@@ -62,11 +61,11 @@ def sizes() -> dict[str, float]:
 def passed(action: Callable[[], object]) -> set[tuple[str, str]]:
     """The functions of src that an action runs, as (file, name), with lambdas and comprehensions. What happens only
     once, such as an import, is left out."""
-    functions = set()
+    functions, folder = set(), f"{SOURCE}/"
 
     def see(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and (file := Path(frame.f_code.co_filename)).is_relative_to(SOURCE):
-            functions.add((str(file.relative_to(SOURCE)), frame.f_code.co_qualname))
+        if event == "call" and (file := frame.f_code.co_filename).startswith(folder):
+            functions.add((file.removeprefix(folder), frame.f_code.co_qualname))
 
     action()
     gc.disable()  # nothing of other tests is finalized meanwhile

@@ -177,10 +177,8 @@ class Normalizer(TrainingHooks):
         name: by which it was chosen; by default, that of its class.
         """
         instead = " or ".join(filter(None, ("softmax", self.safe_form)))
-        return (
-            f"{name or type(self).__name__} couples queries and would leak the future at an autoregressive site; "
-            f"use {instead}"
-        )
+        reason = "couples queries and would leak the future at an autoregressive site"
+        return f"{name or type(self).__name__} {reason}; use {instead}"
 
     def attend(
         self,
@@ -246,10 +244,7 @@ class Normalizer(TrainingHooks):
         return self.weights(s, given), live.any(-1, keepdim=True)
 
     def remainder_value(self) -> Tensor | None:
-        """The value (H, D) that a layer gives the weight 1 - sum_j w_ij, beside the values of the keys. None: no value.
-
-        `attend` does not add it.
-        """
+        """The value (H, D) that a layer, but not `attend`, gives the weight 1 - sum_j w_ij. None: there is no value."""
         return None
 
     def features_of(self, states: Tensor) -> Tensor:
@@ -268,10 +263,7 @@ class Normalizer(TrainingHooks):
 
 
 class FastNormalizer(Normalizer):
-    """A normalizer whose `attend` has a faster way to the same result than by the (N, M) weights.
-
-    A subclass implements `fast_attend`.
-    """
+    """A normalizer whose `attend` has a faster way to the same result than by the (N, M) weights: `fast_attend`."""
 
     def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor | None:
         """The result of `attend`, or None where the weights are to be computed. The scale is given."""
