@@ -66,3 +66,13 @@ def test_scores_of_ten_thousand_give_the_weights_of_float64(variant):
         scores = 1e3 * randn(BATCH, HEADS, 5, 6, seed=3, dtype=torch.float32) + constant
         found, expected = make(variant, torch.float32)(scores), make(variant)(scores.double())
         assert_close(found.double(), expected, rtol=0, atol=2e-3)
+
+
+def test_lemma_1_holds_for_the_share_of_the_real_queries_and_not_without_it():
+    """sum_i w_ij >= sigmoid(c_j - b) / M; dnas has 1 / M."""
+    for seed, factor in enumerate((1.0, 5.0, 30.0)):
+        scores = factor * randn(BATCH, HEADS, 6, 9, seed=seed)
+        mass = build_normalizer("dnas_slack", fixed=0.5).double()(scores).sum(-2)
+        assert (mass >= (scores.logsumexp(-2) - 0.5).sigmoid() / 9 - 1e-12).all()
+    scores[..., 0] = -50.0  # a key that no query wants
+    assert (build_normalizer("dnas_slack", fixed=0.5).double()(scores).sum(-2)[..., 0] < 1e-9).all()

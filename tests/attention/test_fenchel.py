@@ -245,3 +245,41 @@ def test_solve_has_the_defaults_and_dtype_of_attention():
     assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
     with pytest.raises(ValueError, match=r"scale=.*: alpha is the scale of the scores; pass a number above 0"):
         solve(q, k, scale=0.0)
+
+
+def test_the_implicit_gradient_is_the_dense_formula():
+    """dw = (I + alpha C K)^-1 C ds with C = diag w - w w', K = T T', larger than gradcheck can go."""
+    keys, (scores,) = randn(1, 1, 30, 8, seed=1), reference.leaves(2 * randn(1, 1, 3, 30, seed=2))
+    w = Fenchel("exact")(scores, keys=keys, scale=0.8)
+    cotangent = randn(1, 1, 3, 30, seed=3)
+    (found,) = torch.autograd.grad(w, scores, cotangent)
+    for row, g, gradient in zip(w.detach()[0, 0], cotangent[0, 0], found[0, 0], strict=True):
+        C = torch.diag(row) - torch.outer(row, row)
+        jacobian = torch.linalg.solve(torch.eye(30).double() + 0.8 * C @ keys[0, 0] @ keys[0, 0].T, C)
+        assert_close(gradient, jacobian.T @ g, **TIGHT)
+
+
+@pytest.mark.parametrize("factor", [0.3, 3.0])
+def test_no_other_lambda_and_no_other_weights_are_better(factor):
+    q, k, allowed, log_prior, alpha = random_problem(factor=factor)
+    scores = alpha * q @ k.mT
+    u, live = u_of(allowed, log_prior, scores.shape)
+
+    def evidence_objective(at):
+        mass = (u.log() + at @ k.mT).logsumexp(-1)
+        return ((u @ k + q) * at).sum(-1) - at.square().sum(-1) / (2 * alpha) - mass
+
+    def score_objective(w):  # w's - KL(w|u) - alpha/2 |T'(w - u)|^2
+        kl = torch.where(u > 0, w * (w / u).log(), 0.0).sum(-1)
+        return (w * scores).sum(-1) - kl - alpha / 2 * ((w - u) @ k).square().sum(-1)
+
+    solution = solve(q, k, allowed, log_prior=log_prior, scale=alpha)
+    w = Fenchel("exact")(scores, allowed, log_prior=log_prior, keys=k, scale=alpha)
+    for seed in range(20):
+        for size in (1e-3, 0.1):
+            other = solution + size * randn(*solution.shape, seed=seed)
+            assert (evidence_objective(other) < evidence_objective(solution))[live].all()
+            tilted = w * (size * randn(*w.shape, seed=seed)).exp()
+            tilted = tilted / tilted.sum(-1, keepdim=True)
+            single = (u > 0).sum(-1) == 1  # nothing to choose
+            assert (score_objective(tilted) < score_objective(w))[live & ~single].all()

@@ -128,3 +128,14 @@ def test_cached_decoding_uses_up_the_budgets_as_the_full_pass_does(kind, fertili
 def test_wrong_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         FertilitySoftmax(1, 4, **options)
+
+
+def test_three_source_words_with_a_fertility_of_one():
+    """The example of the lecture, with the scores of Malaviya, Ferreira and Martins (2018), Table 1."""
+    scores = torch.tensor([[1.2, 0.8, -0.2], [0.7, 0.9, 0.1], [-0.2, 0.2, 0.9]]).double()[None, None]
+    softmax = [[0.522, 0.350, 0.129], [0.361, 0.441, 0.198], [0.117, 0.209, 0.673]]
+    sparsemax = [[0.7, 0.3, 0.0], [0.3, 0.7, 0.0], [0.0, 0.0, 1.0]]
+    for normalizer, expected in ((FertilitySoftmax(1, 4), softmax), (FertilitySparsemax(1, 4), sparsemax)):
+        weights = normalizer(scores)[0, 0]
+        assert_close(weights, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=5.1e-4)
+        assert_close(weights.sum(0), torch.ones(3, dtype=torch.float64))  # every word is used up

@@ -222,3 +222,16 @@ def test_missing_keys_and_costs_of_a_wrong_size_are_said():
         OptimalTransport()(scores, keys=make_keys(4))
     with pytest.raises(ValueError, match=r"cost: got \(2, 2\) for 5 templates"):
         OptimalTransport(cost=too_small)(scores, keys=make_keys(5))
+
+
+@pytest.mark.parametrize("prior", ["none", "key_only", "pairwise"])
+def test_without_scores_the_weights_are_the_preference_smoothed_by_the_cost(prior):
+    """Prop. 1: u~_t = sum_i u_i exp(-C_ti / gamma) / sum_t' exp(-C_t'i / gamma)."""
+    (n_queries, n_keys), gamma = MASKS["none"].size, 0.4
+    shape, keys = (BATCH, HEADS, n_queries, n_keys), make_keys(n_keys)
+    log_prior = reference.make_log_prior(prior, n_queries, n_keys)
+    u = (torch.zeros(()).double() if log_prior is None else log_prior).expand(shape).softmax(-1)
+    smoothing = (-distances(keys) / gamma).exp()
+    smoothing = smoothing / smoothing.sum(-2, keepdim=True)
+    w = OptimalTransport(gamma)(torch.zeros(shape).double(), log_prior=log_prior, keys=keys)
+    assert_close(w, torch.einsum("bhti,bhni->bhnt", smoothing, u), **TIGHT)
