@@ -4,10 +4,12 @@ Each chain kills a run again and again, and continues it in its folder until it 
 to a run that was never interrupted, and its curves must have neither a gap nor a repeated row.
 """
 
+import contextlib
 import itertools
 import os
 import random
 import signal
+import time
 from collections.abc import Callable
 
 import pytest
@@ -15,8 +17,10 @@ import runs
 from faulty import check_nothing_lost, start, straight
 
 from attnorm.run import checkpoint as checkpoint_files
+from attnorm.run.checkpoint import read_checkpoint
 from attnorm.run.folder import RunState
 from attnorm.run.run import Run
+from attnorm.run.tables import read_csv
 
 pytestmark = pytest.mark.slow
 KILLS = {"gigaword": 8, "mlm": 6, "vqa": 6}
@@ -92,3 +96,32 @@ def test_kill_9_during_a_save(tmp_path, place, tmpdir):
     assert child.exitcode == 0
     assert runs.same_run(whole, folder)
     assert not list((folder / "checkpoints").glob("*.unfinished"))
+
+
+@pytest.mark.parametrize(
+    ("task", "number"),
+    [*(("gigaword", it) for it in (signal.SIGTERM, signal.SIGUSR1)), ("mlm", signal.SIGINT), ("mlm", signal.SIGHUP)],
+)
+def test_a_signal_at_random_moments_loses_no_update(tmp_path, task, number):
+    whole, _ = straight(task)
+    moments, folder, stops = random.Random(f"{task} {number}"), tmp_path / "run", 0
+    log = folder.with_suffix(".saved")
+    for _ in range(3):
+        before = len(log.read_text().split()) if log.exists() else 0
+        child = start(folder, task)
+        while child.is_alive() and len(log.read_text().split() if log.exists() else "") <= before:
+            time.sleep(0.005)
+        time.sleep(moments.uniform(0.0, 0.1))
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.pid, number)
+        child.join(60)
+        if child.exitcode == 0:
+            break
+        assert (child.exitcode, Run(folder).state) == (128 + number, RunState.INTERRUPTED)
+        updates = read_checkpoint(folder / "checkpoints/last.ckpt")["global_step"]
+        assert updates >= max(int(row["step"]) for row in read_csv(folder / "metrics.csv"))
+        stops += 1
+    child = start(folder, task)
+    child.join()
+    assert child.exitcode == 0 and stops
+    assert runs.same_run(whole, folder)
