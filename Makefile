@@ -36,6 +36,9 @@ $(VENV)/.triton: $(VENV)/.tested
 train: setup
 	$(BIN)/python train.py attention=hnas task=gigaword
 
+# Each process of the tests would compile src and the tests again if none of them were allowed to write what it compiled.
+export PYTHONDONTWRITEBYTECODE :=
+
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 test: $(VENV)/.tested $(VENV)/.encoder

@@ -220,7 +220,7 @@ def problems_in(check, *given) -> list[str]:
 
 def problems_of_job(overrides: tuple[str, ...]) -> list[str]:
     """What is wrong with one training job."""
-    return problems_in(lambda: runs.checked(runs.composed_once(*overrides), overrides))
+    return problems_in(lambda: runs.checked(runs.composed(*overrides), overrides))
 
 
 READERS = {

@@ -18,6 +18,7 @@ import runs
 from test_house import ROOT, SOURCE
 
 from attnorm.data.sampler import TokenBatches
+from attnorm.spec.compose import compose_files
 from attnorm.tasks.task import task_of
 
 RECORDED = {
@@ -82,7 +83,7 @@ def passed(action: Callable[[], object]) -> set[tuple[str, str]]:
 @functools.cache
 def path_of_an_override() -> dict[str, float]:
     """From the typed text to the checked settings."""
-    functions = passed(lambda: runs.checked(runs.composed(*OVERRIDE), overrides=OVERRIDE))
+    functions = passed(lambda: runs.checked(runs.composed(*OVERRIDE, of_files=compose_files), overrides=OVERRIDE))
     files = {file for file, _ in functions}
     assert "attention/sites.py" in files
     return {"functions that an override passes": len(functions), "files that an override passes": len(files)}

@@ -141,7 +141,7 @@ def refused(*overrides, task="gigaword"):
 
 def refused_in_a_sweep(*changes):
     """The problems of a tiny configuration with these changes, if only what differs from a right one is tried."""
-    right, settings = (runs.plain_settings(runs.composed_once(*it, base=runs.tiny_overrides())) for it in ((), changes))
+    right, settings = (runs.plain_settings(runs.composed(*runs.tiny_overrides(), *it)) for it in ((), changes))
     return runs.problems(settings, overrides=changes, right=right)
 
 
