@@ -6,7 +6,7 @@ from math import ceil, inf, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, stats
+from scipy import optimize, special, stats
 
 from attnorm.analysis.statistics.variances import Variances, student
 
@@ -64,8 +64,8 @@ class Design:
                 squares = squares + np.expand_dims(term, 1 - axis)
                 weights = weights * np.expand_dims(weight, 1 - axis)
         half_width = np.sqrt(squares)
-        above = stats.norm.sf((half_width - difference) / deviation)
-        below = stats.norm.cdf((-half_width - difference) / deviation)
+        above = special.ndtr((difference - half_width) / deviation)
+        below = special.ndtr((-half_width - difference) / deviation)
         return float((weights * (above + below)).sum())
 
     def detectable(self, power: float, level: float) -> float:

@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy import special
 
 Array = NDArray[np.float64]
 Values: TypeAlias = Any  # a float, or a float64 array with one number per table
@@ -85,8 +85,8 @@ class Variances:
 
 
 def student(tail: ArrayLike, degrees: ArrayLike) -> Array:
-    """The value that Student's t exceeds with probability `tail`."""
-    return stats.t.isf(tail, degrees)
+    """The value that Student's t exceeds with probability `tail`, at most one half."""
+    return np.abs(special.stdtrit(degrees, tail))
 
 
 def variances_of(differences: Array, groups: Sequence[Hashable] | None = None) -> Variances:
