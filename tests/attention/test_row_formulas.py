@@ -120,6 +120,16 @@ def test_a_sink_keeps_its_score_whatever_the_largest_score(constant):
     assert_close(found, expected)
 
 
+def test_ssmax_keeps_the_weight_of_a_clear_winner_at_any_length():
+    """Fig. 1 of the paper: one score of 3 among others of -2, s = 0.43."""
+    module, softmax = build_normalizer("ssmax", fixed=0.43), build_normalizer("softmax")
+    for n in (10, 100, 1000, 10_000):
+        scores = torch.full((1, 1, 1, n), -2.0)
+        scores[..., 0] = 3.0
+        assert module(scores)[..., 0] > 0.9
+        assert n < 1000 or softmax(scores)[..., 0] < 0.15
+
+
 @pytest.mark.parametrize("name", ["gpt_oss", "granite_swa"])
 def test_a_sink_is_that_of_transformers(name):
     """Both of its forms: the sink as a further column, and the sigmoid of the logsumexp."""
