@@ -84,6 +84,7 @@ def both_forms(given):
 def test_weights_and_their_gradients_equal_the_loop_written_formula(order):
     for mask, prior in in_turn(shift=order):
         given, normalizer = MASKS[mask], Fenchel(order)
+        assert (normalizer.needs_keys, normalizer.proportional_to_prior) == (order != 1, order == 1)
         log_prior = reference.make_log_prior(prior, *given.size)
         alpha = torch.tensor(ALPHA, dtype=torch.float64)
         inputs = reference.leaves(make_scores(given), make_keys(given.n_keys), alpha, log_prior)

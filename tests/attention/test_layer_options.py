@@ -134,6 +134,8 @@ def test_every_option_is_tested_here():
     pairs = [*defined()]
     assert {name for name, _ in pairs} == {*TRAINED}
     assert {choice for _, choice in pairs} == {*CHOICES}
+    sums = {name: build("normalizer", name, {}, SMALLEST["normalizer"]).total for name in TRAINED}
+    assert {name for name, choice in pairs if choice == "laser"} == {name for name in sums if sums[name] == 1}
 
 
 @pytest.mark.long
@@ -380,6 +382,10 @@ REFUSED = {
     "attention.laser.encoder=true: not defined with attention.encoder=continuous, whose weights may be negative, "
     "because laser takes the logarithm of an average; use a normalizer whose rows sum to 1, such as softmax": {
         "encoder": "continuous",
+        "laser": {"encoder": True},
+    },
+    "attention.laser.encoder=true: not defined with attention.encoder=sink, whose weights need not sum to 1, because": {
+        "encoder": "sink",
         "laser": {"encoder": True},
     },
     "attention.laser.decoder=true: not defined with attention.differential.decoder=true, because the difference of two "
