@@ -57,6 +57,7 @@ def by_loops(w, allowed):
         "column_mass_max": max(mass.values(), default=NONE),
         "marginal_error": max((abs(mass[j] - len(live) / len(keys)) for j in keys), default=NONE),
         "row_error": max((abs(sum(w[i]) - 1) for i in live), default=NONE),
+        "effective_rank": math.exp(stats.entropy(np.linalg.svd(w, compute_uv=False))) if live else NONE,
     }
 
 
@@ -108,9 +109,9 @@ X = randn(3, 5, 4, seed=5) + 0.5
 
 
 def test_measures_of_states_are_those_of_the_rows_that_count():
-    found = state_measures(X, LIVE)
-    for b, live in enumerate(LIVE):
-        x = X[b][live].numpy()
+    found, every = state_measures(X, LIVE), state_measures(X)  # without rows, all of them count
+    for b, live in [*enumerate(LIVE), *((b, None) for b in range(3))]:
+        x, measures = (X[b].numpy(), every) if live is None else (X[b][live].numpy(), found)
         sigma = np.linalg.svd(x, compute_uv=False)
         angles = [
             float(x[i] @ x[j] / np.linalg.norm(x[i]) / np.linalg.norm(x[j]))
@@ -124,9 +125,9 @@ def test_measures_of_states_are_those_of_the_rows_that_count():
             "kurtosis": stats.kurtosis(x, axis=None, fisher=False),
             "largest": np.abs(x).max(),
         }
-        assert found.keys() == expected.keys()
+        assert measures.keys() == expected.keys()
         for name, value in expected.items():
-            assert found[name][b].item() == pytest.approx(value, rel=1e-9, abs=1e-9, nan_ok=True), name
+            assert measures[name][b].item() == pytest.approx(value, rel=1e-9, abs=1e-9, nan_ok=True), name
 
 
 def test_values_of_padding_and_the_number_of_padded_rows_do_not_matter():
