@@ -22,7 +22,7 @@ from made_up_runs import make_run, make_runs, without_charts
 from scipy import stats
 
 from attnorm.analysis import compare, compare_scores
-from attnorm.analysis.arms import arms_of, baseline_of, find_runs
+from attnorm.analysis.arms import arms_of, baseline_of, find_runs, varying
 from attnorm.analysis.cautions import cautions_of, unbeaten_methods
 from attnorm.analysis.report.content import collect
 from attnorm.analysis.report.page import html_of
@@ -118,6 +118,11 @@ def test_runs_with_different_versions_of_an_own_module_are_not_mixed(tmp_path, m
     if None in modules:
         [said] = [it for it in compare("softmax", tmp_path).doubts if "own modules" in it]
         assert "Mine, seed 2 was trained by an older version" in said
+
+
+def test_settings_that_only_some_have_vary():
+    assert varying([{"a": 1, "b": 2, "c": None}, {"a": 1, "b": 3}, {"a": 1, "b": 2}]) == ["b", "c"]
+    assert varying([{"a": 1}]) == []
 
 
 def test_runs_are_found_once_in_folders_below_folders_and_by_patterns(tmp_path, monkeypatch):

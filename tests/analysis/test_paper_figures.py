@@ -143,6 +143,13 @@ def test_a_key_without_effect_is_refused(arguments, expected):
     assert problem.startswith(expected)
 
 
+def test_all_problems_are_reported_together():
+    found = problems_of("dnas_fg2", "dnas_fig1", "lines=0", "out=")
+    assert len(found) == 3 and any("dnas_fg2: no such figure" in it and "'dnas_fig2'?" in it for it in found)
+    assert any(it.startswith("lines=0: allowed") for it in found)
+    assert problems_of() == [f"which figure? allowed: {', '.join([*FIGURES, 'all'])}"]
+
+
 def test_the_settings_are_those_that_were_typed_and_a_model_of_another_type_is_refused(tmp_path):
     named, settings, out = figures.read_figures(["fenchel_fig4", "runs=[a,b]", "text=3", "tokens=7", "out=1"])
     assert list(named) == ["fenchel_fig4"] and str(out) == "1"

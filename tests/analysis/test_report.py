@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+import runs
 from made_up_runs import LAYERS, make_run, make_runs, without_charts
 
 from attnorm.analysis.report.charts import curves, styles_of_arms
@@ -154,7 +155,7 @@ def test_arms_with_equal_curves_have_no_curve_of_differences():
 
 
 @pytest.mark.slow
-def test_more_than_the_attention_differs(tmp_path, of_nine, uncharted):
+def test_more_than_the_attention_differs(monkeypatch, tmp_path, capsys, of_nine, uncharted):
     assert of_nine.warnings == []
     make_runs(tmp_path, {"softmax": 0, "hnas+lr=0.01": 1}, **SMALL)
     task = task_of(collect([tmp_path]))
@@ -165,6 +166,8 @@ def test_more_than_the_attention_differs(tmp_path, of_nine, uncharted):
     assert rows["optimizer.lr"] == ["0.001", "0.01"] and rows["attention.encoder"] == ["softmax", "hnas"]
     assert "attention.options.hnas.start" in rows and "attention.options" not in rows  # {} for softmax says no more
     assert ("d_model", "128") in task.equal["model"]
+    assert runs.call(monkeypatch, "compare", f"against={tmp_path}") == 0
+    assert "in more than their attention: optimizer.lr." in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.slow
