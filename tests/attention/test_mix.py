@@ -1,4 +1,4 @@
-"""mix: the sum of its members, equal to hnas for two of them, with shares that stay on the simplex."""
+"""mix: the sum of its members, with shares that stay on the simplex."""
 
 import pytest
 import reference
