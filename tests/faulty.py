@@ -11,7 +11,9 @@ import runs
 from attnorm.cli.errors import exit_code
 from attnorm.cli.train import resume_in
 from attnorm.run.checkpoint import read_checkpoint
+from attnorm.run.folder import PATIENCE, RunState
 from attnorm.run.resume import newest_good
+from attnorm.run.run import Run
 from attnorm.training.callbacks.checkpointing import Checkpoints
 
 SETTINGS = (
@@ -49,6 +51,14 @@ def start(folder: Path, task: str, sabotage: Callable[[], None] = lambda: None) 
     child = fork.Process(target=work)
     child.start()
     return child
+
+
+def state_of(folder: Path) -> RunState:
+    """The state of a run that was killed. A child that it was starting, such as git, holds its lock a bit longer."""
+    end = time.monotonic() + PATIENCE
+    while (state := Run(folder).state) is RunState.RUNNING and time.monotonic() < end:
+        time.sleep(0.01)
+    return state
 
 
 def check_nothing_lost(folder: Path) -> None:
