@@ -210,6 +210,7 @@ REFUSED = {  # verb: (what is spoilt, what is typed, words of the message); {} i
         (None, ("against={}/nowhere",), "no run folder there"),
         (None, ("against={}/runs", "baseline={}/runs"), "must be one arm"),
         (None, ("against={}/runs/softmax_1", "baseline={}/runs/softmax_2"), "nothing to compare with the baseline"),
+        (None, ("against={}/runs/dnas_2", "baseline={}/runs/softmax_1"), "dnas and softmax have no seed in common"),
         (None, ("against=[{}/runs,{}/others]",), "runs of different tasks cannot be compared: "),
         (None, ("against={}/runs", "metric=nothing"), "metric=nothing"),
         (None, ("against={}/runs", "plan=0"), "plan=0: allowed: numbers above 0"),

@@ -2,6 +2,7 @@
 
 import warnings
 
+import numpy as np
 import pytest
 import reference
 import torch
@@ -163,6 +164,23 @@ def test_exact_is_stationary_in_score_space_and_in_the_evidence(prior):
             assert_close((solution / alpha)[live], (u @ k + q - w @ k)[live], rtol=1e-8, atol=1e-8)
             assert_close(w[live], (u.log() + solution @ k.mT)[live].softmax(-1), rtol=0, atol=1e-8)
             assert (solution[~live] == 0).all() and (w[~live] == 0).all()
+
+
+@pytest.mark.parametrize("order", [2, "exact"])
+@pytest.mark.parametrize("alpha", [0.2, 1.0, 4.0])
+def test_with_a_gaussian_preference_the_output_is_the_closed_form(order, alpha):
+    """u = N(mu, I) in two dimensions by Gauss-Hermite templates: sum_j w_j t_j = mu / (1 + alpha) + alpha b / (1 +
+    alpha), b = mu + z (Sec. 5); for lambda* = alpha z / (1 + alpha) and E_w[t] = mu + lambda*."""
+    nodes, mass = map(torch.from_numpy, np.polynomial.hermite_e.hermegauss(40))
+    mu = torch.tensor([0.7, -0.4], dtype=torch.float64)
+    templates = (torch.cartesian_prod(nodes, nodes) + mu)[None, None]
+    log_prior = torch.cartesian_prod(mass, mass).prod(-1).log()
+    z = randn(1, 1, 6, 2, seed=8)
+    out = Fenchel(order).attend(z, templates, templates, log_prior=log_prior, scale=alpha)
+    assert_close(out, mu / (1 + alpha) + alpha * (mu + z) / (1 + alpha), rtol=1e-8, atol=1e-8)
+    if order == "exact":
+        solution = solve(z, templates, log_prior=log_prior, scale=alpha)
+        assert_close(solution, alpha * z / (1 + alpha), rtol=1e-8, atol=1e-8)
 
 
 def test_nothing_rounds_away_if_all_templates_are_shifted():
