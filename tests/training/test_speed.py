@@ -174,8 +174,11 @@ def test_the_operations_of_every_task_can_be_counted(task):
     [
         ("NVIDIA H100 80GB HBM3", "bf16", False, 989.4e12),
         ("NVIDIA H100 PCIe", "bf16", False, 756e12),
+        ("NVIDIA H100 NVL", "16", False, 835e12),
         ("NVIDIA H200", "32", False, 66.9e12),
         ("NVIDIA A100-SXM4-80GB", "32", True, 156e12),
+        ("NVIDIA L40S", "bf16", False, 362e12),
+        ("NVIDIA L4", "bf16", False, 121e12),
         ("Tesla V100-SXM2-16GB", "16", False, 125e12),
         ("Tesla V100-SXM2-16GB", "bf16", False, None),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", "16", False, None),
