@@ -393,11 +393,7 @@ def test_ordinary_noise_raises_no_alarm_and_a_spike_does(draw):
     losses = [draw(generator) for _ in range(1000)]
     assert sum(is_spike(loss, losses[:step][-50:], 6.0) for step, loss in enumerate(losses)) == 0
     assert is_spike(1000 * max(1.0, *losses), losses[-50:], 6.0)
-
-
-def test_the_first_losses_raise_no_alarm():
-    assert not is_spike(1e6, [1.0] * (LEAST - 1), 6.0)
-    assert is_spike(1e6, [1.0] * LEAST, 6.0)
+    assert [is_spike(1e6, [1.0] * count, 6.0) for count in (LEAST - 1, LEAST)] == [False, True]  # not the first losses
 
 
 SPIKES = (*LONG, "task.max_steps=40", "trainer.max_epochs=-1", "data.train_size=60")
@@ -502,9 +498,7 @@ def test_the_advice_depends_on_the_workers(monkeypatch):
 
 
 GPU = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-CPU = RuntimeError(
-    "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"
-)
+CPU = RuntimeError("[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory")
 
 
 def raiser(error: BaseException, step: int):
