@@ -1,6 +1,7 @@
 """The house: each floor imports only from the floors below it, and no file grows past a screenful of ideas."""
 
 import ast
+import functools
 import importlib
 import importlib.util
 import subprocess
@@ -16,18 +17,12 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "attnorm"
 FILES = sorted(file for file in SOURCE.rglob("*.py") if not file.is_relative_to(SOURCE / "skeleton"))
 DOORS = ("train.py", "eval.py", "generate.py")
-BASE = {  # single files that every floor may import, and which others of them each imports
-    "choices": set(),
-    "errors": set(),
-    "files": set(),
-    "imports": set(),
-    "moved": set(),
-    "progress": set(),
+BASE: dict[str, set[str]] = {  # single files that every floor may import, and which others of them each imports
+    **{name: set() for name in ("choices", "errors", "files", "imports", "moved", "progress", "wording")},
     "schema": {"errors", "imports"},
     "parts": {"errors", "imports", "schema"},
     "settings": {"parts", "schema"},
     "source_code": {"imports"},
-    "wording": set(),
 }
 BELOW = {  # what of ours a floor may import besides BASE and itself
     "attention": set(),
@@ -72,6 +67,11 @@ ALONE = {  # libraries that importing a module does not load
 }
 
 
+@functools.cache
+def tree_of(file):
+    return ast.parse(file.read_text())
+
+
 def module_of(file):
     parts = file.relative_to(SOURCE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -85,8 +85,7 @@ def floor_of(module):
 
 def imports(file, everywhere=True):
     """(module, line) for each import of a file; `everywhere` includes those inside functions."""
-    tree = ast.parse(file.read_text())
-    nodes = ast.walk(tree) if everywhere else top_level(tree.body)
+    nodes = ast.walk(tree_of(file)) if everywhere else top_level(tree_of(file).body)
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from ((name.name, node.lineno) for name in node.names)
@@ -145,7 +144,7 @@ def test_only_the_package_run_names_the_files_of_a_run():
     of_sweeps = {"COST", "EVENTS", "FURTHER", "SWEEP_FILE", "TUNE"}  # constants that others may import
     wrong = []
     for file in (file for file in FILES if floor_of(module_of(file)) not in ("run", "testing")):
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(tree_of(file)):
             if isinstance(node, ast.ImportFrom) and node.module == "attnorm.run.folder":
                 names = {name.name for name in node.names if name.name.isupper()} - of_sweeps
             elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
@@ -166,9 +165,8 @@ def test_a_task_does_not_import_another():
         _, floor, *rest = *module_of(file).split("."), ""
         if floor == "tasks" and rest[0] in tasks:
             others = tuple(f"attnorm.tasks.{other}." for other in tasks - {rest[0]})
-            wrong += [
-                f"{path_of(file)}:{line}: {name}" for name, line in imports(file) if f"{name}.".startswith(others)
-            ]
+            of_others = ((name, line) for name, line in imports(file) if f"{name}.".startswith(others))
+            wrong += [f"{path_of(file)}:{line}: {name}" for name, line in of_others]
     assert_none(wrong)
 
 
@@ -198,7 +196,7 @@ def test_a_source_file_stays_under_300_lines_and_says_what_it_is_for():
     texts = {path_of(file): file.read_text() for file in FILES}
     lengths = {file: len(text.splitlines()) for file, text in texts.items()}
     assert_none([f"{file}: {length} lines" for file, length in lengths.items() if length >= 300])
-    assert_none([file for file, text in texts.items() if text.strip() and not ast.get_docstring(ast.parse(text))])
+    assert_none([path_of(it) for it in FILES if it.read_text().strip() and not ast.get_docstring(tree_of(it))])
 
 
 def test_a_front_door_stays_under_40_lines_and_imports_nothing_heavy():

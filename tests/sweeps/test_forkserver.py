@@ -129,7 +129,7 @@ DECLINES = {  # by planted code of the server
 def test_what_cannot_be_forked_starts_fresh(serving, tmp_path, what):
     file = tmp_path / "path/planted.py"
     file.write_text("open(__file__, 'a').write('# edited')" if "while" in what else "")
-    server = serving("fork_jobs.PRELOADED = ('numpy', 'torch', 'planted')\n" + DECLINES[what])
+    server = serving(LIGHT + DECLINES[what])
     wait_for(server.is_ready, 120)
     if what == "a file was edited":
         file.write_text("edited = True")

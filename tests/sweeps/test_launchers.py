@@ -12,6 +12,7 @@ import pytest
 from driver import PROGRAM
 from sweeping import assert_each_once, attempts, begin, end, events, kill, report, steps, sweep, wait_for
 
+from attnorm.errors import ConfigError
 from attnorm.run.folder import JOB_LOCK, FolderLock
 from attnorm.sweeps.jobs import Job, job_folder
 from attnorm.sweeps.process import Remote, command_of, start_process
@@ -121,15 +122,12 @@ def test_wrong_parameters_of_submitit_are_refused(tmp_path):
 
 @pytest.mark.parametrize(("module", "typed"), [("submitit", "launcher=submitit"), ("ray", "launcher=ray")])
 def test_a_launcher_without_its_package_says_what_to_install(tmp_path, monkeypatch, module, typed):
-    from attnorm.errors import ConfigError
-
     monkeypatch.setitem(sys.modules, module, None)
     from attnorm.sweeps.launchers.ray import RayLauncher
     from attnorm.sweeps.launchers.submitit import SubmititLauncher
 
-    with pytest.raises(
-        ConfigError, match=rf"{typed}: needs the package {module}; install it with: pip install {module}"
-    ):
+    needs = rf"{typed}: needs the package {module}; install it with: pip install {module}"
+    with pytest.raises(ConfigError, match=needs):
         RayLauncher({}, 1) if module == "ray" else SubmititLauncher(tmp_path, {}, 1)
 
 

@@ -112,15 +112,8 @@ def test_threads_follow_from_cores_and_processes(monkeypatch, tmp_path):
 
 
 def test_results_are_ranked_by_state_and_value(tmp_path):
-    def result(state, value):
-        return JobResult(job(tmp_path), state, 1, 0, None, "m", value, 1, 1.0, None, None, {})
-
-    values = [
-        result(JobState.FAILED, None),
-        result(JobState.FINISHED, 1.0),
-        result(JobState.FINISHED, None),
-        result(JobState.PRUNED, 0.1),
-        result(JobState.FINISHED, 3.0),
-    ]
+    found = (("failed", None), ("finished", 1.0), ("finished", None), ("pruned", 0.1), ("finished", 3.0))
+    rest = (1, 1.0, None, None, {})
+    values = [JobResult(job(tmp_path), JobState(state), 1, 0, None, "m", value, *rest) for state, value in found]
     assert [it.best_value for it in ranked(values, "max")] == [3.0, 1.0, None, 0.1, None]
     assert [it.best_value for it in ranked(values, "min")] == [1.0, 3.0, None, 0.1, None]

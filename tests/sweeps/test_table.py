@@ -32,14 +32,8 @@ def jobs(folder, count):
     for job in found[:2]:
         job.folder.mkdir()
         (job.folder / "config.yaml").write_text("seed: 1")
-    progress = {
-        "phase": "training",
-        "step": 1200,
-        "updates": 8000,
-        "monitor": "val/f1",
-        "value": 61.25,
-        "seconds_left": 3723,
-    }
+    progress = {"phase": "training", "step": 1200, "updates": 8000, "seconds_left": 3723}
+    progress |= {"monitor": "val/f1", "value": 61.25}
     (found[0].folder / "progress.json").write_text(json.dumps(progress))
     (found[1].folder / "summary.json").write_text(
         json.dumps({"state": "finished", "monitor": "val/f1", "best_value": 63.5, "steps": 8000, "wall_seconds": 65})
@@ -117,10 +111,8 @@ def test_the_closing_table_has_the_values_simple_methods_and_why_a_job_failed(tm
     journal = Journal(tmp_path)
     journal.add("end", "j2", code=2, failure=True, why="error: model.dropout=3")
     evaluation = {"metrics": {"rougeL": 5.6}, "baselines": {"lead-8": {"rouge1": 22.0, "rougeL": 19.5}}}
-    summary = json.loads((found[1].folder / "summary.json").read_text()) | {
-        "primary": "rougeL",
-        "validation": evaluation,
-    }
+    summary = json.loads((found[1].folder / "summary.json").read_text())
+    summary |= {"primary": "rougeL", "validation": evaluation}
     (found[1].folder / "summary.json").write_text(json.dumps(summary))
     results = [result_of(job, journal) for job in found[1:]]
     print_results(results)

@@ -196,9 +196,8 @@ def test_a_transformer_that_looks_at_features(tmp_path):
     for number in range(12):
         value = number % 3
         np.savez(data / "features" / f"{number}.npz", features=np.full((2 + value, 3), value, np.float32))
-        lines += [
-            f"{number}.jpg#{n}\t{('red', 'green', 'blue')[value]} {what}" for n, what in enumerate(("dog", "cat"))
-        ]
+        colour = ("red", "green", "blue")[value]
+        lines += [f"{number}.jpg#{n}\t{colour} {what}" for n, what in enumerate(("dog", "cat"))]
     (data / "captions.txt").write_text("\n".join(lines) + "\n")
     for split, numbers in (("train", range(8)), ("validation", range(8, 12))):
         (data / f"{split}.txt").write_text("".join(f"{number}.jpg\n" for number in numbers))
@@ -206,11 +205,9 @@ def test_a_transformer_that_looks_at_features(tmp_path):
     keys += [f"data.{split}_list={data}/{split}.txt" for split in ("train", "validation")]
     overrides = [it for it in runs.tiny_overrides(TASK) if not it.startswith(("data.", "tokenizer.vocab"))]
     small = ["model=transformer_captioner", "model.n_heads=2", "model.ffn_dim=16", "model.decoder_layers=1"]
-    found = [*small, "data=caption_files", *keys, f"data.features={data}/features", "data.max_boxes=5"]
-    cfg = runs.checked(
-        runs.composed(*overrides, *found, "data.batch_tokens=60", "attention.cross=hnas_prefix"), overrides=[]
-    )
-    runs.train(cfg, tmp_path / "run")
+    keys += [f"data.features={data}/features", "data.max_boxes=5", "data.batch_tokens=60"]
+    cfg = runs.composed(*overrides, *small, "data=caption_files", *keys, "attention.cross=hnas_prefix")
+    runs.train(runs.checked(cfg), tmp_path / "run")
     run = load_run(tmp_path / "run")
     assert run.task.shape.width == 3 and run.task.shape.regions == 5
     layers = run.attention(example="9.jpg")

@@ -1,6 +1,6 @@
 """Language modelling as whole runs: scores, measures, evaluation, generation, comparisons, refused settings."""
 
-import csv
+import itertools
 import json
 import math
 
@@ -12,7 +12,10 @@ from browser import open_browser
 from gpt_builders import write_bpe
 from pyarrow import parquet
 
+from attnorm.analysis import compare
+from attnorm.analysis.run import load_run
 from attnorm.data.synthetic.chronicles import chronicle
+from attnorm.run.tables import read_csv
 from attnorm.training.train import train
 
 TASK = "causal_lm"
@@ -42,22 +45,16 @@ def test_a_run_reports_its_scores_beside_those_of_the_baselines(swept):
 
 @pytest.mark.slow
 def test_the_sinks_and_activations_of_every_layer_are_measured_over_training(swept):
-    with open(swept["softmax"] / "head_measures.csv") as file:
-        heads = list(csv.DictReader(file))
-    assert {(row["step"], row["head"]) for row in heads} == {
-        (step, head) for step in ("0", "20", "40") for head in "01"
-    }
+    heads, states = (read_csv(swept["softmax"] / f"{name}_measures.csv") for name in ("head", "state"))
+    assert {(row["step"], row["head"]) for row in heads} == {*itertools.product(("0", "20", "40"), "01")}
     assert {row["layer"] for row in heads} == {"decoder/0"}
     for row in heads:
         assert 0 < float(row["first_mass"]) <= float(row["sink_mass"]) <= 1 and 0 <= float(row["entropy"]) <= 1
-    with open(swept["softmax"] / "state_measures.csv") as file:
-        assert {row["place"] for row in csv.DictReader(file) if float(row["largest"]) > 0} == {"output", "residual"}
+    assert {row["place"] for row in states if float(row["largest"]) > 0} == {"output", "residual"}
 
 
 @pytest.mark.slow
 def test_runs_are_compared_by_the_sums_over_documents(swept):
-    from attnorm.analysis import compare
-
     for metric in (None, "bits_per_byte", "loss_8x"):
         found = compare(str(swept["softmax"]), str(swept["hnas_prefix"]), metric=metric)
         assert (found.metric, found.source, found.examples) == (metric or "perplexity", "half", 2)
@@ -101,8 +98,6 @@ def test_eval_reads_the_test_split_and_generate_continues_texts(swept, monkeypat
 
 @pytest.mark.slow
 def test_attention_is_named_by_the_tokens_of_a_text(swept):
-    from attnorm.analysis.run import load_run
-
     layers = load_run(swept["softmax"]).attention("Day 1. It rained.")
     [layer] = layers.values()
     assert layer.keys == layer.queries and layer.keys[0] == "[bos]"
@@ -120,9 +115,8 @@ def test_a_sweep_as_it_is_typed_ends_in_a_page_of_all_its_runs(tmp_path):
         browser.open(tmp_path / "sweep/report.html")
         browser.chrome.execute_async_script("drawAll().then(arguments[0])")
         text = browser.run("return document.body.innerText")
-        drawn = browser.run(
-            "return [...document.querySelectorAll('[data-chart]')].map((it) => !!it.querySelector('svg'))"
-        )
+        charts = "[...document.querySelectorAll('[data-chart]')]"
+        drawn = browser.run(f"return {charts}.map((it) => !!it.querySelector('svg'))")
         assert browser.errors() == [] and len(drawn) > 5 and all(drawn)
     assert "4 of 4" in text and "bigram (simple baseline, whole split)" in text
     places = [text.index(f"loss at {band} ") for band in ("[0, L)", "[L, 2L)", "[2L, 4L)", "[4L, 8L)")]

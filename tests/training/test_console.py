@@ -68,17 +68,13 @@ def test_every_line_of_a_first_run_is_one_of_ours(output):
     assert [line for line in lines if not any(re.fullmatch(pattern, line) for pattern in ours)] == []
 
 
-def test_each_validation_is_one_line_with_a_sample(output):
+def test_each_validation_is_one_line_with_a_sample_and_the_closing_table_has_rouge_beside_lead_8(output):
     lines = output[0].stdout.splitlines()
     found = [number for number, line in enumerate(lines) if VALIDATION.fullmatch(line)]
     assert [VALIDATION.fullmatch(lines[number])[1] for number in found] == ["2", "4"]
     for number in found:
         assert lines[number + 1].strip().startswith("title ")
         assert lines[number + 2].strip().startswith("headline ")
-
-
-def test_the_closing_table_has_rouge_beside_lead_8(output):
-    lines = output[0].stdout.splitlines()
     [header] = [line for line in lines if "ROUGE-1 F1" in line and line.startswith("┃")]
     assert [cell.strip() for cell in header.strip("┃").split("┃")] == ["", *(f"ROUGE-{n} F1" for n in "12L"), "loss"]
     rows = {cells[0].strip(): cells[1:] for cells in (line.strip("│").split("│") for line in lines if "│" in line[:1])}
@@ -97,24 +93,16 @@ def test_a_model_below_its_baseline_is_told_after_the_tables(output):
     assert warning.endswith("To train longer, type task.max_steps=800.")
 
 
-def test_the_run_folder_is_named_at_the_end_and_is_where_the_readme_says(output):
-    ended, folder = output
-    last = ended.stdout.splitlines()[-1]
-    [run] = (folder / "logs/gigaword/hnas").iterdir()
-    assert last.startswith("run folder: ")
-    assert (folder / last.removeprefix("run folder: ")).resolve() == run
-    assert (run / "figures/hybrid_weights.png").exists()
-    assert (run / "hybrid_weights.csv").exists()
-
-
-def test_a_run_starts_with_what_was_typed_and_where_the_configuration_is(output):
+def test_a_run_starts_with_what_was_typed_and_ends_with_its_folder_which_is_where_the_readme_says(output):
     """Long lines are not cut off at the width of a terminal that is not there."""
     ended, folder = output
-    [record] = folder.rglob("config.yaml")
-    _, typed, configuration, attention = ended.stdout.splitlines()[:4]
+    [run] = (folder / "logs/gigaword/hnas").iterdir()
+    _, typed, configuration, attention, *_, last = ended.stdout.splitlines()
     assert attention == "encoder hnas; decoder, cross softmax (autoregressive)"
     assert typed.split() == ["typed:", "attention=hnas", "task=gigaword", *runs.tiny_overrides()]
-    assert (folder / configuration.removeprefix("configuration: ")).resolve() == record
+    assert (folder / configuration.removeprefix("configuration: ")).resolve() == run / "config.yaml"
+    assert last.startswith("run folder: ") and (folder / last.removeprefix("run folder: ")).resolve() == run
+    assert (run / "figures/hybrid_weights.png").exists() and (run / "hybrid_weights.csv").exists()
 
 
 SCORES = Results(
@@ -128,6 +116,9 @@ SCORES = Results(
 )
 
 
+LONG = "encoder=hnas_prefix_fenchel_young_entmax15,decoder=my_normalizers:SparseDoublyNormalized"
+
+
 @pytest.fixture
 def screen(monkeypatch):
     """What the console prints, as text."""
@@ -136,12 +127,16 @@ def screen(monkeypatch):
     return recorder
 
 
-def test_scores_are_shown_with_two_digits_and_the_loss_with_three(screen):
+def test_scores_have_two_digits_and_the_loss_three_and_a_table_is_divided_only_if_it_is_too_wide(screen):
     console.show_scores(SCORES, "dnas")
-    text = screen.export_text()
-    assert "test: 12,345 pairs; beam_size 4" in text
+    text = screen.export_text()  # which begins anew
+    assert "test: 12,345 pairs; beam_size 4" in text and "ROUGE-2 F1" in next(
+        it for it in text.splitlines() if "┃" in it
+    )
     for shown in ("31.24", "12.00", "30.00", "1.235", "20.00", "ROUGE [note]"):
         assert shown in text
+    console.show_scores(SCORES, LONG)
+    assert not any("ROUGE-2 F1" in line for line in screen.export_text().splitlines() if line.startswith("┃"))
 
 
 @pytest.mark.parametrize("text", ["[bold]not markup[/]", "[/]", "a [red] b", "back\\slash ["])
@@ -150,9 +145,6 @@ def test_text_that_looks_like_markup_is_shown_as_it_is(screen, text):
     console.show_start(SimpleNamespace(task=SimpleNamespace(name=text), label=text, seed=1), [text], Path(text))
     console.show_scores(SCORES, text)
     assert screen.export_text().count(text) == 8
-
-
-LONG = "encoder=hnas_prefix_fenchel_young_entmax15,decoder=my_normalizers:SparseDoublyNormalized"
 
 
 @pytest.mark.parametrize("width", [60, 80])
@@ -185,13 +177,6 @@ def test_a_table_that_fits_neither_way_is_divided_by_rows(monkeypatch):
     lines = screen.export_text().splitlines()
     assert max(map(len, lines)) <= 80
     assert all(sum(number in line for line in lines) == 1 for row in rows[1:] for number in row)
-
-
-def test_a_table_stacks_its_metrics_only_if_it_is_too_wide(screen):
-    console.show_scores(SCORES, "dnas")
-    console.show_scores(SCORES, LONG)
-    headers = [line for line in screen.export_text().splitlines() if line.startswith("┃")]
-    assert "ROUGE-2 F1" in headers[0] and "ROUGE-2 F1" not in "".join(headers[1:])
 
 
 @pytest.mark.parametrize("end", ["on_train_end", "on_exception"])

@@ -213,12 +213,8 @@ AS_COMMAND = "from attnorm.cli.main import main; import sys; sys.exit(main())"
 )
 def test_a_lost_terminal_or_reader_lets_the_run_save(tmp_path, output, code):
     steps = 100 if code == 0 else 100_000
-    typed = (
-        *runs.tiny_overrides(),
-        f"task.max_steps={steps}",
-        f"task.validations={steps // 50}",
-        f"hydra.run.dir={tmp_path}",
-    )
+    typed = (*runs.tiny_overrides(), *runs.of("task", f"max_steps={steps} validations={steps // 50}"))
+    typed += (f"hydra.run.dir={tmp_path}",)
     with output() as (streams, start, closes):
         process = subprocess.Popen([sys.executable, "-c", start, "train", *typed], stdin=subprocess.DEVNULL, **streams)
         try:

@@ -66,14 +66,9 @@ def test_images_of_another_size_are_refused(tmp_path):
 
 
 def test_the_attention_of_an_image_is_named_by_its_patches(learned):
-    from attnorm.analysis.run import load_run
-
     layers = load_run(learned).attention(example="1080")
-    assert {name: it.weights.shape for name, it in layers.items()} == {
-        "grid/0": (2, 16, 16),
-        "grid/1": (2, 8, 16),
-        "pool": (2, 4, 8),
-    }
+    shapes = {name: it.weights.shape for name, it in layers.items()}
+    assert shapes == {"grid/0": (2, 16, 16), "grid/1": (2, 8, 16), "pool": (2, 4, 8)}
     assert layers["grid/1"].queries[:5] == ["0,0", "0,1", "0,2", "0,3", "1,0"]
     assert layers["grid/1"].keys[4] == "1,0" and layers["pool"].queries[-1] == "query 3"
     with pytest.raises(ValueError, match="give the id of a validation example"):

@@ -82,10 +82,8 @@ def test_eval_scores_other_documents_with_the_runs_tokenizer(monkeypatch, tmp_pa
     assert runs.call(monkeypatch, "eval", f"run={run}", *mine) == 0
     found = [json.loads((run / f"eval_{name}.json").read_text()) for name in ("test", "validation")]
     assert [record["size"] for record in found] == [5, 3]
-    assert (
-        found[1]["data"]["_target_"] == "attnorm.data.sources.text_files.TextFiles"
-        and found[1]["data"]["batch_tokens"] == 1000
-    )
+    data = found[1]["data"]
+    assert (data["_target_"], data["batch_tokens"]) == ("attnorm.data.sources.text_files.TextFiles", 1000)
     losses = [record["metrics"]["loss"] for record in found]
     assert len({*losses, runs.summary_of(run)["validation"]["metrics"]["loss"]}) == 3
 

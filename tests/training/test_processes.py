@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ from marks import slow
 from tolerance import rounding
 
 from attnorm.cli.new import write_skeleton
-from attnorm.errors import CheckpointError
+from attnorm.errors import CheckpointError, UserError
 from attnorm.parts import Problems
 from attnorm.run import shards as sharded_checkpoint
 from attnorm.run.checkpoint import read_checkpoint, read_resumable
@@ -29,7 +30,9 @@ from attnorm.spec.read import resolve_recorded
 from attnorm.spec.settings import ResolvedConfig
 from attnorm.tasks.ranks import Ranks, is_sharded
 from attnorm.tasks.task import task_of
+from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.datamodule import TaskDataModule
+from attnorm.training.sharding import FullySharded
 from attnorm.training.train import train
 
 CLIP = 0.5  # below the norm of every gradient, so that clipping acts
@@ -83,10 +86,8 @@ def assert_equal_up_to_rounding(first: Path, second: Path, steps: int = 4) -> No
 def test_two_processes_train_what_one_trains(tmp_path, parts):
     typed = ("attention=hnas", "trainer.accumulate_grad_batches=2", *parts)
     found = {way: trained(tmp_path / way, way, *typed) for way in ("one", "ddp", "fsdp")}
-    start = runs.tiny(*SAME, *typed)
-    initial = (
-        task_of(start).model(open_run(found["one"], resolve_recorded(Run(found["one"]).config), "last")[0]).state_dict()
-    )
+    tokenizer, *_ = open_run(found["one"], resolve_recorded(Run(found["one"]).config), "last")
+    initial = task_of(runs.tiny(*SAME, *typed)).model(tokenizer).state_dict()
     moved = {name: (weights(found["one"])[f"model.{name}"] - initial[name]).abs().max() for name in initial}
     assert max(moved.values()) > 0.01
     assert all((moved[name] == 0) == bool(parts) for name in moved if name.startswith("encoder."))
@@ -113,8 +114,6 @@ def test_fsdp_holds_shards_while_it_trains(monkeypatch, tmp_path):
         assert local < 0.6 * sum(it.numel() for it in parameters.values())
         (tmp_path / f"seen_{trainer.global_rank}").touch()
 
-    from attnorm.training.callbacks.throughput import Throughput
-
     monkeypatch.setattr(Throughput, "on_train_batch_start", lambda self, *arguments: look(*arguments))
     trained(tmp_path / "run", "fsdp", "attention=hnas", "trainer.max_steps=2")
     assert {path.name for path in tmp_path.glob("seen_*")} == {"seen_0", "seen_1"}
@@ -130,9 +129,6 @@ def test_a_clamped_hybrid_weight_stays_in_its_range_in_shards(tmp_path):
 
 
 def test_a_parameter_without_dimensions_is_refused_by_name(tmp_path):
-    from attnorm.errors import UserError
-    from attnorm.training.sharding import FullySharded
-
     model = torch.nn.Linear(2, 2)
     model.temperature = torch.nn.Parameter(torch.tensor(1.0))
     with pytest.raises(UserError, match=r"temperature has no dimensions; give it the shape \(1,\)"):
@@ -147,22 +143,18 @@ def problems_of(**trainer):
 
 
 @pytest.mark.parametrize(
-    ("strategy", "text"),
+    ("strategy", "nodes", "text"),
     [
-        ({"_target_": "attnorm.training.sharding.FullySharded", "shards": 2}, "trainer.strategy.shards=2: "),
-        ({"_target_": "attnorm.training.sharding.Missing"}, "trainer.strategy._target_=attnorm.training.sharding."),
-        ({"_target_": "torch.nn.Linear"}, "must be a subclass of pytorch_lightning.strategies"),
-        ({"_target_": "attnorm.training.sharding.FullySharded", "sharded_checkpoints": 1}, "sharded_checkpoints=1"),
+        ({"_target_": "attnorm.training.sharding.FullySharded", "shards": 2}, 1, "trainer.strategy.shards=2: "),
+        ({"_target_": "attnorm.training.sharding.Missing"}, 1, "trainer.strategy._target_=attnorm.training.sharding."),
+        ({"_target_": "torch.nn.Linear"}, 1, "must be a subclass of pytorch_lightning.strategies"),
+        ({"_target_": "attnorm.training.sharding.FullySharded", "sharded_checkpoints": 1}, 1, "sharded_checkpoints=1"),
+        ("ddp", 2, "trainer.num_nodes=2: start the processes of all machines with torchrun or srun"),
     ],
 )
-def test_a_wrong_strategy_is_named(strategy, text):
-    problems = problems_of(strategy=strategy)
-    assert len(problems) == 1 and text in problems[0]
-
-
-def test_several_machines_need_a_launcher():
-    [problem] = problems_of(strategy="ddp", num_nodes=2)
-    assert "trainer.num_nodes=2: start the processes of all machines with torchrun or srun" in problem
+def test_a_wrong_strategy_and_several_machines_without_a_launcher_are_named(strategy, nodes, text):
+    [problem] = problems_of(strategy=strategy, num_nodes=nodes)
+    assert text in problem
 
 
 def order(cfg: ResolvedConfig, splits: dict, ranks: int, pieces: int, epochs: int = 2) -> bytes:
@@ -248,18 +240,11 @@ def test_a_run_of_two_processes_leaves_the_files_of_one(tmp_path):
 # checkpoints
 
 
-CROSSINGS = [
-    ("one", "ddp"),
-    ("sharded", "one"),
-    ("one", "fsdp"),
-    ("fsdp", "one"),
-    ("one", "sharded"),
-    ("sharded", "fsdp"),
-]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("before", "after"), CROSSINGS)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [*(("one", way) for way in ("ddp", "fsdp", "sharded")), ("sharded", "one"), ("fsdp", "one"), ("sharded", "fsdp")],
+)
 def test_a_checkpoint_is_resumed_with_another_number_of_processes(tmp_path, before, after):
     typed = ("attention=hnas", "trainer.accumulate_grad_batches=2", "trainer.val_check_interval=4")
     last = trained_once(before, *typed, "trainer.max_steps=2") / "checkpoints/last.ckpt"
@@ -296,22 +281,16 @@ def shards(tmp_path_factory) -> Path:
 
 def copied(shards: Path, folder: Path) -> tuple[Path, Path]:
     """A copy of the run, and the folder with the shards of its last checkpoint."""
-    import shutil
-
     run = Path(shutil.copytree(shards, folder / "run"))
     return run, run / "checkpoints" / sharded_checkpoint.shards_of(run / "checkpoints/last.ckpt")
 
 
 @pytest.mark.slow
-def test_shards_are_read_by_evaluation(monkeypatch, shards, tmp_path):
+def test_shards_are_read_by_evaluation_and_unused_ones_removed(monkeypatch, shards, tmp_path):
     run, _ = copied(shards, tmp_path)
     assert runs.call(monkeypatch, "eval", f"run={run}", "split=validation") == 0
     found = json.loads((run / "eval_validation.json").read_text())
     assert found["metrics"]["loss"] == pytest.approx(runs.summary_of(run)["validation"]["metrics"]["loss"], rel=1e-6)
-
-
-@pytest.mark.slow
-def test_unused_shards_are_removed(shards):
     folder = shards / "checkpoints"
     named = {sharded_checkpoint.shards_of(path) for path in folder.glob("*.ckpt")}
     assert {path.name for path in folder.glob("shards-*")} == named

@@ -14,11 +14,8 @@ from attnorm.tasks.task import task_of
 from attnorm.training.module import TrainingModule
 
 EXACT = ("model.dropout=0", "trainer.precision=64-true")  # so that only rounding can differ
-TRAINED = (
-    "task.max_steps=9",
-    "task.validations=3",
-    "callbacks.attention_stats.every_n_steps=0",
-)  # long enough for some answers
+# long enough for some answers
+TRAINED = (*runs.of("task", "max_steps=9 validations=3"), "callbacks.attention_stats.every_n_steps=0")
 IMPOSSIBLE = 4  # of the 12 validation questions
 OF_PARTS = [f"{part}{name}" for part in ("", "HasAns_", "NoAns_") for name in ("exact", "f1")]
 
@@ -135,29 +132,19 @@ def test_another_null_threshold_in_eval_empties_other_answers(monkeypatch, tmp_p
     assert len({metrics["best_f1"] for metrics in found.values()}) == 1  # of the answers before any is emptied
 
 
-def test_spans_and_odds_together_give_the_best_threshold_of_the_run(monkeypatch, doubting):
+def test_the_official_scores_of_version_2_and_the_best_threshold_are_those_of_the_run(monkeypatch, doubting):
     spans = predictions_of(doubting, "samples/validation.spans.json")
     kept = {name: text for name, text in predictions_of(doubting).items() if text}
     assert all(spans.values()) and kept.items() <= spans.items() and len(kept) < len(spans)
-    scores = runs.scored_file(
-        monkeypatch,
-        "metric=squad",
-        f"predictions={doubting}/samples/validation.spans.json",
-        f"references={runs.squad_files(IMPOSSIBLE)[1].partition('=')[2]}",
-        f"null_odds={doubting}/samples/validation.null_odds.json",
-        "null_threshold=0",
-    )
-    metrics = metrics_of(doubting)
-    for name in (*OF_PARTS, "best_exact", "best_f1", "best_exact_thresh", "best_f1_thresh"):
-        assert scores.metrics[name] == pytest.approx(metrics[name])
-
-
-def test_the_official_score_of_version_2_is_that_of_the_run(monkeypatch, doubting):
-    validation = runs.squad_files(IMPOSSIBLE)[1].partition("=")[2]
-    typed = [f"predictions={doubting}/samples/validation.predictions.json", f"references={validation}"]
-    scores, metrics = runs.scored_file(monkeypatch, "metric=squad", *typed), metrics_of(doubting)
-    for name in OF_PARTS:
-        assert scores.metrics[name] == pytest.approx(metrics[name])
+    answers, metrics = f"{doubting}/samples/validation", metrics_of(doubting)
+    references = f"references={runs.squad_files(IMPOSSIBLE)[1].partition('=')[2]}"
+    with_odds = (f"predictions={answers}.spans.json", f"null_odds={answers}.null_odds.json", "null_threshold=0")
+    best = ("best_exact", "best_f1", "best_exact_thresh", "best_f1_thresh")
+    for typed, names in (((f"predictions={answers}.predictions.json",), ()), (with_odds, best)):
+        scores = runs.scored_file(monkeypatch, "metric=squad", references, *typed).metrics
+        assert {name: scores[name] for name in (*OF_PARTS, *names)} == pytest.approx(
+            {name: metrics[name] for name in (*OF_PARTS, *names)}
+        )
 
 
 @pytest.mark.slow

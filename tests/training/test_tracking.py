@@ -337,7 +337,7 @@ def test_wandb_gets_the_whole_configuration_and_tensorboard_as_text_and_as_hyper
 
 
 @needs_wandb
-def test_every_metric_reaches_every_logger_once():
+def test_every_metric_reaches_every_logger_once_and_the_final_scores_stay_out_of_metrics_csv():
     wanted, events, wandb = curves(tracked_run()), events_of(tracked_run() / "tensorboard"), Wandb(tracked_run())
     names = {"train/lr", "train/gradient_norm", "val/loss", "entropy/encoder/0", "column_mass/encoder/0/min"}
     assert names | {"hybrid_weights/encoder/0"} <= wanted.keys()
@@ -348,25 +348,19 @@ def test_every_metric_reaches_every_logger_once():
         assert [step for step, _ in points] == list(curve), name
         assert dict(points) == pytest.approx(curve, rel=1e-6), name  # events are stored in single precision
         assert dict(wandb.history[name]) == {step: [pytest.approx(value)] for step, value in curve.items()}, name
-
-
-@needs_wandb
-def test_the_final_scores_are_those_of_the_summary_and_stay_out_of_metrics_csv():
     scores = runs.summary_of(tracked_run())["validation"]["metrics"]
-    wanted = {f"final/{name}": value for name, value in scores.items()}
-    assert {"final/rougeL", "final/loss"} <= wanted.keys()
-    events, wandb = events_of(tracked_run() / "tensorboard"), Wandb(tracked_run())
-    for name, value in wanted.items():
+    ended = {f"final/{name}": value for name, value in scores.items()}
+    assert {"final/rougeL", "final/loss"} <= ended.keys() and not ended.keys() & wanted.keys()
+    for name, value in ended.items():
         assert [(event.step, event.value) for event in events.Scalars(name)] == [(4, pytest.approx(value, rel=1e-6))]
         assert dict(wandb.history[name]) == {4: [pytest.approx(value)]}
         assert wandb.summary[name] == pytest.approx(value)
     metrics = hyperparameters(events)["experiment"].experiment.metric_infos
-    assert {info.name.tag for info in metrics} == set(wanted)
-    assert not any(name.startswith("final/") for name in curves(tracked_run()))
+    assert {info.name.tag for info in metrics} == set(ended)
 
 
 @needs_wandb
-def test_samples_of_each_validation_and_of_the_end_arrive():
+def test_samples_of_each_validation_and_of_the_end_and_predictions_arrive():
     events, wandb = events_of(tracked_run() / "tensorboard"), Wandb(tracked_run())
     sent = {name: texts(events, f"samples/{name}") for name in ("validation", "final")}
     assert {name: list(steps) for name, steps in sent.items()} == {"validation": [2, 4], "final": [4]}
@@ -380,10 +374,22 @@ def test_samples_of_each_validation_and_of_the_end_arrive():
             for row in table["data"]:
                 for label, text in zip(table["columns"], row, strict=True):
                     assert f"    {label:<10}{text}" in sent[name][step]
+    wanted = attnorm.load_run(tracked_run()).predictions
+    [[file]] = wandb.files("predictions/validation").values()
+    table = json.loads(file.read_text())
+    assert table["columns"] == list(wanted.columns)
+    outputs = [row[table["columns"].index("output")] for row in table["data"]]
+    assert outputs == wanted["output"].tolist()
+    [(step, text)] = texts(events, "predictions/validation").items()
+    lines = text.splitlines()
+    assert step == 4 and lines[0] == f"| {' | '.join(wanted.columns)} |" and len(lines) == 2 + len(wanted)
+    assert all(f"| {output} |" in line for output, line in zip(wanted["output"], lines[2:], strict=True))
 
 
 @needs_wandb
-def test_figures_arrive_as_images_before_the_loggers_are_closed():
+def test_figures_arrive_as_images_before_the_loggers_are_closed_and_hybrid_weights_as_one_chart():
+    from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
+
     events, wandb = events_of(tracked_run() / "tensorboard"), Wandb(tracked_run())
     figures = sorted(path.stem for path in (tracked_run() / "figures").glob("*.png"))
     assert figures == ["attention", "hybrid_weights"]
@@ -392,15 +398,8 @@ def test_figures_arrive_as_images_before_the_loggers_are_closed():
         assert (image.step, image.encoded_image_string[:4]) == (4, b"\x89PNG")
         [[file]] = wandb.files(f"figures/{name}").values()
         assert file.read_bytes() == (tracked_run() / f"figures/{name}.png").read_bytes()
-
-
-@needs_wandb
-def test_all_layers_of_the_hybrid_weights_are_lines_of_one_chart():
-    from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
-
     rows = read_csv(tracked_run() / "hybrid_weights.csv")
     layers = list(dict.fromkeys(row["layer"] for row in rows))
-    events = events_of(tracked_run() / "tensorboard")
     [content] = events.Tensors("custom_scalars__config__")
     layout = Layout.FromString(content.tensor_proto.string_val[0])
     [category] = layout.category
@@ -408,7 +407,7 @@ def test_all_layers_of_the_hybrid_weights_are_lines_of_one_chart():
     [pattern] = chart.multiline.tag
     tags = [tag for tag in events.Tags()["scalars"] if re.match(pattern, tag)]
     assert category.title == "hybrid weights" and sorted(tags) == sorted(f"hybrid_weights/{it}" for it in layers)
-    [[file]] = Wandb(tracked_run()).files("charts/hybrid_weights_table").values()
+    [[file]] = wandb.files("charts/hybrid_weights_table").values()
     table = json.loads(file.read_text())
     places = [table["columns"].index(name) for name in ("step", "lineKey", "lineVal")]
     points = [tuple(row[place] for place in places) for row in table["data"]]
@@ -420,20 +419,6 @@ def test_a_chart_is_thinned_to_what_wandb_takes_and_keeps_both_ends():
     assert thin(points, 100) == points
     few = thin(points, 7)
     assert len(few) == 7 and few[0] == points[0] and few[-1] == points[-1] and sorted(set(few)) == few
-
-
-@needs_wandb
-def test_predictions_arrive_as_tables():
-    wanted = attnorm.load_run(tracked_run()).predictions
-    [[file]] = Wandb(tracked_run()).files("predictions/validation").values()
-    table = json.loads(file.read_text())
-    assert table["columns"] == list(wanted.columns)
-    outputs = [row[table["columns"].index("output")] for row in table["data"]]
-    assert outputs == wanted["output"].tolist()
-    [(step, text)] = texts(events_of(tracked_run() / "tensorboard"), "predictions/validation").items()
-    lines = text.splitlines()
-    assert step == 4 and lines[0] == f"| {' | '.join(wanted.columns)} |" and len(lines) == 2 + len(wanted)
-    assert all(f"| {output} |" in line for output, line in zip(wanted["output"], lines[2:], strict=True))
 
 
 def test_text_does_not_break_a_markdown_table():

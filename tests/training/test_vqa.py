@@ -21,11 +21,8 @@ from attnorm.tasks.vqa.module import views_of
 from attnorm.training.module import TrainingModule
 from attnorm.training.train import train
 
-TRAINED = (
-    "task.max_steps=30",
-    "task.validations=5",
-    "callbacks.attention_stats.every_n_steps=0",
-)  # long enough for some answers
+# long enough for some answers
+TRAINED = (*runs.of("task", "max_steps=30 validations=5"), "callbacks.attention_stats.every_n_steps=0")
 FILES = {*runs.FILES, "answers.json", "sentencepiece.model", "samples/validation.results.json"}
 WIDTHS, BOXES = [48, 64, 40], [36, 36, 36]  # of the views of the built-in scenes
 
@@ -230,9 +227,7 @@ def test_the_baseline_always_gives_the_answer_of_most_questions(answering):
 
 def test_answers_are_those_frequent_in_training():
     counts = Counter(answer for _, answer, _ in rows_of("train", 48))
-    expected = sorted(
-        (answer for answer, count in counts.items() if count >= 2), key=lambda text: (-counts[text], text)
-    )
+    expected = sorted((text for text in counts if counts[text] >= 2), key=lambda text: (-counts[text], text))
     assert {answer for _, answer, _ in rows_of("validation", 24)} - set(expected)  # or validation may have helped
     assert kept_of(runs.finished_run("vqa")) == {"answers": expected, "widths": WIDTHS, "boxes": BOXES}
 
