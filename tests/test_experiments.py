@@ -1,6 +1,7 @@
 """The scripts of experiments/: which sweeps they run, what they read of them, and the tables that they print."""
 
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -79,11 +80,9 @@ SWEPT = (
 
 def combinations(settings):
     """The settings of each run of a sweep over the keys in SWEPT."""
-    found = [{"attention": "softmax", **settings}]
-    for key in SWEPT:
-        if key in found[0]:
-            found = [{**it, key: value} for it in found for value in it[key].split(",")]
-    return found
+    given = {"attention": "softmax", **settings}
+    swept = {key: given[key].split(",") for key in SWEPT if key in given}
+    return [given | dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values())]
 
 
 def start(monkeypatch, name, *arguments, script="run"):
@@ -366,10 +365,8 @@ def test_a_bank_is_taken_away_from_trained_models(tmp_path, monkeypatch, capsys)
 def test_flat_and_hierarchical_attention_have_an_arm_per_normalizer(tmp_path, monkeypatch, capsys, commands):
     start(monkeypatch, "hierarchical", "--texts", tmp_path, "--folder", tmp_path / "t", "--seeds", 1, 2, "--", "jobs=2")
     (_, arguments), *reports = commands
-    assert {"model=flat_tiny,hierarchical_tiny", "attention=softmax,dnas,hnas,uniform", "data.mask_names=true"} < {
-        *arguments
-    }
-    assert f"data.folder={tmp_path}" in arguments and "jobs=2" in arguments
+    assert {"model=flat_tiny,hierarchical_tiny", "attention=softmax,dnas,hnas,uniform", "jobs=2"} < {*arguments}
+    assert {f"data.folder={tmp_path}", "data.mask_names=true"} < {*arguments}
     assert [(verb, len(folders), folders[-1]) for verb, folders in reports] == [
         ("report", 9, f"out={tmp_path}/t/report_flat.html"),  # 4 normalizers with 2 seeds
         ("report", 9, f"out={tmp_path}/t/report_hierarchical.html"),
@@ -539,9 +536,8 @@ def test_scores_of_arms_are_paired_by_seed_and_example(tmp_path):
     claims = [bounds.claim("P", "dnas", "softmax", "rougeL", bounds.ABOVE)]
     assert bounds.decide(claims, equal)[0]["verdict"] == "no verdict"
     rows = bounds.decide(claims, tables)
-    assert float(rows[0]["difference"]) == pytest.approx(
-        (tables["dnas", "rougeL"] - tables["softmax", "rougeL"]).mean(), rel=1e-4
-    )
+    difference = (tables["dnas", "rougeL"] - tables["softmax", "rougeL"]).mean()
+    assert float(rows[0]["difference"]) == pytest.approx(difference, rel=1e-4)
 
 
 def test_alignments_computes_scores_once(alignments, monkeypatch, tmp_path):
@@ -611,9 +607,7 @@ def test_captions_are_tuned_on_held_out_pairs_and_compared_on_others(tmp_path, m
     assert {"tune=optimizer.lr=0.001,0.002,0.004", "tune_seeds=100,101", f"seed={seeds}"} < {*arguments}
     assert {"data.validation=held_out", "data.test=val", "task.selection=all", f"data.dir={folder}/data"} < {*arguments}
     assert len(scored) == 50 and {(verb, it[1]) for verb, it in scored} == {("eval", "split=test")} and last == "report"
-    claims = {
-        it["prediction"]: it["verdict"] for it in read_csv(tmp_path / "v_predictions.csv")
-    }  # the last part of each
+    claims = {it["prediction"]: it["verdict"] for it in read_csv(tmp_path / "v_predictions.csv")}  # of the last parts
     assert claims == {"P1": "refuted", "P2": "refuted", "P3": "shown", "P4": "shown", "P5": "refuted"}
     assert tuned.verdicts["metrics"] == ["loss", "chrF"] and "estimated cost: 80 runs" in capsys.readouterr().out
 
@@ -675,9 +669,8 @@ def test_novels_are_screened_and_five_arms_compared_at_their_best_rates(tmp_path
     screened, added, compared = ran[:2], ran[2:4], ran[4:]
     arms = ["softmax", "sink", "forgetting", "gated_softmax", "ssmax", "hnas_prefix"]
     rates = ["0.002", "0.004", "0.002", "0.002", "0.002", "0.002"]
-    assert [folder for folder, *_ in compared] == [  # not stick_breaking, for hnas_prefix
-        ("arms", f"{arm}_{rate}") for arm, rate in zip(arms, rates, strict=True)
-    ]
+    folders = [("arms", f"{arm}_{rate}") for arm, rate in zip(arms, rates, strict=True)]
+    assert [folder for folder, *_ in compared] == folders  # not stick_breaking, for hnas_prefix
     assert [it["optimizer.lr"] for _, it, _ in compared] == rates and all(ok for *_, ok in ran)  # runs may fail
     assert {it["seed"] for _, it, _ in compared} == {"110,111,112,113,114"}
     assert {it["seed"] for _, it, _ in screened + added} == {"100"}

@@ -95,9 +95,8 @@ def test_a_new_folder_trains_at_once(monkeypatch, tmp_path):
     assert ended.returncode == 0 and "solved" in ended.stdout.splitlines()[-1], ended.stderr
     tested = runs.command("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=folder)
     assert tested.returncode == 0, tested.stdout
-    checked = runs.command(
-        "-m", "ruff", "check", "--isolated", "--line-length=120", "--select=E,F,W,B,UP", "--no-cache", ".", cwd=folder
-    )
+    ruff = "-m ruff check --isolated --line-length=120 --select=E,F,W,B,UP --no-cache ."
+    checked = runs.command(*ruff.split(), cwd=folder)
     assert checked.returncode == 0, checked.stdout
 
 
@@ -119,9 +118,8 @@ def test_a_folder_that_cannot_be_written_is_refused(monkeypatch, tmp_path, capsy
     (tmp_path / "dangling").symlink_to("nowhere")
     assert runs.call(monkeypatch, "new", name) == 2
     assert capsys.readouterr().err == f"error: folder={message}\n"
-    assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == [
-        *("dangling", "full", "full/file.txt")
-    ]
+    left = [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))]
+    assert left == ["dangling", "full", "full/file.txt"]
 
 
 @pytest.mark.slow

@@ -125,12 +125,17 @@ def encoder_run() -> Path:
     return folder
 
 
+OF_TASKS = {"vqa_v2": "logs/vqa", "captioning": "logs/captioning", "translation": "logs/translation"}
+OF_TASKS |= {"causal_lm": "decoding.t"}  # what the commands have that need a run of this task
+
+
 @pytest.fixture
-def material(tmp_path, monkeypatch):
-    """What placeholders stand for. A function from a typed command to its arguments."""
-    run, visual, encoder = runs.copied_run(tmp_path), runs.finished_run("vqa_v2"), encoder_run()
-    translation, captions = runs.finished_run("translation"), runs.finished_run("captioning")
-    runs.finished_run("causal_lm")
+def material(request, tmp_path, monkeypatch):
+    """What placeholders stand for in the commands of a place. A function from a typed command to its arguments."""
+    run, place = runs.copied_run(tmp_path), request.node.callspec.params["place"]
+    every = "".join(typed for where, _, typed in COMMANDS if where.startswith(place))
+    made = {task: runs.finished_run(task) for task, sign in OF_TASKS.items() if sign in every}
+    encoder = encoder_run() if "<BERT folder" in every else None
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ATTNORM_LOGS", str(tmp_path))
     monkeypatch.setenv("ATTNORM_CACHE", str(tmp_path))
@@ -173,9 +178,7 @@ def material(tmp_path, monkeypatch):
     def arguments(typed):
         typed = re.sub(r"\[([\w.]+=[^\]]*)\]", r"\1", typed)  # [split=test] is optional
         for pattern, value in (
-            (r"logs/vqa/[\w/]*<run[^>]*>", str(visual)),
-            (r"logs/captioning/[\w/]*<run[^>]*>", str(captions)),
-            (r"logs/translation/[\w/]*<run[^>]*>", str(translation)),
+            *((rf"{OF_TASKS[task]}/[\w/]*<run[^>]*>", str(folder)) for task, folder in made.items()),
             (r"(?:logs/)?<run[^>]*>", str(run)),
             (r"logs/(?:sweeps/)?<sweep folder>", str(tmp_path)),
             (r"<BERT's vocab.txt>|bert/vocab.txt", f"{tmp_path}/vocab.txt"),

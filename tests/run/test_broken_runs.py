@@ -79,8 +79,7 @@ FOREIGN_NAMES = {
 
 
 @pytest.mark.parametrize(
-    ("script", "what"),
-    [*(("eval", it) for it in FOREIGN_NAMES), *(("generate", it) for it in ("a source", "a prior"))],
+    ("script", "what"), [*(("eval", it) for it in FOREIGN_NAMES), *(("generate", it) for it in ("a source", "a prior"))]
 )
 def test_code_that_a_run_folder_names_is_not_imported(monkeypatch, tmp_path, attacked, script, what):
     """Also when the folder is the current one and on sys.path, as with `python -m`."""
@@ -354,10 +353,10 @@ class Evil:
         return os.mkdir, ("evil",)
 
 
-def saved(content):
+def saved(content, **options):
     """The bytes of torch.save."""
     file = io.BytesIO()
-    torch.save(content, file)
+    torch.save(content, file, **options)
     return file.getvalue()
 
 
@@ -408,7 +407,9 @@ CHECKPOINTS = {  # from the run to the bytes of its best.ckpt
     "a pickle": lambda run: pickle.dumps({"state_dict": {}}),
     "a pickle that runs code": lambda run: pickle.dumps(Evil()),
     "a torch file that runs code": lambda run: saved({"state_dict": {}, "global_step": Evil()}),
-    "a torch file of the old format": lambda run: old_format({"state_dict": {}, "global_step": 1}),
+    "a torch file of the old format": lambda run: saved(
+        {"state_dict": {}, "global_step": 1}, _use_new_zipfile_serialization=False
+    ),
     "a whole module": lambda run: saved(torch.nn.Linear(2, 2)),
     "TorchScript": of_torchscript,
     "safetensors": of_safetensors,
@@ -433,12 +434,6 @@ CHECKPOINTS = {  # from the run to the bytes of its best.ckpt
     "infinity": replaced(lambda tensor: tensor / 0),
     "parameters of another model": lambda run: (runs.finished_run("mlm") / "checkpoints/best.ckpt").read_bytes(),
 }
-
-
-def old_format(content):
-    file = io.BytesIO()
-    torch.save(content, file, _use_new_zipfile_serialization=False)
-    return file.getvalue()
 
 
 @pytest.mark.slow

@@ -101,6 +101,8 @@ def test_a_stopped_run_continues_in_its_folder(monkeypatch, tmp_path, straight, 
     assert Run(run).state == RunState.INTERRUPTED
     assert resume(run)["state"] == "finished"
     assert runs.same_run(straight, run)
+    cost = runs.summary_of(straight)["checkpoints"]
+    assert cost["saved"] == 3 and 0 < cost["seconds"] < 5
     assert (run / "config.yaml").read_text() == config
     assert len(json.loads((run / "environment.json").read_text())["resumed"]) == 1
     assert {it for it in runs.files_of(run) if not it.startswith("figures/")} == runs.files_of(straight)
@@ -501,11 +503,6 @@ def test_as_many_best_checkpoints_are_kept_as_asked_for(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_that_logs_nothing_trains_all_the_same(tmp_path):
-    assert runs.tiny_run(tmp_path, *SHORT, "trainer.log_every_n_steps=0")["state"] == "finished"
-
-
-@pytest.mark.slow
 def test_checkpoints_are_saved_at_the_updates_asked_for(monkeypatch, tmp_path):
     saved = []
     monkeypatch.setattr(Checkpoints, "_save", followed(Checkpoints._save, lambda _, it: saved.append(it.global_step)))
@@ -514,13 +511,8 @@ def test_checkpoints_are_saved_at_the_updates_asked_for(monkeypatch, tmp_path):
     saved.clear()
     clock = iter(range(0, 10_000, 20))
     monkeypatch.setattr(checkpointing.time, "monotonic", lambda: next(clock))
-    runs.tiny_run(tmp_path / "minutes", *SHORT, "run.save_every_minutes=1")
+    runs.tiny_run(tmp_path / "minutes", *SHORT, "run.save_every_minutes=1", "trainer.log_every_n_steps=0")  # no rows
     assert len(saved) > 4 and saved == sorted(set(saved))
-
-
-def test_the_summary_says_what_checkpoints_cost(straight):
-    cost = runs.summary_of(straight)["checkpoints"]
-    assert cost["saved"] == 3 and 0 < cost["seconds"] < 5
 
 
 @pytest.mark.slow
@@ -540,7 +532,7 @@ def test_progress_is_written_for_programs_that_watch(tmp_path):
     assert 1000 < progress["wall_seconds"] <= summary["wall_seconds"] < 1100
 
 
-def test_a_job_of_slurm_is_requeued_after_it_has_been_saved(monkeypatch, tmp_path):
+def test_a_job_of_slurm_is_requeued_after_it_has_been_saved_or_a_warning_is_given(monkeypatch, tmp_path, caplog):
     calls = tmp_path / "calls"
     (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {calls}\nls {tmp_path}/run/checkpoints >> {calls}\n')
     (tmp_path / "scontrol").chmod(0o755)
@@ -557,10 +549,7 @@ def test_a_job_of_slurm_is_requeued_after_it_has_been_saved(monkeypatch, tmp_pat
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
     processes.requeue()
     assert calls.read_text().startswith("requeue 5_2")
-
-
-def test_a_job_that_cannot_be_requeued_is_a_warning(monkeypatch, tmp_path, caplog):
-    monkeypatch.setenv("SLURM_JOB_ID", "17")
-    monkeypatch.setenv("PATH", str(tmp_path))
+    caplog.clear()
+    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
     processes.requeue()
-    assert "could not requeue the SLURM job 17" in caplog.text
+    assert "could not requeue the SLURM job 5_2" in caplog.text
