@@ -94,9 +94,8 @@ def untrained(script, monkeypatch):
     measured = script.measured
     monkeypatch.setattr(measured, "train", lambda *arguments: SimpleNamespace(model=None))
     monkeypatch.setattr(measured, "MEASURED", 2)
-    monkeypatch.setattr(
-        measured, "scores_of", lambda model, batch: torch.zeros(2, 1, batch.queries.shape[2], batch.keys.shape[2])
-    )
+    shape = lambda batch: (2, 1, batch.queries.shape[2], batch.keys.shape[2])  # noqa: E731
+    monkeypatch.setattr(measured, "scores_of", lambda model, batch: torch.zeros(shape(batch)))
     monkeypatch.setattr(measured, "cost", lambda: {"softmax": 1.0, "hnas": 2.0, "dnas_slack_u": 1.0})
 
 

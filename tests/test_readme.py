@@ -60,14 +60,10 @@ LAB = runs.ROOT / "src/attnorm/skeleton/lab"
 README = (runs.ROOT / "README.md").read_text()
 PACKAGES = ("easy_vqa", "bible_alignments")  # of sources; commands with them are refused where they are not installed
 ANSWER = {"text": "a", "answer_start": 0}
-DOCUMENTS = [
-    runs.ROOT / "README.md",
-    runs.ROOT / "CONTRIBUTING.md",
-    *(p for f in ("docs", "experiments") for p in sorted((runs.ROOT / f).rglob("*.md"))),
-]
-SQUAD = {  # the smallest file of its form
-    "data": [{"paragraphs": [{"context": "a", "qas": [{"id": "1", "question": "b", "answers": [ANSWER]}]}]}]
-}
+DOCUMENTS = [runs.ROOT / name for name in ("README.md", "CONTRIBUTING.md")]
+DOCUMENTS += [page for name in ("docs", "experiments") for page in sorted((runs.ROOT / name).rglob("*.md"))]
+QUESTION = {"id": "1", "question": "b", "answers": [ANSWER]}
+SQUAD = {"data": [{"paragraphs": [{"context": "a", "qas": [QUESTION]}]}]}  # the smallest file of its form
 BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.M | re.S)
 VERB = (
     r"(?:(?:python|\.venv/bin/python|torchrun(?: --\S+)+) (?P<script>train|eval|generate)\.py"
@@ -524,11 +520,8 @@ def test_the_readme_fits_on_two_screens_and_its_results_are_those_of_the_experim
         assert arm.split()[0] not in ("uniform", "none")  # a null arm says nothing about normalizers
 
 
-VERDICTS = [
-    name_of(path)
-    for path in (runs.ROOT / "experiments").glob("*/verdicts*.csv")
-    if not path.stem.endswith(("_hypotheses", "_predictions"))
-]
+VERDICTS = [name_of(path) for path in (runs.ROOT / "experiments").glob("*/verdicts*.csv")]
+VERDICTS = [name for name in VERDICTS if not name.endswith(("_hypotheses.csv", "_predictions.csv"))]
 
 
 @pytest.mark.parametrize("file", VERDICTS)

@@ -69,17 +69,14 @@ def test_texts_of_a_run_score_as_the_run_says(monkeypatch, tmp_path):
     """Its headlines, and those of its baseline, as few updates write no word of a title."""
     run = runs.finished_run()
     record = json.loads((run / "summary.json").read_text())["validation"]
-    pairs = [[clean(text, lowercase=True, digits=True) for text in pair] for pair in validation_pairs()]
+    rows = build_source("newswire", valid_size=20).rows("validation")
+    pairs = [[clean(text, lowercase=True, digits=True) for text in pair] for pair in rows]
     shutil.copy(run / "samples/validation.txt", tmp_path / "headlines")
     typed = typed_for(tmp_path, first=[title for _, title in pairs], lead=[lead(article) for article, _ in pairs])
     for name, expected in (("headlines", record["metrics"]), ("lead", record["baselines"]["lead-8"])):
         found = runs.scored_file(monkeypatch, *typed[:1], f"predictions={tmp_path}/{name}", typed[-1]).metrics
         assert [found[metric] for metric in METRICS] == [expected[metric] for metric in METRICS]
     assert min(found.values()) > 0
-
-
-def validation_pairs():
-    return build_source("newswire", valid_size=20).rows("validation")
 
 
 @pytest.mark.parametrize(

@@ -126,10 +126,14 @@ def test_sweeps_keep_their_commas_only_with_several_runs(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_null_is_no_choice_among_several_files_of_a_group(monkeypatch, tmp_path, capsys):
+def test_null_is_no_choice_among_several_files_of_a_group_and_a_refused_sweep_leaves_no_run(
+    monkeypatch, tmp_path, capsys
+):
     monkeypatch.chdir(tmp_path)
-    assert runs.call(monkeypatch, "train", "-m", "scheduler=null,linear") == 2
-    assert "error: scheduler=null: allowed: constant, cosine, linear, wsd. (in " in capsys.readouterr().err
+    assert runs.call(monkeypatch, "train", "-m", "scheduler=null,linear", "attention.cross=dnas,softmax") == 2
+    said = capsys.readouterr().err
+    assert "error: scheduler=null: allowed: constant, cosine, linear, wsd. (in " in said
+    assert "error: attention.cross=dnas: dnas couples queries" in said and not [*tmp_path.rglob("config.yaml")]
     typed = ["tokenizer.file=null,x", "data.train=null"]
     assert readable(typed, is_sweep=True) == [f"++{it}" for it in typed]
 
