@@ -52,16 +52,9 @@ def _rank(
     from pytorch_lightning.utilities import rank_zero_only
 
     local = ranks // nodes
-    os.environ |= {
-        LAUNCHER: "test",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank % local),
-        "GROUP_RANK": str(rank // local),
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(local),
-    }
+    numbers = {"MASTER_PORT": port, "RANK": rank, "LOCAL_RANK": rank % local, "GROUP_RANK": rank // local}
+    numbers |= {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": local}
+    os.environ |= {LAUNCHER: "test", "MASTER_ADDR": "127.0.0.1", **{name: str(it) for name, it in numbers.items()}}
     rank_zero_only.rank = rank
     torch.set_num_threads(1)
     try:

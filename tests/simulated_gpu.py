@@ -19,15 +19,9 @@ from attnorm.attention.linear import flash
 
 aten = torch.ops.aten
 READING = {
-    aten._local_scalar_dense.default,
-    aten.nonzero.default,
-    aten.masked_select.default,
-    aten._unique2.default,
-    aten.unique_dim.default,
-    aten.unique_consecutive.default,
+    *(aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default, aten.nonzero.default),
+    *(aten.masked_select.default, aten._unique2.default, aten.unique_dim.default, aten.unique_consecutive.default),
     aten.repeat_interleave.Tensor,
-    aten.is_nonzero.default,
-    aten.equal.default,
 }
 INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._unsafe_index.Tensor}
 TAKES_LENGTHS = {aten._pack_padded_sequence.default}  # on the CPU

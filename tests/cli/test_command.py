@@ -345,27 +345,23 @@ def test_own_parts_are_in_the_working_directory_if_they_may_be(monkeypatch, in_f
 
 
 @pytest.mark.parametrize("inside", [".", "figures/deep"])
-@pytest.mark.parametrize("kind", ["run", "sweep"])
+@pytest.mark.parametrize("kind", ["run", "sweep", "another program"])
 def test_own_parts_are_never_in_the_folder_of_a_run_or_of_a_sweep(monkeypatch, in_folder, kind, inside):
     (in_folder / inside).mkdir(parents=True, exist_ok=True)
     (in_folder / inside / "own_part.py").write_text("class Part: ...\n")
     if kind == "run":
         groups = "task: {name: a}, model: {}, attention: {}, data: {}, optimizer: {lr: 1}"
         (in_folder / "config.yaml").write_text(f'{{"seed": 1, {groups}}}')
-    else:
+    elif kind == "sweep":
         (in_folder / "jobs.jsonl").touch()
+    else:
+        (in_folder / "config.yaml").write_text("server: &here {port: 1}\n")
     monkeypatch.chdir(in_folder / inside)
     monkeypatch.setenv("ATTNORM_TRUST", "own_part")
     monkeypatch.setenv("PYTHONPATH", str(in_folder))
     monkeypatch.setattr(sys, "path", [it for it in sys.path if it != str(in_folder)])
     find_own_parts("train", ("trust_code=true",))
-    assert not is_own_part_found()
-
-
-def test_the_configuration_of_another_program_does_not_make_a_folder_a_run(in_folder):
-    (in_folder / "config.yaml").write_text("server: &here {port: 1}\n")
-    find_own_parts("train", ())
-    assert is_own_part_found()
+    assert is_own_part_found() == (kind == "another program")
 
 
 def test_a_bug_in_the_constructor_of_an_own_part_keeps_its_traceback(monkeypatch, tmp_path):

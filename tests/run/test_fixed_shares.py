@@ -62,12 +62,15 @@ def test_members_that_nobody_typed_are_those_of_the_normalizer(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_numbers_are_what_a_run_records(mixed_run):
+def test_the_numbers_are_what_a_run_records_and_another_folder_is_refused(mixed_run):
     typed = ("attention=mix", "attention.options.mix.members=[softmax,dnas]", "model.encoder_layers=2")
     typed = (*runs.tiny_overrides("mlm"), *typed, f"+attention.options.mix.fixed={mixed_run}")
     cfg = runs.checked(runs.composed(*typed), overrides=typed)
     assert cfg["attention"]["options"]["mix"]["fixed"] == {"encoder": [[0.3, 0.7], [0.9, 0.1]]}
     assert cfg.label == "mix"
+    with pytest.raises(ConfigError, match=f"^attention.options.hnas.fixed={mixed_run.parent}: no config.yaml there"):
+        typed = ("attention=hnas", f"+attention.options.hnas.fixed={mixed_run.parent}")
+        runs.checked(runs.composed(*runs.tiny_overrides("mlm"), *typed))
 
 
 @pytest.mark.slow
@@ -105,14 +108,6 @@ def test_a_member_with_other_options_is_another_member(tmp_path):
 
 def five_steps():
     return {"members": [{"name": "softmax"}, {"name": "sinkhorn", "n_iters": 5}]}
-
-
-@pytest.mark.slow
-def test_what_is_not_a_run_folder_is_refused(tmp_path):
-    typed = (*runs.tiny_overrides("mlm"), "attention=hnas", f"+attention.options.hnas.fixed={tmp_path}")
-    with pytest.raises(ConfigError) as error:
-        runs.checked(runs.composed(*typed))
-    assert str(error.value).startswith(f"attention.options.hnas.fixed={tmp_path}: no config.yaml there")
 
 
 def test_two_attentions_of_one_layer_cannot_share_a_value(tmp_path):

@@ -55,10 +55,20 @@ def test_every_arm_trains_as_long_as_its_budget_lasts(tmp_path, kind, unit, scal
 
 
 @pytest.mark.slow
-def test_a_repeated_command_measures_nothing_again(tmp_path):
+def test_a_run_that_measures_is_of_no_arm_has_as_many_cores_as_a_job_and_is_not_repeated(tmp_path):
     """The planted fault: costs that would be others by now."""
-    sweep(tmp_path, *ARMS, "cost=time")
+    sweep(tmp_path, *ARMS, "cost=time", "jobs=2")
     folder, started = tmp_path / "s", len(events(tmp_path / "s", "start"))
+    assert len(list((folder / "cost").iterdir())) == 3 and not waiting_jobs([folder])
+    assert {path.parent for path in run_folders(folder)} == {folder} and len(run_folders(folder)) == 6  # those of arms
+    assert "++trainer.val_check_interval=null" in MEASURING and "++task.validations=1" in MEASURING
+    measured, jobs = (
+        [json.loads((run / "attempts.txt").read_text()) for run in runs]
+        for runs in ((folder / "cost").iterdir(), run_folders(folder))
+    )
+    threads = {it["threads"] for it in jobs}
+    assert {it["threads"] for it in measured} == threads
+    assert len({tuple(it["cores"]) for it in measured}) == 1 and measured[0]["cores"] in [it["cores"] for it in jobs]
     assert started == 3 + 6
     costs = report(folder)["cost"]
     sweep(tmp_path, *ARMS, "cost=time")
@@ -89,22 +99,6 @@ def test_jobs_of_another_budget_that_have_not_started_are_set_aside(tmp_path):
     assert [job.name for job in journal.jobs()] == ["a"]
     refuse_other_budget(journal, [("tags=[x]", "seed=1", "attention=dnas", "++trainer.max_steps=8")])
     assert not journal.jobs()
-
-
-@pytest.mark.slow
-def test_a_run_that_measures_is_of_no_arm_and_has_as_many_cores_as_a_job_and_no_neighbour(tmp_path):
-    sweep(tmp_path, *ARMS, "cost=time", "jobs=2")
-    folder = tmp_path / "s"
-    assert len(list((folder / "cost").iterdir())) == 3 and not waiting_jobs([folder])
-    assert {path.parent for path in run_folders(folder)} == {folder} and len(run_folders(folder)) == 6  # those of arms
-    assert "++trainer.val_check_interval=null" in MEASURING and "++task.validations=1" in MEASURING
-    measured, jobs = (
-        [json.loads((run / "attempts.txt").read_text()) for run in runs]
-        for runs in ((folder / "cost").iterdir(), run_folders(folder))
-    )
-    threads = {it["threads"] for it in jobs}
-    assert {it["threads"] for it in measured} == threads
-    assert len({tuple(it["cores"]) for it in measured}) == 1 and measured[0]["cores"] in [it["cores"] for it in jobs]
 
 
 @pytest.mark.slow

@@ -34,16 +34,12 @@ def test_each_job_runs_once_with_cores_of_its_own(tmp_path, way):
 
 
 @pytest.mark.slow
-def test_what_is_finished_is_skipped_and_what_is_new_is_added(tmp_path):
+def test_what_is_finished_is_skipped_and_what_is_new_is_added_in_the_folder_of_the_command(tmp_path):
     sweep(tmp_path, "dir=s", "x=1,2", "steps=3")
     sweep(tmp_path, "dir=s", "x=1,2", "steps=3")
     sweep(tmp_path, "dir=s", "x=1,2,3", "steps=3")
     sweep(tmp_path, "dir=s", "x=1,2", "y=5", "steps=3")
     assert [len(job) for job in attempts(tmp_path / "s")] == [1] * 5 and not (tmp_path / "s/doubled.txt").exists()
-
-
-@pytest.mark.slow
-def test_the_same_command_finds_its_folder_and_others_do_not(tmp_path):
     for typed in (["x=1,2", "y=3"], ["y=3", "x=1,2", "jobs=2", "retries=3"], ["x=1,2", "y=4"]):
         sweep(tmp_path, *typed)
     folders = sorted((tmp_path / "logs/sweeps").iterdir())

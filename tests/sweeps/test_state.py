@@ -85,14 +85,11 @@ def test_cores_are_divided_among_the_jobs(jobs, cores):
     assert places.take() == taken[0]
 
 
-def test_more_jobs_than_cores_or_gpus_share_them_evenly():
+def test_more_jobs_than_cores_or_gpus_share_them_evenly_and_others_have_gpus_of_their_own():
     places = Places(5, [4, 6])
     assert [places.take().cores for _ in range(5)] == [(4,), (6,), (4,), (6,), (4,)]
     places = Places(4, range(4), ["0", "1"])
     assert [places.take(1).gpus for _ in range(4)] == [("0",), ("1",), ("0",), ("1",)]
-
-
-def test_each_job_has_gpus_of_its_own():
     places = Places(4, range(8), ["0", "1", "2", "3"])
     first, second = places.take(2), places.take(1)
     assert first.gpus == ("0", "1") and second.gpus == ("2",)

@@ -75,13 +75,6 @@ def test_each_task_records_whether_it_beats_its_baseline(task):
     assert all(warning.startswith(text) for warning, text in zip(summary["warnings"], expected, strict=True))
 
 
-@pytest.mark.slow
-def test_no_answer_at_all_is_the_baseline_of_squad_2(tmp_path):
-    files = runs.squad_files(impossible=6)
-    summary = runs.tiny_run(tmp_path / "run", *files, "task.no_answer=true", task="squad")
-    assert summary["validation"]["baselines"] == {"never an answer": {"f1": 50.0, "exact": 50.0}}
-
-
 def test_eval_tells_that_a_model_is_below_its_baseline(monkeypatch, tmp_path, capsys):
     run = runs.copied_run(tmp_path)
     assert runs.call(monkeypatch, "eval", f"run={run}") == 0

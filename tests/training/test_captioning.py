@@ -42,12 +42,9 @@ def gold(count=24):
     return [[it.text for it in captions("validation", index)] for index in range(count)]
 
 
-def test_a_run_leaves_its_record(folder):
+def test_a_run_leaves_its_record_and_its_scores_are_those_of_the_captions(folder):
     assert json.loads((folder / "images.json").read_text()) == {"side": SIDE, "width": 0, "regions": 0}
     assert runs.summary_of(folder)["primary"] == "CIDEr-D"
-
-
-def test_the_scores_are_those_of_the_captions(folder):
     rows = pd.read_parquet(folder / "predictions/validation.parquet")
     assert list(rows["id"]) == [f"validation-{index}" for index in range(24)]
     assert [list(texts) for texts in rows["reference"]] == gold()

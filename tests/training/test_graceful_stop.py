@@ -117,16 +117,13 @@ def test_a_run_whose_time_is_up_is_not_finished_and_can_be_resumed(monkeypatch, 
     assert runs.unequal(runs.parameters(tmp_path / "whole"), runs.parameters(tmp_path / "second")) == []
 
 
-def test_a_run_that_continues_has_the_whole_time_again():
+def test_a_run_that_continues_has_the_whole_time_again_and_the_patience_that_is_set_now():
     first, second = TimeLimit("00:00:00:50"), TimeLimit("00:00:00:50")
     first._start_time["train"], first._end_time["train"] = 0.0, 60.0  # as Lightning's `Timer` keeps them
     assert first.time_remaining() < 0
     for state in (first.state_dict(), {"time_elapsed": {"train": 60.0, "sanity_checking": 0.0, "validate": 0.0}}):
         second.load_state_dict(state)
         assert second.time_remaining() == 50
-
-
-def test_a_run_that_continues_stops_early_with_the_patience_that_is_set_now():
     before, now = EarlyStopping("val/loss", "min", 1), EarlyStopping("val/loss", "min", 5)
     before.wait_count, before.best_score = 1, torch.tensor(2.0)
     now.load_state_dict(before.state_dict())

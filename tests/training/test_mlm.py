@@ -111,6 +111,7 @@ def test_each_validation_hides_the_same_tokens_and_each_epoch_others(monkeypatch
         validations = noting(patch, MaskedLMModule, "validation_step")
         training = noting(patch, TrainingModule, "training_step")
         runs.tiny_run(tmp_path, *EPOCHS, "task.validations=4", "task.selection=all", task="mlm")
+    assert load_run(tmp_path).predictions["selecting"].all()
     batches = [batch for _, batch in validations]
     split = len(batches) // 5  # after 3, 6, 9 and 10 updates, and the final evaluation
     assert split > 0 and len(batches) == 5 * split

@@ -11,7 +11,6 @@ from datasets import Dataset
 from pyarrow import parquet
 from tolerance import rounding
 
-from attnorm.data.sampler import MicroBatch
 from attnorm.run.checkpoint import load_weights
 from attnorm.run.integrity import SEAL_LENGTH, recorded_digest, sha256_of_start
 from attnorm.run.tables import read_csv
@@ -137,12 +136,6 @@ def test_the_best_checkpoint_is_selected_on_half_of_the_groups(made, name):
     assert loss == pytest.approx(expected, rel=rounding(torch.float32, depth=3, size=len(found["id"])))
 
 
-@pytest.mark.slow
-def test_all_groups_can_be_asked_to_select(tmp_path):
-    runs.tiny_run(tmp_path, "task.selection=all", "task.max_steps=1")
-    assert all(columns(tmp_path, without=())["selecting"])
-
-
 @pytest.mark.parametrize("size", [1, 2, 5, 1000])
 def test_the_half_is_fixed_whatever_the_order(size):
     groups = [f"image {number}" for number in range(size)]
@@ -177,26 +170,6 @@ def test_inputs_and_pixels_that_change_have_other_hashes():
     hashes = [hash_of_image(it) for it in (pixels, other, pixels.reshape(2, 8, 3), pixels.float())]
     assert len(set(hashes)) == 4 and hash_of_image(pixels.clone()) == hashes[0]
     assert hash_of_image(pixels.permute(2, 0, 1)) == hash_of_image(pixels.permute(2, 0, 1).contiguous())
-
-
-@pytest.mark.slow
-@EVERY
-def test_the_loss_of_a_row_is_the_one_that_it_has_alone(made, name):
-    """Without other rows there is no padding; the windows of a question are added up."""
-    run = made(name)
-    recipe, module, split = restored(name, run)
-    found, batches = columns(run), recipe.collator(split)
-    alone, sizes = {}, {}
-    examples = split.rows["example"] if "squad" in name else range(len(split))
-    for row, example in enumerate(examples):
-        with torch.no_grad():
-            loss = module.loss(batches[MicroBatch([row], 1)])
-        summed = loss.objective if loss.plain is None else loss.plain
-        alone[example] = alone.get(example, 0.0) + summed.item()
-        sizes[example] = sizes.get(example, 0) + loss.size
-    close = rounding(torch.float32, depth=4, size=split.tokenizer.vocab_size)
-    assert found["loss_sum"] == pytest.approx([alone[n] for n in range(len(alone))], rel=close)
-    assert found["n_tokens"] == [sizes[n] for n in range(len(sizes))]
 
 
 @EVERY

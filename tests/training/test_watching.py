@@ -278,13 +278,3 @@ def test_a_name_that_both_parts_of_a_layer_use_is_refused():
 
 def test_recorded_scalars_are_told_from_other_tables_of_a_run():
     assert Run(runs.finished_run()).learned_scalars == ["hybrid_weights"]
-
-
-@pytest.mark.slow
-def test_one_of_two_processes_records(tmp_path):
-    typed = ("trainer.precision=64-true", "model.dropout=0", "data.batch_tokens=500")
-    runs.tiny_run(tmp_path / "one", *typed, task="mlm")
-    runs.tiny_run(tmp_path / "two", *typed, "trainer.strategy=ddp_fork", "trainer.devices=2", task="mlm")
-    one, two = table(tmp_path / "one"), table(tmp_path / "two")
-    assert list(one) == list(two)
-    assert_close(torch.tensor(list(one.values())), torch.tensor(list(two.values())), rtol=1e-4, atol=1e-5)
