@@ -55,8 +55,9 @@ test-fast: $(VENV)/.tested
 test-numerics: $(VENV)/.tested
 	OMP_NUM_THREADS=1 $(BIN)/python tests/numerics.py -n auto --maxprocesses 8
 
+# With more processes than cores: many of these tests wait, for other processes or until time has passed.
 test-slow: $(VENV)/.tested
-	$(PYTEST) -m "slow and not gpu"
+	PYTEST_XDIST_AUTO_NUM_WORKERS=$$($(BIN)/python -c "import os; print(3 * os.cpu_count() // 2)") $(PYTEST) -m "slow and not gpu"
 
 # The kernels in Triton: computed by its interpreter, and compiled for GPUs that need not be there.
 test-kernels: $(VENV)/.triton
