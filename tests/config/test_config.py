@@ -741,6 +741,7 @@ REFUSED = {  # of each task, what is typed and the problem that is said
     },
     "vqa": {
         "model.fusion=all": "model.fusion=all: allowed: none, single, concat, attention",
+        "model.fusion={a:1}": "model.fusion={a:1}: allowed: none, single, concat, attention",
         "model.question=lstm": "model.question=lstm: allowed: gru, transformer",
         "model.fusion_heads=3": "model.fusion_heads=3: must divide d_model=16",
         "data.batch_tokens=15": "data.batch_tokens=15: must be at least 16, the tokens of the longest",

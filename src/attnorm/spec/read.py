@@ -161,7 +161,7 @@ def _read(
         start=start,
         attention=tables.resolved if is_sound else {},
         sites=tables.autoregressive,
-        label=run_label(settings["model"], tables) if is_sound else "",
+        label=run_label(settings["model"], tables) if problems.is_valid("attention", "model") else "",
         source=source,
         data=problems.typed("data", DataConfig, settings["data"], elsewhere=None),
         cleaning=problems.typed("data", CleaningConfig, settings["data"], elsewhere=None),
