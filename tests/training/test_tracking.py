@@ -100,6 +100,16 @@ def test_a_history_is_cut_behind_the_checkpoint_and_otherwise_keeps_its_columns_
     assert path.read_text() == before
 
 
+def test_damaged_rows_of_a_history_are_left_out(tmp_path, caplog):
+    path, binary = tmp_path / "metrics.csv", tmp_path / "attention.csv"
+    table(path, STEPS)
+    path.write_bytes(path.read_bytes().replace(b"2,", b"\xff\x00,").replace(b"3,", b"3,9,9,") + b"5,0.5\n6,\xff")
+    binary.write_bytes(b"\xff\n1\n")
+    cut_history([path, binary], 9)
+    assert [row["step"] for row in read_csv(path)] == ["1", "4", "5"] and not binary.exists()
+    assert "metrics.csv: left out 2 rows that cannot be read" in caplog.text
+
+
 def offline(patch: pytest.MonkeyPatch, home: Path) -> None:
     for name in ("WANDB_API_KEY", "WANDB_MODE", "NETRC"):
         patch.delenv(name, raising=False)

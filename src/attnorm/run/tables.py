@@ -1,18 +1,21 @@
 """The CSV files of a run folder, which are appended to while it trains and continued when it is resumed."""
 
 import csv
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 
 from attnorm.files import replacing
+from attnorm.wording import counted
 
+log = logging.getLogger(__name__)
 COLUMNS = ("step", "layer", "head", "value")  # of a learned scalar
 NO_EVIDENCE = "A weight near one half is no evidence that a layer uses both: it may not have moved yet."
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
     """The rows of a CSV file with a header, every value as text."""
-    with open(path, newline="") as file:
+    with open(path, newline="", errors="replace") as file:
         return list(csv.DictReader(file))
 
 
@@ -52,12 +55,16 @@ def is_share(name: str) -> bool:
 def cut_history(paths: Iterable[Path], step: int) -> None:
     """Removes from CSV files what was recorded after the update `step`, so that a run can continue them.
 
-    A last line without an end, which a killed process may have left, is dropped.
+    A last line without an end, which a killed process may have left, is dropped, and so are damaged rows.
     """
     for path in paths:
         if path.exists():
             rows, is_whole = read_csv(path), path.read_bytes().endswith(b"\n")
-            kept = [row for row in (rows if is_whole else rows[:-1]) if int(row["step"]) <= step]
+            rows = rows if is_whole else rows[:-1]
+            intact = [row for row in rows if None not in row and (row.get("step") or "").isdecimal()]
+            if len(intact) < len(rows):
+                log.warning("%s: left out %s that cannot be read", path, counted(len(rows) - len(intact), "row"))
+            kept = [row for row in intact if int(row["step"]) <= step]
             table = CsvTable(path)
             table.columns = list(kept[0]) if kept else []
             table.write(kept) if kept else table.path.unlink(missing_ok=True)
