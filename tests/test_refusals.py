@@ -124,6 +124,11 @@ def write(name, content):
     return lambda folder: (folder / name).write_text(content)
 
 
+def as_sweep(folder):
+    for name in ("jobs.jsonl", "sweep.json"):
+        (folder / "empty" / name).touch()
+
+
 def without_ids(folder):
     import pandas
 
@@ -205,6 +210,13 @@ REFUSED = {  # verb: (what is spoilt, what is typed, words of the message); {} i
         (None, ("{}/runs", "metric=nothing"), "metric=nothing"),
         (None, ("{}/runs", "level=2"), "level=2"),
         (None, ("{}/runs", "out={}/empty"), "out={}/empty: expected a file, found a folder"),
+        (None, ("{}/runs", "out={}/file/page.html"), "page.html: expected a folder, found a file"),
+        (
+            None,
+            ("{}/runs", "out={}/run/config.yaml"),
+            "config.yaml: is a file of a run or a sweep; choose another name",
+        ),
+        (None, ("{}/runs", "out={}/run/checkpoints/best.ckpt"), "best.ckpt: is a file of a run or a sweep"),
     ],
     "compare": [
         (None, ("metric=rouge1",), "against: must be given"),
@@ -215,6 +227,9 @@ REFUSED = {  # verb: (what is spoilt, what is typed, words of the message); {} i
         (None, ("against=[{}/runs,{}/others]",), "runs of different tasks cannot be compared: "),
         (None, ("against={}/runs", "metric=nothing"), "metric=nothing"),
         (None, ("against={}/runs", "plan=0"), "plan=0: allowed: numbers above 0"),
+        (None, ("against={}/runs", "out={}/run/summary.json"), "summary.json: is a file of a run or a sweep"),
+        (None, ("against={}/runs", "out={}/run/metrics.csv"), "metrics.csv: is a file of a run or a sweep"),
+        (as_sweep, ("against={}/runs", "out={}/empty/sweep.json"), "sweep.json: is a file of a run or a sweep"),
         (without_ids, ("against={}/runs",), "has no column id"),
         (write("runs/dnas_1/predictions/validation.parquet", "x"), ("against={}/runs",), "cannot be read"),
     ],
@@ -228,6 +243,7 @@ REFUSED = {  # verb: (what is spoilt, what is typed, words of the message); {} i
         (None, (*COST, "cost=flops", "dir={}/priced"), "not the same flops"),
         (None, ("x=interval(0,2)", *SEARCH[1:], "trials=3", "dir={}/search"), "search over other values"),
         (lambda folder: (folder / "grid/figures").symlink_to(folder), (*SWEEP, "dir={}/grid"), "is a link to"),
+        (None, (*SWEEP, "dir={}/run"), "dir={}/run: is the folder of a run; choose another one"),
     ],
     "probe": [
         (None, (*PROBE, "out={}/probe", "normalizers=softmax,nothing"), "nothing"),

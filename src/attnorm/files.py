@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 
@@ -25,19 +24,6 @@ def replacing(path: Path) -> Iterator[Path]:
         with suppress(OSError):
             unfinished.unlink(missing_ok=True)
         raise
-
-
-def why_not_writable(folder: Path) -> str:
-    """Why no file can be written in a folder, or in a new one with this path; "" if one can. Nothing is left behind."""
-    while not os.path.lexists(folder):
-        folder = folder.parent
-    if folder.is_file():
-        return "expected a folder, found a file"
-    try:
-        with TemporaryFile(dir=folder):
-            return ""
-    except OSError as error:
-        return f"cannot write in {folder}: {error.strerror}"
 
 
 def write_text(path: Path, content: str) -> None:

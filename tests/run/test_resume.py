@@ -9,7 +9,7 @@ import runs
 from marks import slow
 
 from attnorm.cli import train as front
-from attnorm.errors import ConfigError
+from attnorm.errors import ConfigError, RunError
 from attnorm.run import writing
 from attnorm.tasks.task import Task
 
@@ -162,6 +162,17 @@ def test_two_runs_of_the_same_second_get_a_folder_each(tmp_path):
     assert len(set(claimed)) == 16
     assert all((folder / "config.yaml").is_file() for folder in claimed)
     assert asked in claimed and asked.with_name(f"{asked.name}_16") in claimed
+
+
+def test_a_new_run_leaves_the_files_of_a_sweep_and_of_a_run_without_settings_alone(tmp_path):
+    for name in ("sweep/jobs.jsonl", "curves/metrics.csv", "saved/checkpoints/last.ckpt"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    assert front.claim_folder(tmp_path / "sweep") == tmp_path / "sweep_2"
+    for name in ("curves", "saved"):
+        with pytest.raises(RunError, match="has files of a run, but no config"):
+            front.claim_folder(tmp_path / name)
+    assert sorted(path.name for path in tmp_path.rglob("config.yaml")) == ["config.yaml"]
 
 
 @pytest.mark.slow

@@ -18,8 +18,8 @@ from attnorm.analysis.study import Study, listed_places, study_of
 from attnorm.analysis.swept import searches_of
 from attnorm.analysis.verdict import COSTS, Verdict
 from attnorm.errors import ConfigError, Problem
-from attnorm.files import why_not_writable
 from attnorm.progress import console
+from attnorm.run.folder import why_not_writable
 from attnorm.schema import Level, Positive, Text
 from attnorm.spec.command import Command, read
 from attnorm.spec.compose import quoted
@@ -64,7 +64,7 @@ def compare_problems(command: Command[CompareSettings]) -> Iterator[Problem]:
     for file in command.settings.files:
         if file.suffix.lower() not in ENDINGS:
             yield Problem("out", f"must end with {', '.join(ENDINGS)}", str(file))
-        elif why := "expected a file, found a folder" if file.is_dir() else why_not_writable(file.parent):
+        elif why := why_not_writable(file.parent, file.name):
             yield Problem("out", why, str(file))
         elif file.resolve() in (of.path.resolve() for of in score_files(settings.scores or ())):
             yield Problem("out", "is one of the files with scores", str(file))

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from attnorm.choices import CONF
 from attnorm.errors import ConfigError, Problem
-from attnorm.files import why_not_writable, write_json
+from attnorm.files import write_json
 from attnorm.imports import nearest
+from attnorm.run.folder import why_not_writable
 from attnorm.training.environment import version
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def read_keys(arguments: Sequence[str]) -> DoctorKeys:
         problems.append(Problem("out", "expected the name of a file", out))
     elif not Path(out).parent.is_dir():
         problems.append(Problem("out", "there is no such folder", out))
-    elif reason := why_not_writable(Path(out).parent):
+    elif reason := why_not_writable(Path(out).parent, Path(out).name):
         problems.append(Problem("out", reason, out))
     if problems:
         raise ConfigError(problems)

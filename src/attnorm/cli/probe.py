@@ -26,7 +26,6 @@ from attnorm.analysis.verdict import AT_THESE_RATES
 from attnorm.attention.testing.before_training import failure_of, is_of_attnorm
 from attnorm.attention.testing.cases import WIDTH
 from attnorm.errors import ConfigError, Problem
-from attnorm.files import why_not_writable
 from attnorm.imports import short_name
 from attnorm.probes import PROBES
 from attnorm.probes.arm import ALIASES, NULLS, Arm
@@ -34,6 +33,7 @@ from attnorm.probes.ensemble import stack
 from attnorm.probes.experiment import ProbeFailure, ProbePlan, compare
 from attnorm.probes.jobs import Cell, ProbeJob, ProbeResult, cells_named
 from attnorm.probes.presets import PRESETS, comparison_seeds, tuning_seeds
+from attnorm.run.folder import why_not_writable
 from attnorm.schema import Count, PictureFormats, Positive, Text
 from attnorm.spec.command import read
 from attnorm.training.console import print_table, show_warnings

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from attnorm.errors import Problem, UserError
-from attnorm.files import why_not_writable
 from attnorm.progress import console
+from attnorm.run.folder import why_not_writable
 from attnorm.schema import Count, Level, PictureFormats, Text
 from attnorm.spec.command import Command, read
 
@@ -86,8 +86,8 @@ def read_report(arguments: Sequence[str]) -> ReportSettings:
     def check(command: Command[ReportSettings]) -> Iterator[Problem]:
         if "every" in command.typed - command.wrong and not {"watch"} & command.wrong and not command.settings.watch:
             yield Problem("every", "has no effect without watch=true", command.settings.every)
-        if command.settings.out is not None and Path(command.settings.out).is_dir():
-            yield Problem("out", "expected a file, found a folder", command.settings.out)
+        if (out := command.settings.out) is not None and (why := why_not_writable(Path(out).parent, Path(out).name)):
+            yield Problem("out", why, out)
         if command.settings.formats and (obstacle := why_not_writable(command.settings.path.parent / "figures")):
             yield Problem("formats", f"{command.settings.path.parent / 'figures'}: {obstacle}")
         if not (places or command.settings.runs or "runs" in command.wrong):

@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from attnorm.data.tokenizers.base import Tokenizer
 
 Table = Any  # a datasets.Dataset: rows by number, columns by name
-Encoded = tuple[
-    Mapping[str, Sequence], dict[str, int]
-]  # columns of rows of ids, and counts that are summed over a split
+# columns of rows of ids, and counts that are summed over a split
+Encoded = tuple[Mapping[str, Sequence], dict[str, int]]
 
 
 class Featurizer(ABC):

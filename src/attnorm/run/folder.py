@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from attnorm.errors import RunError
@@ -224,6 +225,28 @@ def folders_in(root: Path) -> list[Path]:
     """The folders of runs with recorded settings below a folder, or the folder itself if it is one."""
     configs = [root / CONFIG] if (root / CONFIG).is_file() else sorted(root.rglob(CONFIG))
     return [path.parent for path in configs if path.lstat().st_size]
+
+
+def why_not_writable(folder: Path, name: str | None = None) -> str:
+    """Why no file can be written in a folder, or in a new one with this path; "" if one can. Nothing is left behind.
+
+    name: that of the file, which must not take the place of a file that a run or a sweep has written.
+    """
+    if name is not None and (folder / name).is_dir():
+        return "expected a file, found a folder"
+    if name is not None and (folder / name).exists() and not name.endswith((".html", ".tex", ".md")):
+        of_run = any((place / CONFIG).exists() and (place / LOCK).exists() for place in (folder, folder.parent))
+        if of_run or ((folder / EVENTS).exists() and name in (EVENTS, SWEEP_FILE)):
+            return "is a file of a run or a sweep; choose another name"
+    while not os.path.lexists(folder):
+        folder = folder.parent
+    if folder.is_file():
+        return "expected a folder, found a file"
+    try:
+        with TemporaryFile(dir=folder):
+            return ""
+    except OSError as error:
+        return f"cannot write in {folder}: {error.strerror}"
 
 
 def leave_out(folder: str | Path) -> None:

@@ -88,8 +88,7 @@ def changed_settings(now: Mapping[str, Any], checkpoint: Path) -> list[str]:
     with naming_the_reason(checkpoint):
         for key in sorted(before.keys() | settings.keys()):
             if key not in before:
-                problem = Problem(key, "the run being resumed does not have this key", settings[key])
-                differences.append(problem)
+                differences.append(Problem(key, "the run being resumed does not have this key", settings[key]))
             elif key not in settings:
                 differences.append(Problem(key, f"the run being resumed has {before[key]}"))
             elif before[key] != settings[key]:

@@ -20,7 +20,7 @@ from attnorm.run.checkpoint import (
     restore_best,
     sweep_unfinished,
 )
-from attnorm.run.folder import CONFIG, CURVES, LOG, opened
+from attnorm.run.folder import CONFIG, CURVES, EVENTS, LOG, opened
 from attnorm.run.integrity import COMPANIONS
 from attnorm.run.key import code_of
 from attnorm.run.run import Run
@@ -44,9 +44,15 @@ class RunWriter(Run):
         return self.folder / LOG
 
     def claim(self) -> bool:
-        """Creates config.yaml in the folder, which may have something in it; False if another run has done so."""
+        """Creates config.yaml in the folder, which may have something in it; False if another run has done so, or if it
+        is the folder of a sweep. Raises RunError for the folder of a run that has lost its config.yaml."""
         if self.folder.exists():
             opened(self.folder)
+            if (self.folder / EVENTS).exists():
+                return False
+            of_run = (self.checkpoint_file(LAST), self.folder / "metrics.csv")
+            if not self.config_file.exists() and any(path.exists() for path in of_run):
+                raise RunError(f"{self.folder}: has files of a run, but no config.yaml; type another hydra.run.dir")
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             (self.folder / CONFIG).touch(exist_ok=False)

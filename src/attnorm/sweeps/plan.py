@@ -12,6 +12,7 @@ from pathlib import Path
 from attnorm.errors import ConfigError, Interrupted, Problem, RunError
 from attnorm.progress import console
 from attnorm.run.folder import COST, RunState
+from attnorm.run.run import Run
 from attnorm.source_code import recorded
 from attnorm.sweeps.check import Checked, Checker
 from attnorm.sweeps.command import Overrides, SweepCommand
@@ -57,6 +58,8 @@ def sweep_folder(command: SweepCommand, facts: Sequence[Checked]) -> Path:
     """`dir`, or a folder whose name follows from the overrides."""
     settings = command.settings
     if settings.dir is not None:
+        if Run(Path(settings.dir)).exists:
+            raise ConfigError([Problem("dir", "is the folder of a run; choose another one", settings.dir)])
         return Path(settings.dir)
     chosen = [f"search={settings.search}", f"search_seed={settings.search_seed}"] if settings.is_search else []
     chosen += [f"tune_seeds={settings.tune_seeds}"] if command.tuning else []
@@ -233,9 +236,8 @@ class Planner:
             known = journal.of(name, "job")
             if known and (known[-1].get("purpose") == "tune") != (purpose == "tune"):
                 message = f"the run {label} is there already, to {'compare' if purpose == 'tune' else 'tune'}; "
-                raise ConfigError(
-                    [Problem("dir", f"{message}choose other seeds, or another folder", self.journal.folder)]
-                )
+                message += "choose other seeds, or another folder"
+                raise ConfigError([Problem("dir", message, self.journal.folder)])
             if not journal.has(name) or known[-1].get("purpose", "") != purpose:
                 more = {"purpose": purpose} if purpose else {}
                 journal.add("job", name, key=key, label=label, overrides=overrides, **more)

@@ -96,10 +96,7 @@ def drawings_of(anchor: str, arms: Sequence[Arm], compared: Collection[str]) -> 
         if points
     ]
     attention, rows = [], layer_rows(series, "attention")
-    for column, words, log in (
-        ("entropy", "entropy (nats)", False),
-        ("column_mass", "smallest column mass", True),
-    ):
+    for column, words, log in (("entropy", "entropy (nats)", False), ("column_mass", "smallest column mass", True)):
         for number, (stack, points) in enumerate(attention_curves(rows, column).items(), start=1):
             name = f"{anchor}-{column.replace('_', '-')}-{number}"
             attention.append(curves(name, f"{words}, {stack}", points, styles, log=log))

@@ -17,14 +17,7 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.linear.blockwise import Blockwise
-from attnorm.attention.linear.flash import (
-    BIAS_PARTS,
-    SIXTEEN_BITS,
-    EfficientOnCUDA,
-    FlashOnCPU,
-    FlashOnCUDA,
-    Kernel,
-)
+from attnorm.attention.linear.flash import BIAS_PARTS, SIXTEEN_BITS, EfficientOnCUDA, FlashOnCPU, FlashOnCUDA, Kernel
 from attnorm.attention.linear.on_triton import WIDEST, Triton
 from attnorm.attention.linear.self_check import disagreement
 

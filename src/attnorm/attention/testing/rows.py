@@ -7,14 +7,7 @@ import torch
 
 from attnorm.attention.masking import Mask
 from attnorm.attention.testing.cases import PRIORS, WIDTH, Case, Subject
-from attnorm.attention.testing.report import (
-    Failure,
-    Skip,
-    bounds_of,
-    expect,
-    expect_row_sums,
-    finite,
-)
+from attnorm.attention.testing.report import Failure, Skip, bounds_of, expect, expect_row_sums, finite
 
 
 def rows_sum_to_total(subject: Subject) -> None:

@@ -23,13 +23,7 @@ from attnorm.errors import DataError, RunError
 from attnorm.schema import Share
 from attnorm.tasks.bleu import sacrebleu
 from attnorm.tasks.captioning.metric import CORPUS_METRICS, CaptionMetric, overall
-from attnorm.tasks.captioning.module import (
-    CaptionCollator,
-    CaptionFeaturizer,
-    CaptioningModule,
-    references,
-    write,
-)
+from attnorm.tasks.captioning.module import CaptionCollator, CaptionFeaturizer, CaptioningModule, references, write
 from attnorm.tasks.ranks import Ranks
 from attnorm.tasks.results import hash_of, hash_of_image
 from attnorm.tasks.seq2seq import TextScores, WritingTask
