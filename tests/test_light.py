@@ -82,6 +82,7 @@ def extras_in(requirement: str) -> set[str]:
     return set(re.fullmatch(r"attnorm\[(.*)\]", requirement)[1].split(","))
 
 
+@pytest.mark.slow
 def test_the_light_core_works_without_any_other_package():
     ended = python_without_extras(CHECKS, *ROOMS)
     assert ended.returncode == 0, ended.stderr

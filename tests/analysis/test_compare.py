@@ -19,6 +19,7 @@ import pytest
 import runs
 from browser import Page
 from made_up_runs import make_run, make_runs, without_charts
+from marks import slow
 from scipy import stats
 
 from attnorm.analysis import compare, compare_scores
@@ -97,11 +98,11 @@ ONE, TWO = "0" * 16, "1" * 16
     ("modules", "refused"),
     [
         (({"lab.base": [ONE]}, {"lab.base": [ONE]}, {}), False),
-        (({"lab.base": [ONE]}, {"lab.other": [TWO]}, {}), False),
+        slow(({"lab.base": [ONE]}, {"lab.other": [TWO]}, {}), False),
         (({"lab.base": [ONE]}, {"lab.base": [TWO]}, {}), True),
-        (({"lab.base": [ONE, TWO]}, {}, {}), True),  # a run that was resumed after an edit
-        (({"lab.base": [ONE]}, {}, {"lab.base": [TWO]}), True),  # of another arm
-        (({"lab.base": [ONE]}, None, {}), False),
+        slow(({"lab.base": [ONE, TWO]}, {}, {}), True),  # a run that was resumed after an edit
+        slow(({"lab.base": [ONE]}, {}, {"lab.base": [TWO]}), True),  # of another arm
+        slow(({"lab.base": [ONE]}, None, {}), False),
         ((["lab"], {"lab.base": TWO}, {"lab.base": [3]}), False),  # anyone may have written it
     ],
 )
@@ -880,6 +881,7 @@ def test_the_command_prints_scores_verdicts_and_plans(monkeypatch, tmp_path, cap
     assert "ot minus softmax: no plan, pilot:" in said and "hnas minus softmax: to detect 1 ROUGE-L F1" in said
 
 
+@pytest.mark.slow
 def test_the_files_of_a_comparison_say_what_it_says_and_the_page_copies_them(monkeypatch, tmp_path):
     make_runs(tmp_path / "runs", THREE, seeds=range(4), lead=5.0)
     files = [tmp_path / f"out/result.{ending}" for ending in ("tex", "md", "csv", "json")]

@@ -100,6 +100,7 @@ def test_there_is_one_panel_per_stack_with_every_recorded_step_and_a_legend_outs
     assert {line.get_color() for line in attention.axes[1].get_lines()} == {first}  # layer 0 of the decoder
 
 
+@pytest.mark.slow
 def test_a_file_for_a_paper_has_the_width_of_a_column_embedded_fonts_and_its_caption_beside_it(run):
     """The same figure gives the same bytes, and only a PNG, which stands alone on a screen, has the caption in it."""
     pdf, svg, png = ((run / f"figures/hybrid_weights.{it}") for it in ("pdf", "svg", "png"))

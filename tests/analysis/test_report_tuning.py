@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import runs
 from made_up_runs import make_run, without_charts
+from marks import slow
 
 from attnorm.analysis import compare
 from attnorm.analysis.arms import arms_of, find_runs
@@ -126,12 +127,12 @@ EVERY, NO_RUNS = "It holds at every optimizer.lr of softmax: ", "has no runs wit
     ("softmax", "further", "word", "said"),
     [
         (CLOSE, {"0.001": -1, "0.004": -2}, "shown", f"{EVERY}also at 0.001, 0.004."),
-        (RULED_OUT, {"0.004": -2}, "shown", f"{EVERY}also at 0.004; tuning shows 0.001 to be worse."),
-        (at((None, 9), (21, 21.2), (1, 1)), {}, "shown", "need no comparison; tuning shows 0.004 to be worse and"),
-        (CLOSE, {"0.001": "failed", "0.004": -2}, "shown", f"{EVERY}also at 0.004; runs failed at 0.001."),
+        slow(RULED_OUT, {"0.004": -2}, "shown", f"{EVERY}also at 0.004; tuning shows 0.001 to be worse."),
+        slow(at((None, 9), (21, 21.2), (1, 1)), {}, "shown", "need no comparison; tuning shows 0.004 to be worse and"),
+        slow(CLOSE, {"0.001": "failed", "0.004": -2}, "shown", f"{EVERY}also at 0.004; runs failed at 0.001."),
         (CLOSE, {"0.001": -1, "0.004": 9}, "only", "softmax at optimizer.lr=0.004 is not shown to be worse"),
-        (CLOSE, {"0.004": -2}, "only", f"softmax at optimizer.lr=0.001 {NO_RUNS}"),
-        (CLOSE, {"0.001": "interrupted", "0.004": -2}, "only", f"softmax at optimizer.lr=0.001 {NO_RUNS}"),
+        slow(CLOSE, {"0.004": -2}, "only", f"softmax at optimizer.lr=0.001 {NO_RUNS}"),
+        slow(CLOSE, {"0.001": "interrupted", "0.004": -2}, "only", f"softmax at optimizer.lr=0.001 {NO_RUNS}"),
         (CLOSE, {}, "only", f"softmax at optimizer.lr=0.001, 0.004 {NO_RUNS}"),
     ],
 )

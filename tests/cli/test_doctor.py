@@ -38,6 +38,7 @@ def examined(folder: Path, sizes: Sizes = TINY, *typed: str) -> dict:
     return json.loads(out.read_text())
 
 
+@pytest.mark.slow
 def test_the_file_has_what_is_promised_and_no_names_or_paths(tmp_path, capsys):
     found, printed = examined(tmp_path), capsys.readouterr().out
     assert found.keys() == FIELDS
