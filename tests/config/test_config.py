@@ -381,6 +381,7 @@ EVERY_4 = "trainer.accumulate_grad_batches=4"
 MISFITS = [  # what is typed, and how the only problem begins
     ("model.n_heads=3", "model.d_model=16.*: .*not a multiple of model.n_heads=3"),
     ("decoding.max_length=32", "decoding.max_length=32: .*must be below model.max_target=32"),
+    ("decoding=greedy", "decoding=greedy: expected settings by name, as in decoding.<name>=<value>"),
     ("decoding.min_length=7", "decoding.min_length=7: .*must be at most decoding.max_length=6"),
     ("data.batch_tokens=95", "data.batch_tokens=95: .*must be at least 96, the tokens of the longest possible pair"),
     ("ckpt_path=nowhere/last.ckpt", "ckpt_path=nowhere/last.ckpt: .*no such file"),

@@ -630,7 +630,10 @@ def test_the_cache_that_a_run_folder_names_is_used_only_if_it_is_one(tmp_path):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("seed", [1]), ("seed", None), ("seed", "1"), ("task.name", 3), *((it, ...) for it in REQUIRED_GROUPS)],
+    [
+        *(("seed", [1]), ("seed", None), ("seed", "1"), ("task.name", 3), *((it, ...) for it in REQUIRED_GROUPS)),
+        *(("run", "abc"), ("decoding", [1]), ("callbacks", "abc"), ("logger", 1)),
+    ],
 )
 def test_what_every_run_records_is_there(monkeypatch, tmp_path, capfd, key, value):
     run = runs.copied_run(tmp_path)

@@ -93,6 +93,7 @@ def unlike_settings(key: str, value: Any) -> Iterator[str]:
 def unlike_run(config: dict) -> Iterator[str]:
     """Groups of settings that are something else, and what every run records and this configuration does not."""
     groups = {group: config.get(group, {}) for group in GROUPS}
+    groups |= {group: config.get(group) or {} for group in ("run", "decoding", "callbacks", "logger")}  # may be null
     if isinstance(groups["attention"], dict):
         groups |= {f"attention.{table}": groups["attention"].get(table, {}) for table in TABLES}
     for key, value in groups.items():
