@@ -1,10 +1,16 @@
 """Small models, articles and headlines for the tests of models, decoding and tasks."""
 
 import collections
+import csv
 import gzip
+import io
+import json
+import re
 import zlib
 
+import pyarrow as pa
 import torch
+from pyarrow import parquet
 
 from attnorm.choices import choices
 from attnorm.data.featurizer import pad
@@ -125,6 +131,22 @@ def tokenizer_settings(name: str, **options: object) -> dict[str, object]:
     return {"_target_": choices("tokenizer")[name]["_target_"], **options}
 
 
+class Words:
+    """A tokenizer whose tokens are the matches of a pattern; `number` gives an id to the text of each."""
+
+    pad_id, bos_id, eos_id = 0, 2, 3
+
+    def __init__(self, pattern=r"\S+", number=len):
+        self.pattern, self.number = pattern, number
+
+    def encode_with_offsets(self, text):
+        matches = list(re.finditer(self.pattern, text))
+        return [10 + self.number(match[0]) for match in matches], [match.span() for match in matches]
+
+    def encode(self, texts):
+        return [self.encode_with_offsets(text)[0] for text in texts]
+
+
 def gathered(task, batches, *parts):
     """The metrics of parts that were judged in several places, as after a gathering over ranks."""
     outputs, sums = [], collections.Counter()
@@ -143,6 +165,24 @@ def write(path, content):
     content = content.encode() if isinstance(content, str) else content
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
     return str(path)
+
+
+def write_table(path, rows, columns, encoding="utf-8"):
+    """Writes rows in the format that the ending says (json, jsonl, csv, tsv, parquet; packed if .gz follows).
+
+    columns: their names, None for a file without a header. Returns the path as text."""
+    ending = path.name.removesuffix(".gz").rpartition(".")[2]
+    if ending == "parquet":
+        parquet.write_table(pa.Table.from_pylist([dict(zip(columns, row, strict=True)) for row in rows]), path)
+        return str(path)
+    file = io.StringIO()
+    if ending in ("json", "jsonl"):
+        file.writelines(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n" for row in rows)
+    elif ending == "csv":
+        csv.writer(file).writerows([*([columns] if columns else []), *rows])
+    else:
+        file.writelines("\t".join(map(str, row)) + "\n" for row in [*([columns] if columns else []), *rows])
+    return write(path, file.getvalue().encode(encoding, "surrogateescape"))
 
 
 def evaluated(task, batches, *parts):

@@ -36,11 +36,9 @@ NORMALIZED = [  # an answer, and what the official script makes of it
     # what counts is the answer as it came: the comma's blank is not the dash's
     ("a1,b-c", "a1 b c"),
     ("x/-y-z", "x y z"),  # the blank that the slash leaves is not the dash's either
-    # marks that are none of the list stay
-    ("10:30", "10:30"),
-    ("50%", "50%"),
-    ("rock'n'roll", "rock'n'roll"),
-    ("$5 & #3*", "$5 & #3*"),
+    # what stays: marks that are none of the list, periods before a digit, other words
+    *((it, it) for it in ("10:30", "50%", "rock'n'roll", "$5 & #3*", "5.5", ".5", "eleven", "theatre", "couldntve")),
+    *((it, it) for it in ("don't", "its", "ive", "well", "")),
     # a comma between digits, wherever it stands, makes every mark vanish
     ("1,000", "1000"),
     ("1,000 t-shirts", "1000 tshirts"),
@@ -48,9 +46,7 @@ NORMALIZED = [  # an answer, and what the official script makes of it
     ("1,a-b", "1 b"),
     # periods go, but not before a digit
     ("st. john", "st john"),
-    ("5.5", "5.5"),
     ("5.", "5"),
-    (".5", ".5"),
     ("u.s.a.", "usa"),
     ("v2.0.", "v2.0"),
     ("x." * 40, "x" * 32 + "x." * 8),
@@ -59,25 +55,17 @@ NORMALIZED = [  # an answer, and what the official script makes of it
     ("Zero", "0"),
     ("seven", "7"),
     ("ten one", "10 1"),
-    ("eleven", "eleven"),
     ("twenty-one", "twenty 1"),
     ("the cat on a mat", "cat on mat"),
     ("an", ""),
-    ("theatre", "theatre"),
     ("dont know", "don't know"),
     ("DONT", "don't"),
     ("couldnt've", "couldn't've"),
     ("couldn'tve", "couldn't've"),
-    ("couldntve", "couldntve"),
-    ("don't", "don't"),
     ("somebody'd", "somebodyd"),
-    ("its", "its"),
-    ("ive", "ive"),
     ("twas", "'twas"),
     ("yall'd've", "y'all'd've"),
     ("'ows'at", "'ow's'at"),
-    ("well", "well"),
-    ("", ""),
 ]
 
 
@@ -93,14 +81,11 @@ def test_normalizing_an_answer_again_can_change_it():
     assert len(RESTORED) == 114 and all(key.replace("'", "") == word.replace("'", "") for key, word in RESTORED.items())
 
 
-@pytest.mark.parametrize(
-    ("matches", "expected"), [(0, 0), (1, 0.3), (2, 0.6), (3, 0.9), (4, 1), (5, 1), (9, 1), (10, 1)]
-)
-def test_the_credit_is_the_mean_over_those_who_leave_one_out(matches, expected):
-    assert credit(matches, 10) == pytest.approx(expected, abs=1e-12)
-    annotators = [True] * matches + [False] * (10 - matches)
-    left = [sum(annotators) - one for one in annotators]
-    assert credit(matches, 10) == pytest.approx(sum(min(1, rest / 3) for rest in left) / 10)
+def test_the_credit_is_the_mean_over_those_who_leave_one_out():
+    for matches, expected in enumerate([0, 0.3, 0.6, 0.9, *[1] * 7]):
+        assert credit(matches, 10) == pytest.approx(expected, abs=1e-12)
+        left = [matches - (number < matches) for number in range(10)]
+        assert credit(matches, 10) == pytest.approx(sum(min(1, rest / 3) for rest in left) / 10)
     assert credit(1, 1) == 1.0 and credit(0, 1) == 0.0
 
 

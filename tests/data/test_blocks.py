@@ -10,7 +10,6 @@ from attnorm.data import prepare
 from attnorm.data.packing import best_fit
 from attnorm.data.sampler import TokenBatches
 from attnorm.data.sources.newswire import NewswireText
-from attnorm.data.sources.text_files import TextFiles
 from attnorm.data.tokenizers.wordpiece import WordPiece
 from attnorm.data.tokenizers.wordpiece_trainer import pipeline
 from attnorm.tasks.masking import MaskedLMCollator, Masking
@@ -151,14 +150,3 @@ def test_from_a_source_to_masked_batches(tmp_path, packed, share):
             expected = [i for i, length in enumerate(documents) for _ in range(length)]
             padding = len(ids) - len(expected)
             assert segments.tolist() == expected + [len(documents)] * padding
-
-
-def test_the_same_documents_packed_and_apart_have_the_same_tokens(tmp_path, tokenizer):
-    (tmp_path / "a.txt").write_text("".join(f"{text}\n" for text in texts(500)))
-    source = TextFiles(files=str(tmp_path / "a.txt"), holdout=0)
-    actual = []
-    for packed in (True, False):
-        layout = PackedFeaturizer(80, packed, 0.15)
-        split = prepare(source, tokenizer, layout, max_rows={}, cache_dir=tmp_path / "cache", splits=["train"])["train"]
-        actual.append(sorted(piece for block in pieces_of(split.rows[:]) for piece in block))
-    assert actual[0] == actual[1] and len(actual[0]) == 500

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import shutil
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from gpt_builders import write_bpe
 
 from attnorm.data.tokenizers.base import check_tokenizer
 from attnorm.data.tokenizers.bpe import ByteBPE
+from attnorm.data.tokenizers.wordpiece_trainer import pipeline
 from attnorm.errors import DataError
 
 PATH = "attnorm.data.tokenizers.bpe.ByteBPE"
@@ -72,20 +74,13 @@ def test_files_that_are_no_bpe_are_named(folder, tmp_path):
     (tmp_path / "tokenizer.json").write_text('{"a": 1}')
     with pytest.raises(DataError, match=f"tokenizer.file={tmp_path}: not a tokenizer.json"):
         ByteBPE.from_settings(file=str(tmp_path))
-    for file in ("vocab.json", "merges.txt"):
-        (tmp_path / file).write_text((folder / file).read_text(encoding="utf-8"), encoding="utf-8")
-    (tmp_path / "tokenizer.json").unlink()
-    vocabulary = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
-    (tmp_path / "vocab.json").write_text(
-        json.dumps({k: v for k, v in vocabulary.items() if k not in ("ÿ", "<|endoftext|>")})
-    )
-    with pytest.raises(DataError, match=r"the vocabulary does not contain <\|endoftext\|>, ÿ"):
-        ByteBPE.from_settings(file=str(tmp_path))
-
-
-def test_a_wordpiece_is_not_taken_for_a_bpe(tmp_path):
-    from attnorm.data.tokenizers.wordpiece_trainer import pipeline
-
     (tmp_path / "tokenizer.json").write_text(pipeline({"[UNK]": 0}, lowercase=True).to_str())
     with pytest.raises(DataError, match="this tokenizer is a WordPiece, not the byte-level BPE of GPT-2"):
+        ByteBPE.from_settings(file=str(tmp_path))
+    (tmp_path / "tokenizer.json").unlink()
+    shutil.copy(folder / "merges.txt", tmp_path)
+    vocabulary = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    del vocabulary["ÿ"], vocabulary["<|endoftext|>"]
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
+    with pytest.raises(DataError, match=r"the vocabulary does not contain <\|endoftext\|>, ÿ"):
         ByteBPE.from_settings(file=str(tmp_path))

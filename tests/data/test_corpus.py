@@ -172,19 +172,16 @@ def test_a_change_rebuilds_what_depends_on_it_and_no_more(make, monkeypatch, cha
     assert {what.removeprefix("tokenizing ") for what in written} == tokens
 
 
-def test_a_loaded_tokenizer_needs_no_train_split(make):
+def test_a_loaded_tokenizer_or_the_vocabulary_of_one_needs_no_train_split(make, tmp_path):
     tokenizer = make()["train"].tokenizer
     source = Rows(train=None)
     test = make(source, tokenizer, splits=["test"])
     assert list(test) == ["test"] and len(test["test"]) == 5 and test["test"].tokenizer is tokenizer
     with pytest.raises(ValueError, match=r"data.train=null: not there"):
         make(source, splits=["test"])  # settings: it would have to be trained
-
-
-def test_a_wordpiece_vocabulary_needs_no_training(make, tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", *"us.#%,"]))
     settings = tokenizer_settings("wordpiece", file=str(tmp_path / "vocab.txt"))
-    split = make(Rows(train=None), settings, splits=["validation"])["validation"]
+    split = make(source, settings, splits=["validation"])["validation"]
     assert split.rows[0]["source"][:5] == split.tokenizer.encode(["the u.s."])[0]
 
 
@@ -226,12 +223,8 @@ def test_a_killed_build_is_made_again(tmp_path):
         process.send_signal(signal.SIGKILL)
     assert not (tmp_path / "it").exists() and (tmp_path / "it.part/half").exists()
     cached(tmp_path / "it", lambda folder: (folder / "whole").touch())
-    assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")) == [
-        "it",
-        "it.lock",
-        "it/manifest.json",
-        "it/whole",
-    ]
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+    assert left == ["it", "it.lock", "it/manifest.json", "it/whole"]
 
 
 def _build_slowly(folder, builds):

@@ -78,11 +78,8 @@ def test_packages_that_are_missing_are_named(monkeypatch, tmp_path):
         "data=easy_vqa: the package easy-vqa is not installed; pip install easy-vqa",
         "data=easy_vqa: the package pillow is not installed; pip install pillow",
     ]
-    for use in (
-        source.fingerprint,
-        lambda split: list(source.rows(split)),
-        lambda split: source.views(split, tmp_path),
-    ):
+    uses = (source.fingerprint, lambda split: list(source.rows(split)), lambda split: source.views(split, tmp_path))
+    for use in uses:
         with pytest.raises(ValueError, match="the package easy-vqa is not installed"):
             use("train")
 

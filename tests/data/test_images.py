@@ -9,18 +9,9 @@ from builders import build_source
 from attnorm.data.sources.easy_vqa_images import LABELS, revealed_label
 
 COLOURS = {  # of the shapes in the images
-    "black": (0, 0, 0),
-    "blue": (0, 0, 255),
-    "brown": (165, 42, 42),
-    "gray": (128, 128, 128),
-    "green": (0, 255, 0),
-    "red": (255, 0, 0),
-    "teal": (0, 128, 128),
-    "yellow": (255, 255, 0),
-}
-
-
-# --------------------------------------------------------------------------------------------------------------- digits
+    "black": (0, 0, 0), "blue": (0, 0, 255), "brown": (165, 42, 42), "gray": (128, 128, 128),
+    "green": (0, 255, 0), "red": (255, 0, 0), "teal": (0, 128, 128), "yellow": (255, 255, 0),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +39,6 @@ def test_a_share_of_0_means_no_split(theirs):
         "data.validation=0.5: leaves no image for train"
     ]
     assert source.fingerprint("train") != build_source("digits").fingerprint("train")
-
-
-# ------------------------------------------------------------------------------------------------------------ easy-VQA
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,11 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 import yaml
-from builders import tokenizer_settings
+from builders import Words, tokenizer_settings, write, write_table
 from datasets import Dataset
-from pyarrow import parquet
 
 from attnorm.data import prepare
 from attnorm.data.sampler import MicroBatch
@@ -20,30 +18,14 @@ from attnorm.tasks.classification import ClassificationCollator, ClassificationF
 ROOT = Path(__file__).parents[2]
 REAL = ROOT.parent / "shared/data/mnli/valid.jsonl"
 LABELS = ["no", "perhaps", "yes"]
-PAD, CLS, SEP = 0, 2, 3
-
-
-class Words:
-    """A word is a token whose id is its length + 10."""
-
-    pad_id, bos_id, eos_id = PAD, CLS, SEP
-
-    def encode(self, texts):
-        return [[10 + len(word) for word in text.split()] for text in texts]
+CLS, SEP = 2, 3
 
 
 def file(folder, records, name="x.jsonl"):
-    path = folder / name
-    if name.endswith(".parquet"):
-        parquet.write_table(pa.Table.from_pylist(records), path)
-    elif name.endswith(".jsonl"):
-        path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    else:
-        separator = "," if name.endswith(".csv") else "\t"
-        path.write_text(
-            "".join(separator.join(map(str, r)) + "\n" for r in (records[0], *(r.values() for r in records)))
-        )
-    return str(path)
+    """The records may have different columns in a file of JSON lines."""
+    if name.endswith(".jsonl"):
+        return write(folder / name, "".join(json.dumps(record) + "\n" for record in records))
+    return write_table(folder / name, [record.values() for record in records], [*records[0]])
 
 
 def source(path, **options):
@@ -96,11 +78,7 @@ def test_a_label_outside_the_set_is_located(tmp_path, label, said):
     [
         ({"text": 3, "label": "no"}, {}, r"x.jsonl:1: text is 3, not text"),
         ({"text": "x", "label": "no", "b": 1}, {"second": "b"}, r"x.jsonl:1: b is 1, not text"),
-        (
-            {"text": "x", "label": "no"},
-            {"second": "text2"},
-            r"data.second=text2: no such .*Did you mean 'text'",
-        ),
+        ({"text": "x", "label": "no"}, {"second": "text2"}, r"data.second=text2: no such .*Did you mean 'text'"),
         ({"text": "x", "gold": "no"}, {}, r"data.label=label: no such column; allowed: gold, text"),
         ({"txt": "x", "label": "no"}, {}, r"data.text=text: no such column"),
     ],
@@ -125,11 +103,7 @@ def test_check_names_every_problem(tmp_path):
 
 @pytest.mark.parametrize(
     ("labels", "message"),
-    [
-        (["a", "b", "a"], "data.labels: repeated names: a"),
-        (["a"], "at least two names"),
-        ([], "at least two names"),
-    ],
+    [(["a", "b", "a"], "data.labels: repeated names: a"), (["a"], "at least two names"), ([], "at least two names")],
 )
 def test_labels_that_are_none_are_refused_by_source_and_layout(tmp_path, labels, message):
     path = file(tmp_path, [{"text": "x", "label": "a"}])
@@ -173,28 +147,18 @@ def columns(*rows):
 
 
 def test_ids_of_texts_and_pairs():
+    fitting = ("a " * 6, "", "no"), ("a " * 3, "b " * 2, "no")
+    cut = ("a " * 9, "", "yes"), ("a " * 9, "bb cc", "no")
     table, counts = ClassificationFeaturizer(8, LABELS).encode(
-        columns(("a bb", "ccc", "yes"), ("a bb", "", "no"), ("a " * 9, "", "yes"), ("a " * 9, "bb cc", "no")),
-        0,
-        Words(),
+        columns(("a bb", "ccc", "yes"), ("a bb", "", "no"), *cut, *fitting), 0, Words()
     )
-    assert table["ids"] == [
-        [CLS, 11, 12, SEP, 13, SEP],
-        [CLS, 11, 12, SEP],
-        [CLS, *[11] * 6, SEP],
-        [CLS, 11, 11, 11, SEP, 12, 12, SEP],
-    ]
-    assert table["first"] == [4, 4, 8, 5] and table["label"] == [2, 0, 2, 0]
-    assert counts == {"truncated": 2, "label no": 2, "label perhaps": 0, "label yes": 2}
-    said = ClassificationFeaturizer(8, LABELS).describe({**counts, "kept": 4, "empty": 1})
-    assert said == "4 rows (1 empty skipped, 2 truncated; no 50.0%, perhaps 0.0%, yes 50.0%)"
-
-
-def test_a_text_that_just_fits_is_not_cut():
-    table, counts = ClassificationFeaturizer(8, LABELS).encode(
-        columns(("a " * 6, "", "no"), ("a " * 3, "b " * 2, "no")), 0, Words()
-    )
-    assert list(map(len, table["ids"])) == [8, 8] and counts["truncated"] == 0
+    assert table["ids"][:2] == [[CLS, 11, 12, SEP, 13, SEP], [CLS, 11, 12, SEP]]
+    assert table["ids"][2:4] == [[CLS, *[11] * 6, SEP], [CLS, 11, 11, 11, SEP, 12, 12, SEP]]
+    assert table["ids"][4:] == [[CLS, *[11] * 6, SEP], [CLS, 11, 11, 11, SEP, 11, 11, SEP]]
+    assert table["first"] == [4, 4, 8, 5, 8, 5] and table["label"] == [2, 0, 2, 0, 0, 0]
+    assert counts == {"truncated": 2, "label no": 4, "label perhaps": 0, "label yes": 2}
+    said = ClassificationFeaturizer(8, LABELS).describe({**counts, "kept": 6, "empty": 1})
+    assert said == "6 rows (1 empty skipped, 2 truncated; no 66.7%, perhaps 0.0%, yes 33.3%)"
 
 
 def test_a_label_of_other_data_is_refused():

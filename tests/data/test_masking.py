@@ -1,7 +1,5 @@
 """Masking: exact counts, the configured distributions, and nothing that depends on more than (seed, epoch, row)."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -59,7 +57,8 @@ def draw(maskable, starts=None, seed=0, **options):
 
 def runs(places):
     """Lengths of the runs of True."""
-    return [len(list(run)) for value, run in itertools.groupby(np.asarray(places).tolist()) if value]
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], places, [False]]).astype(np.int8)))
+    return edges[1::2] - edges[::2]
 
 
 # -------------------------------------------------------------------------------------------------------------- counts
@@ -84,21 +83,22 @@ def test_exactly_the_share_of_each_row_is_hidden_and_no_special_token(share, spa
         assert not places[: len(ids)][special].any() and not places[len(ids) :].any()
 
 
-def test_unknown_words_can_be_hidden():
-    rows = Rows(1)
-    rows.ids, rows.documents = [[CLS, UNK, SEP]], [[3]]
-    assert batches(rows)[part([0])]["labels"].tolist() == [UNK]
-
-
-def test_nothing_is_hidden_where_nothing_can_be():
+def test_unknown_words_can_be_hidden_and_nothing_where_nothing_can_be():
     assert not draw([0, 0, 0]).any() and not draw([]).any()
     assert not draw([0, 0], whole_words=True).any() and not draw([], whole_words=True).any()
+    assert not draw([0, 1, 1, 1, 0], [1, 1, 0, 0, 1], whole_words=True).any()  # a word that is longer than the share
+    for word, options, labels in (([UNK], {}, [UNK]), ([7, 9, 9], {"whole_words": True}, [])):
+        rows = Rows(1)
+        rows.ids, rows.documents = [[CLS, *word, SEP]], [[len(word) + 2]]
+        batch = batches(rows, **options)[part([0])]
+        assert batch["labels"].tolist() == labels and (labels or batch["ids"].tolist() == rows.ids)
 
 
 def test_labels_are_the_tokens_at_the_hidden_places_row_after_row():
-    rows = Rows()
-    chosen = [7, 3, 12]
+    rows, chosen = Rows(), [7, 3, 12]
+    before = [list(ids) for ids in rows.ids]
     batch = batches(rows)[part(chosen, divisor=99)]
+    assert rows.ids == before  # it does not change the rows
     expected = [
         rows.ids[row][index]
         for row, places in zip(chosen, batch["masked_positions"], strict=True)
@@ -111,16 +111,8 @@ def test_labels_are_the_tokens_at_the_hidden_places_row_after_row():
         assert ids[untouched].tolist() == torch.tensor(rows.ids[row])[untouched].tolist()
     assert batch["rows"].tolist() == chosen and batch["divisor"].item() == 99
     shapes = {name: tuple(tensor.shape) for name, tensor in batch.items()}
-    longest = max(len(rows.ids[row]) for row in chosen)
-    table = (3, longest)
-    assert shapes == {
-        "ids": table,
-        "masked_positions": table,
-        "segments": table,
-        "labels": (len(expected),),
-        "rows": (3,),
-        "divisor": (),
-    }
+    tables = dict.fromkeys(("ids", "masked_positions", "segments"), (3, max(len(rows.ids[row]) for row in chosen)))
+    assert shapes == {**tables, "labels": (len(expected),), "rows": (3,), "divisor": ()}
     types = {name: tensor.dtype for name, tensor in batch.items() if name != "masked_positions"}
     assert set(types.values()) == {torch.int64} and batch["masked_positions"].dtype == torch.bool
 
@@ -155,7 +147,7 @@ def test_spans_have_the_configured_lengths(weights):
     masking, found = Masking(mask_prob=budget / tokens, span_weights=weights), np.zeros(len(weights) + 3)
     everywhere = np.ones(tokens, bool)
     for seed in range(draws):
-        lengths = runs_fast(masking.draw(everywhere, everywhere, np.random.default_rng(seed)))
+        lengths = runs(masking.draw(everywhere, everywhere, np.random.default_rng(seed)))
         assert lengths.sum() == budget
         found += np.bincount(np.minimum(lengths, len(found)), minlength=len(found) + 1)[1:]
     expected = draws * expected_spans(budget, weights)
@@ -164,11 +156,6 @@ def test_spans_have_the_configured_lengths(weights):
     deviation = ((found[: len(weights)] - expected)[seen] ** 2 / expected[seen]).sum()
     assert deviation < 20  # chi-square with at most 3 degrees of freedom: 1 in 5,000
     assert found[: len(weights)][~seen].sum() < 0.001 * found.sum()
-
-
-def runs_fast(places):
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], places, [False]]).astype(np.int8)))
-    return edges[1::2] - edges[::2]
 
 
 def test_every_place_is_as_likely_and_so_are_the_places_in_short_documents():
@@ -237,10 +224,8 @@ def test_a_span_that_fits_nowhere_is_shorter_and_one_that_fits_somewhere_is_not(
 def test_places_that_chance_hardly_finds_are_as_likely_as_each_other():
     maskable, starts = np.zeros(2000, bool), np.array([100, 700, 1500])
     maskable[starts[:, None] + np.arange(4)] = True
-    first = [
-        int(np.flatnonzero(draw(maskable, seed=seed, mask_prob=1 / 3, span_weights=(0, 0, 0, 1)))[0])
-        for seed in range(300)
-    ]
+    options = {"mask_prob": 1 / 3, "span_weights": (0, 0, 0, 1)}
+    first = [int(np.flatnonzero(draw(maskable, seed=seed, **options))[0]) for seed in range(300)]
     counts = [first.count(start) for start in starts]
     assert sum(counts) == 300 and min(counts) > 65
 
@@ -284,20 +269,12 @@ def test_a_piece_that_begins_in_the_middle_of_a_word_is_a_word():
     assert seen == {(False, True, True, False, False)} | ({(False, False, False, True, False)} & seen)
 
 
-def test_a_row_with_only_longer_words_hides_none():
-    assert not draw([0, 1, 1, 1, 0], [1, 1, 0, 0, 1], whole_words=True).any()
-    rows = Rows(1)
-    rows.ids, rows.documents = [[CLS, 7, 9, 9, SEP]], [[5]]
-    batch = batches(rows, whole_words=True)[part([0])]
-    assert batch["labels"].shape == (0,) and batch["ids"].tolist() == rows.ids
-
-
 def test_spans_of_whole_words_have_the_configured_lengths():
     counts, weights = np.zeros(3), (1, 2, 1)
     maskable, starts = np.ones(6_000, bool), np.tile([True, False], 3_000)
     masking = Masking(mask_prob=20 / 6_000, span_weights=weights, whole_words=True)
     for seed in range(300):
-        lengths = runs_fast(masking.draw(maskable, starts, np.random.default_rng(seed)))
+        lengths = runs(masking.draw(maskable, starts, np.random.default_rng(seed)))
         assert lengths.sum() == 20 and not (lengths % 2).any()
         counts += np.bincount(np.minimum(lengths // 2, 4), minlength=5)[1:4]
     # ten words; a span that is too long for the rest is drawn shorter
@@ -335,20 +312,8 @@ def test_masks_are_fresh_in_each_epoch_seed_and_row():
     rows = Rows(rows=4, longest=60, documents=1)
     rows.ids = [[CLS, *range(100, 200), SEP]] * 4
     rows.documents = [[102]] * 4
-    seen = [
-        tuple(batches(rows, seed=seed)[part([row], epoch)]["ids"][0].tolist())
-        for seed in range(3)
-        for epoch in range(3)
-        for row in range(4)
-    ]
-    assert len(set(seen)) == len(seen)
-
-
-def test_a_batch_does_not_change_the_rows():
-    rows = Rows()
-    before = [list(ids) for ids in rows.ids]
-    batches(rows)[part(range(40))]
-    assert rows.ids == before
+    made = [batches(rows, seed=seed)[part(range(4), epoch)]["ids"].tolist() for seed in range(3) for epoch in range(3)]
+    assert len({tuple(ids) for table in made for ids in table}) == 3 * 3 * 4
 
 
 # ------------------------------------------------------------------------------------------------------------ refusals

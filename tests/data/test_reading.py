@@ -9,29 +9,18 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
-from builders import build_source
+from builders import build_source, write, write_table
 from pyarrow import parquet
 
 from attnorm.data.readers import text as files
 from attnorm.data.readers.image_features import FeatureFiles
 
+PAIRS = ("article", "title")
 ROWS = [("café au lait", "Füße"), ("naïve “words”", "€ 5"), ("plain", "text")]
 
 
-def write(path, content):
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return str(path)
-
-
-def table(path, rows=ROWS, header=("article", "title"), encoding="utf-8"):
-    """The rows in the format that the name of `path` asks for, as bytes of this encoding."""
-    if path.suffix == ".jsonl":
-        lines = [json.dumps(dict(zip(header, row, strict=True)), ensure_ascii=False) for row in rows]
-    else:
-        lines = [
-            ("\t" if path.suffix == ".tsv" else ",").join(row) for row in ([header] if header else []) + list(rows)
-        ]
-    return write(path, "".join(f"{line}\n" for line in lines).encode(encoding, "surrogateescape"))
+def table(path, rows=ROWS, header=PAIRS, encoding="utf-8"):
+    return write_table(path, rows, header, encoding)
 
 
 def sources(folder, encoding="utf-8", rows=ROWS, **options):
@@ -107,7 +96,8 @@ def test_a_file_that_is_no_text_in_lines_is_reported_as_what_it_is(tmp_path, con
 @pytest.mark.parametrize("packed", [False, True])
 def test_gzip_is_recognised_by_content_and_not_by_name(tmp_path, name, packed):
     content = b"article,title\na,b\n"
-    source = build_source("pair_files", train=write(tmp_path / name, gzip.compress(content) if packed else content))
+    (tmp_path / name).write_bytes(gzip.compress(content) if packed else content)
+    source = build_source("pair_files", train=str(tmp_path / name))
     assert source.check(["train"]) == [] and list(source.rows("train")) == [("a", "b")]
     document = gzip.compress(b"[1]") if packed else b"[1]"
     write(tmp_path / "y.json", document)
@@ -135,10 +125,8 @@ def test_line_and_byte_of_what_cannot_be_decoded(tmp_path):
 def test_bad_lines_stop_every_source_or_are_left_out_and_counted(tmp_path, caplog):
     rows = [("good", "row"), ("b\udce4d", "row"), ("another", "good one"), ("last", "b\udcff")]  # bytes, not characters
     for source, _ in sources(tmp_path, rows=rows):
-        with pytest.raises(
-            ValueError,
-            match=r":\d: not UTF-8 text \(character \d+ of the line is the byte 0x(e4|ff)\).*data.skip_bad=true",
-        ):
+        said = r":\d: not UTF-8 text \(character \d+ of the line is the byte 0x(e4|ff)\).*data.skip_bad=true"
+        with pytest.raises(ValueError, match=said):
             list(source.rows("train"))
     for source, expected in sources(tmp_path, rows=rows, skip_bad=True):
         caplog.clear()
@@ -153,9 +141,8 @@ def test_bad_lines_stop_every_source_or_are_left_out_and_counted(tmp_path, caplo
 
 def test_a_line_with_a_nul_byte_is_bad(tmp_path, caplog):
     for name in ("x.csv", "x.tsv"):
-        path = write(
-            tmp_path / name, table(tmp_path / name) and (tmp_path / name).read_text().replace("plain", "pl\0in")
-        )
+        path = table(tmp_path / name)
+        write(tmp_path / name, (tmp_path / name).read_text().replace("plain", "pl\0in"))
         with pytest.raises(ValueError, match=rf"{name}:4: a NUL byte \(character 3 of the line\), so this is not text"):
             list(build_source("pair_files", train=path).rows("train"))
         assert list(build_source("pair_files", train=path, skip_bad=True).rows("train")) == ROWS[:2]
@@ -166,20 +153,12 @@ def test_a_line_with_a_nul_byte_is_bad(tmp_path, caplog):
     [
         ("x.jsonl", '{"article": "a", "title": "b"}\n{"article": 1, "title": "b"}\n', r"x.jsonl:2: article is 1, not"),
         ("x.jsonl", '{"article": "a", "title": "b"}\n[]\n', r"x.jsonl:2: expected a JSON object"),
-        (
-            "x.jsonl",
-            '{"article": "a", "title": "b"}\n{"article": "a"}\n',
-            r"x.jsonl:2: data.title=title: no such column",
-        ),
+        ("x.jsonl", '{"article": "a", "title": "b"}\n{"article": "a"}\n', r":2: data.title=title: no such column"),
         ("x.jsonl", '{"article": "a", "title": "b"}\n{"a":' + "[" * 100_000, r"x.jsonl:2: JSON nested too deeply"),
         ("x.jsonl", '{"article": "a", "title": "b"}\n{"a": ' + "1" * 5000 + "}", r"x.jsonl:2: cannot be read as JSON"),
         ("x.csv", "article,title\na,b\na\n", r"x.csv:3: 1 fields, but the header has 2"),
         ("x.csv", 'article,title\n"a"b,c\na,b\n', r"x.csv:2: ',' expected after '\"'"),
-        (
-            "x.csv",
-            'article,title\na,b\n"c,d\ne,f\n',
-            r"x.csv:4: unexpected end of data, in the row that begins in line 3",
-        ),
+        ("x.csv", 'article,title\na,b\n"c,d\ne,f\n', r":4: unexpected end of data, in the row that begins in line 3"),
     ],
     ids=["number", "list", "column", "deep", "digits", "fields", "quote", "open quote"],
 )
@@ -240,7 +219,7 @@ def test_long_fields_are_read(tmp_path):
     assert len(article) == 200_000
 
 
-# a part of train as the validation split
+# held-out rows and fingerprints
 
 
 @pytest.mark.parametrize("name", ["pair_files", "labelled", "text"])
@@ -260,9 +239,6 @@ def test_a_share_of_train_is_held_out(tmp_path, name):
     assert len({*prints, source.fingerprint("validation")}) == 4
     [problem] = build_source(name, **options, holdout=0).check()
     assert problem.startswith("data.validation=null: the validation split is asked for") and "data.holdout" in problem
-
-
-# fingerprints
 
 
 def test_fingerprints_of_settings_that_existed_before_are_what_they_were(tmp_path):

@@ -49,20 +49,13 @@ def test_rows_are_the_questions_with_their_answers_as_json(tmp_path, name):
     assert one[:3] == ("one", CONTEXT, "what is one ?")
     assert json.loads(one[3]) == {"texts": ["cat", "The cat"], "starts": [4, 0]}
     assert two[0] == "two" and json.loads(two[3]) == {"texts": [], "starts": []}
-
-
-def test_texts_keep_every_character(tmp_path):
-    context = "  \u2028A\tb\u00e9 \U0001f600  c "
-    made = source(tmp_path, "\ufeff" + json.dumps(document(question("q", answer("c", 11)), context=context)))
-    (row,) = made.rows("train")
-    assert row[1] == context
+    context = "  \u2028A\tb\u00e9 \U0001f600  c "  # every character is kept
+    content = "\ufeff" + json.dumps(document(question("q", answer("c", 11)), context=context))
+    assert [row[1] for row in source(tmp_path, content, name).rows("train")] == [context]
 
 
 BAD = [
-    (
-        question("b", answer("cat", 5)),
-        "qas[1]: the answer 'cat' is not at character 5 of the context, which has 'at ' there; it occurs at 4, 15",
-    ),
+    (question("b", answer("cat", 5)), "the answer 'cat' is not at character 5 of the context, which has 'at ' there"),
     (question("b", answer("dog", 4)), "which has 'cat' there; it does not occur in it"),
     (question("b", answer("cat", 4000)), "at character 4000 of the context, which has '' there; it occurs at 4, 15"),
     (question("b", answer("s.", -2)), "at character -2 of the context"),
@@ -80,10 +73,7 @@ BAD = [
     (question("b", answer("cat", 4)) | {"question": "\ud83d"}, "qas[1].question holds half of a surrogate pair"),
     (question("b", answer("cat", 4), is_impossible=True), "qas[1]: is_impossible is true, but it has answers"),
     (question("b", answer("cat", 4), is_impossible="no"), "qas[1].is_impossible is 'no', not true or false"),
-    (
-        question("b") | {"answers": {"text": ["cat"]}},
-        "b: data[0].paragraphs[0].qas[1].answers is an object with",
-    ),
+    (question("b") | {"answers": {"text": ["cat"]}}, "b: data[0].paragraphs[0].qas[1].answers is an object with"),
     (question("one", answer("cat", 4)), "one: data[0].paragraphs[0].qas[1] has the id of data[0].paragraphs[0].qas[0]"),
     ({"question": "x"}, "  data[0].paragraphs[0].qas[1].id is missing"),
     (question(12), "data[0].paragraphs[0].qas[1].id is 12, not text"),
@@ -108,30 +98,13 @@ def test_a_file_without_a_good_record_is_refused_even_when_bad_records_are_skipp
     assert "1 bad record and 0 good ones (data.skip_bad=true would skip all)" in said and "no answers" in said
 
 
-def test_bad_records_are_reported_together_ten_by_name(tmp_path):
-    said = problem(tmp_path, document(GOOD, *(question(f"b{i}") for i in range(13))))
-    assert "13 bad records and 1 good one (" in said and "and 3 more" in said
-    assert [f"b{i}: data[0].paragraphs[0].qas[{i + 1}]: no answers" in said for i in range(13)] == [True] * 10 + [
-        False
-    ] * 3
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda d: d["data"].append(3), "data[1] is 3, not an object"),
-        (
-            lambda d: d["data"].append({"paragraphs": {}}),
-            "data[1].paragraphs is an object with nothing in it, not a list",
-        ),
-        (
-            lambda d: d["data"][0]["paragraphs"].append({"context": "x"}),
-            "data[0].paragraphs[1].qas is missing",
-        ),
-        (
-            lambda d: d["data"][0]["paragraphs"].append({"qas": []}),
-            "data[0].paragraphs[1].context is missing",
-        ),
+        (lambda d: d["data"].append({"paragraphs": {}}), "data[1].paragraphs is an object with nothing in it, not a"),
+        (lambda d: d["data"][0]["paragraphs"].append({"context": "x"}), "data[0].paragraphs[1].qas is missing"),
+        (lambda d: d["data"][0]["paragraphs"].append({"qas": []}), "data[0].paragraphs[1].context is missing"),
     ],
 )
 def test_a_wrong_shape_is_named_by_its_place_and_counts_as_one_record(tmp_path, change, message):
@@ -188,8 +161,7 @@ def test_scoring_does_not_ask_where_the_answers_stand(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "rows", "impossible"),
-    [("dev-v1.1.first24articles.json", 5696, 0), ("dev-v2.0.small.json", 2228, 1104)],
+    ("name", "rows", "impossible"), [("dev-v1.1.first24articles.json", 5696, 0), ("dev-v2.0.small.json", 2228, 1104)]
 )
 def test_the_real_files(name, rows, impossible):
     if not (REAL / name).is_file():

@@ -296,12 +296,6 @@ def train(sentences=SENTENCES, **options):
     return WordPiece.from_settings(lambda count: iter(sentences), **{"vocab_size": 100, **options})
 
 
-def test_who_needs_the_train_split():
-    assert SentencePiece.needs_training({}) and SentencePiece.needs_training({"vocab_size": 9})
-    assert WordPiece.needs_training({}) and WordPiece.needs_training({"file": None, "vocab_size": 9})
-    assert not WordPiece.needs_training({"file": "vocab.txt"})
-
-
 def test_sentencepiece_from_a_file_is_the_one_that_was_saved_there(tmp_path):
     trained = SentencePiece.train(SENTENCES, model_type="bpe", vocab_size=60)
     trained.save(tmp_path)
@@ -433,9 +427,14 @@ def test_wordpiece_spells_the_most_frequent_characters_of_a_text_with_too_many()
 # --------------------------------------------------------------------------- the mask token, word starts, and offsets
 
 
-def test_a_vocabulary_without_a_mask_token_has_none(wordpiece, trained, tmp_path):
+def test_what_a_tokenizer_lacks_or_needs(wordpiece, trained, tmp_path):
     assert wordpiece.mask_id is None and trained.mask_id is None
     assert WordPiece.from_settings(file=vocabulary(tmp_path, [*SPECIAL, "x", "[MASK]"])).mask_id == 5
+    with pytest.raises(ValueError, match=r"a SentencePiece has no character offsets; use tokenizer=wordpiece"):
+        trained.encode_with_offsets("the")
+    for options in ({}, {"vocab_size": 9}, {"file": None}):
+        assert SentencePiece.needs_training(options) and WordPiece.needs_training(options)
+    assert not WordPiece.needs_training({"file": "vocab.txt"})
 
 
 def test_the_folder_of_a_model_is_as_good_as_its_file(wordpiece, tmp_path):
@@ -506,11 +505,6 @@ def test_forgetting_offsets_changes_nothing(wordpiece, monkeypatch):
     for sentence in SENTENCES:
         assert wordpiece.encode_with_offsets(sentence)[0] == wordpiece.encode([sentence])[0]
         assert len(wordpiece._placed) < 20
-
-
-def test_sentencepiece_cannot_tell_offsets(trained):
-    with pytest.raises(ValueError, match=r"a SentencePiece has no character offsets; use tokenizer=wordpiece"):
-        trained.encode_with_offsets("the")
 
 
 @pytest.mark.slow

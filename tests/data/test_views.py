@@ -205,14 +205,7 @@ def test_features_that_cannot_be_used_name_image_and_file(tmp_path, changes, mes
         views.read(["12", "7"])
 
 
-def test_places_that_only_some_images_have_are_refused(tmp_path):
-    npz(tmp_path / "v", "12", boxes=None)
-    npz(tmp_path / "v", "7")
-    with pytest.raises(ValueError, match=r"7.npz: image 7: boxes with places, but image \d+ has none"):
-        FeatureFiles([tmp_path / "v"], MOST).read(["7"])
-
-
-def test_other_files_are_checked_as_well(tmp_path):
+def test_other_files_and_images_beside_others_are_checked_as_well(tmp_path):
     path = tmp_path / "v.safetensors"
     features, geometry = boxes_of("7")
     save_file({"12": features, "12.boxes": geometry, "7": nan("7", 0), "7.boxes": geometry}, path)
@@ -225,6 +218,10 @@ def test_other_files_are_checked_as_well(tmp_path):
         save_file(tensors, path)
         with pytest.raises(ValueError, match=message):
             FeatureFiles([path], MOST)
+    npz(tmp_path / "v", "12", boxes=None)
+    npz(tmp_path / "v", "7")
+    with pytest.raises(ValueError, match=r"7.npz: image 7: boxes with places, but image \d+ has none"):
+        FeatureFiles([tmp_path / "v"], MOST).read(["7"])
 
 
 @pytest.mark.parametrize(

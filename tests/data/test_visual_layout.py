@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from builders import tokenizer_settings
+from builders import Words, tokenizer_settings
 from datasets import Dataset
 
 from attnorm.data import prepare
@@ -25,15 +25,6 @@ TEXTS = {
     "answers": [json.dumps(["yes"]), json.dumps(TEN), json.dumps(["blue"]), "[]"],
     "kind": ["yes/no", "number", "other", ""],
 }
-
-
-class Words:
-    """A word is a token whose id is its length + 10."""
-
-    pad_id, bos_id, eos_id = PAD, 2, EOS
-
-    def encode(self, texts):
-        return [[10 + len(word) for word in text.split()] for text in texts]
 
 
 def table_of(layout, texts=TEXTS):
@@ -66,12 +57,9 @@ def test_the_description_counts_what_the_list_can_answer():
 
 
 def test_what_decides_the_ids_is_in_the_settings():
-    settings = [
-        VqaFeaturizer(5, ANSWERS),
-        VqaFeaturizer(6, ANSWERS),
-        VqaFeaturizer(5, AnswerList(["yes", "no", "2", "two", "blue"])),
-    ]
-    assert len({json.dumps(each.settings()) for each in settings}) == 3
+    other = AnswerList(["yes", "no", "2", "two", "blue"])
+    layouts = [VqaFeaturizer(*given) for given in ((5, ANSWERS), (6, ANSWERS), (5, other))]
+    assert len({json.dumps(layout.settings()) for layout in layouts}) == 3
     for wrong, shown in ((1, "1"), (0, "0"), (True, "true"), ("8", "8"), (None, "null")):
         with pytest.raises(ValueError, match=f"model.max_question={shown}: must be a whole number of at least 2"):
             VqaFeaturizer(wrong, ANSWERS)
@@ -90,9 +78,8 @@ def test_a_part_becomes_tensors(tmp_path):
     table, _ = table_of(VqaFeaturizer(8, ANSWERS))
     batches = VqaCollator(table, Dataset.from_dict(TEXTS), views_of(tmp_path), PAD, len(ANSWERS))
     batch = batches[MicroBatch([2, 1, 3], 17)]
-    assert list(batch) == [
-        *["ids", "targets", "view0", "present0", "geometry0", "view1", "present1", "geometry1", "rows", "divisor"]
-    ]
+    parts = [f"{part}{number}" for number in range(2) for part in ("view", "present", "geometry")]
+    assert list(batch) == ["ids", "targets", *parts, "rows", "divisor"]
     assert batch["ids"].tolist()[0] == [11, EOS, *[PAD] * 6] and batch["ids"].tolist()[2] == [EOS, *[PAD] * 7]
     assert batch["ids"].dtype == torch.int64 and batch["targets"].dtype == torch.float32
     torch.testing.assert_close(
@@ -105,13 +92,7 @@ def test_a_part_becomes_tensors(tmp_path):
     assert batches[MicroBatch([3, 2, 1], 3)]["view0"][:, 0, 0].tolist() == [3.0, 1.0, 2.0]
 
 
-def test_without_views_there_are_only_questions():
-    table, _ = table_of(VqaFeaturizer(8, ANSWERS))
-    batch = VqaCollator(table, Dataset.from_dict(TEXTS), None, PAD, len(ANSWERS))[MicroBatch([0], 1)]
-    assert list(batch) == ["ids", "targets", "rows", "divisor"]
-
-
-def test_a_view_without_geometry_has_no_key_for_it():
+def test_a_batch_has_keys_for_the_parts_of_views_that_there_are():
     class Bare:
         def check(self, images):
             assert list(images) == ["i1", "i2", "i3"]  # each once
@@ -120,8 +101,9 @@ def test_a_view_without_geometry_has_no_key_for_it():
             return [(torch.zeros(len(images), 2, 3), torch.ones(len(images), 2, dtype=torch.bool), None)]
 
     table, _ = table_of(VqaFeaturizer(8, ANSWERS))
-    batch = VqaCollator(table, Dataset.from_dict(TEXTS), Bare(), PAD, len(ANSWERS))[MicroBatch([0], 1)]
-    assert list(batch) == ["ids", "targets", "view0", "present0", "rows", "divisor"]
+    for views, parts in ((None, []), (Bare(), ["view0", "present0"])):
+        batch = VqaCollator(table, Dataset.from_dict(TEXTS), views, PAD, len(ANSWERS))[MicroBatch([0], 1)]
+        assert list(batch) == ["ids", "targets", *parts, "rows", "divisor"]
 
 
 def test_images_without_features_are_refused_before_training(tmp_path):

@@ -100,11 +100,7 @@ BAD = [
     (GOOD[0], [without(annotation(1), "question_type")], r"question_type is missing"),
     (GOOD[0], [without(annotation(1), "image_id")], r"annotations\[0\]\.image_id is missing"),
     ([], GOOD[1], r"questions.json: contains no questions"),
-    (
-        {"data": []},
-        GOOD[1],
-        r'questions.json: not an official VQA file: expected one JSON object {"questions": \[...\]}',
-    ),
+    ({"data": []}, GOOD[1], r'questions.json: not an official VQA file: expected one JSON object {"questions": \['),
     ("[]", GOOD[1], r"questions.json: not an official VQA file"),
     ({"questions": {}}, GOOD[1], r"questions.json: not an official VQA file"),
     ("{", GOOD[1], r"questions.json:1: not JSON"),
@@ -148,13 +144,9 @@ def test_check_names_every_problem(tmp_path):
         features=[str(tmp_path / "no.h5"), str(tmp_path), str(tmp_path / "questions.json")],
     )
     problems = source.check(["train", "validation", "test"])
-    assert [problem.split("=")[0] for problem in problems] == [
-        *[f"data.features[{i}]" for i in range(3)],
-        "data.train_annotations",
-        "data.validation_questions",
-        "data.validation_annotations",
-        "data.test_questions",
-    ]
+    keys = [problem.split("=")[0].removeprefix("data.") for problem in problems]
+    assert keys[:3] == [f"features[{number}]" for number in range(3)]
+    assert keys[3:] == ["train_annotations", "validation_questions", "validation_annotations", "test_questions"]
     said = "\n".join(problems)
     assert "this is the file of the questions" in said and "name its file of annotations" in said
     assert "no .npz file in this folder" in said and "unknown format" in said and "no such file" in said

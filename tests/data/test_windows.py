@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from builders import tokenizer_settings
+from builders import Words, tokenizer_settings
 from datasets import Dataset
 
 from attnorm.data import prepare
@@ -18,20 +18,8 @@ from attnorm.data.tokenizers.wordpiece import WordPiece
 from attnorm.tasks.squad.windows import SquadCollator, SquadFeaturizer, most_context, window_starts
 
 REAL = Path(__file__).parents[3] / "shared/data/squad/dev-v2.0.small.json"
-PAD, CLS, SEP = 0, 2, 3
-
-
-class Words:
-    """A word is a token, and so is a mark; the ids of words are those of their letters."""
-
-    pad_id, bos_id, eos_id = PAD, CLS, SEP
-
-    def encode_with_offsets(self, text):
-        actual = list(re.finditer(r"\w+|[^\w\s]", text))
-        return [10 + sum(map(ord, match[0])) for match in actual], [match.span() for match in actual]
-
-    def encode(self, texts):
-        return [self.encode_with_offsets(text)[0] for text in texts]
+CLS, SEP = 2, 3
+WORDS = Words(r"\w+|[^\w\s]", lambda word: sum(map(ord, word)))  # a mark is a word, too
 
 
 def texts(*rows):
@@ -59,10 +47,10 @@ def made_up(count, seed=0):
 
 def rows_by_loops(row, columns, max_length, max_query, stride):
     """The windows of one question, written as loops over tokens."""
-    tokenizer, context = Words(), columns["context"][row]
+    context = columns["context"][row]
     answers = json.loads(columns["answers"][row])
-    question = tokenizer.encode([columns["question"][row]])[0][:max_query]
-    ids, offsets = tokenizer.encode_with_offsets(context)
+    question = WORDS.encode([columns["question"][row]])[0][:max_query]
+    ids, offsets = WORDS.encode_with_offsets(context)
     spans, begin = [], 0
     while True:
         length = min(len(ids) - begin, max_length - len(question) - 3)
@@ -99,7 +87,7 @@ def rows_by_loops(row, columns, max_length, max_query, stride):
 def test_the_table_is_that_of_loops_over_tokens(max_length, max_query, stride):
     columns = texts(*made_up(60))
     layout = SquadFeaturizer(max_length, max_query, stride, True)
-    table, counts = layout.encode(columns, 0, Words())
+    table, counts = layout.encode(columns, 0, WORDS)
     expected = [r for row in range(60) for r in rows_by_loops(row, columns, max_length, max_query, stride)]
     assert list(table) == list(layout.columns())
     assert [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)] == expected
@@ -125,20 +113,20 @@ def test_each_token_is_judged_in_exactly_one_window_and_every_token_is_read():
 
 
 def test_rows_are_counted_from_the_batchs_first():
-    table, _ = SquadFeaturizer(20, 5, 5, True).encode(texts(*made_up(4)), 100, Words())
+    table, _ = SquadFeaturizer(20, 5, 5, True).encode(texts(*made_up(4)), 100, WORDS)
     assert sorted(set(table["example"])) == [100, 101, 102, 103]
 
 
 def test_only_the_first_answer_is_trained_on():
     columns = texts(("a b c d", "q", "b", 2))
     columns["answers"] = [json.dumps({"texts": ["b", "c d"], "starts": [2, 4]})]
-    table, _ = SquadFeaturizer(20, 5, 5, False).encode(columns, 0, Words())
+    table, _ = SquadFeaturizer(20, 5, 5, False).encode(columns, 0, WORDS)
     assert (table["start"], table["end"]) == ([4], [4])
 
 
 def test_an_answer_inside_a_token_takes_the_whole_token_and_one_between_tokens_takes_none():
     columns = texts(("ab  cdef gh", "q", "de", 5), ("ab  cdef gh", "q", "  ", 2), ("ab  cdef gh", "q", "b  c", 1))
-    table, counts = SquadFeaturizer(20, 5, 5, False).encode(columns, 0, Words())
+    table, counts = SquadFeaturizer(20, 5, 5, False).encode(columns, 0, WORDS)
     assert list(zip(table["start"], table["end"], strict=True)) == [(4, 4), (0, 0), (3, 4)]
     assert counts["unfit"] == 1
 
@@ -148,8 +136,8 @@ def test_an_impossible_question_is_refused_unless_expected():
     with pytest.raises(
         ValueError, match=r"task.no_answer=false.*\(q1, q2, .*q10 and 2 or more others.*use task.no_answer=true"
     ):
-        SquadFeaturizer(20, 5, 5, False).encode(columns, 0, Words())
-    table, counts = SquadFeaturizer(20, 5, 5, True).encode(columns, 0, Words())
+        SquadFeaturizer(20, 5, 5, False).encode(columns, 0, WORDS)
+    table, counts = SquadFeaturizer(20, 5, 5, True).encode(columns, 0, WORDS)
     assert table["end"] == [3] + [0] * 12 and counts["impossible"] == 12 and counts["unfit"] == 0
 
 
@@ -176,7 +164,7 @@ def test_settings_tell_layouts_apart():
 
 def test_batches_are_padded_and_mark_the_context():
     layout = SquadFeaturizer(12, 4, 3, True)
-    table, _ = layout.encode(texts(*made_up(30)), 0, Words())
+    table, _ = layout.encode(texts(*made_up(30)), 0, WORDS)
     rows = Dataset.from_dict(table)
     assert layout.lengths(rows).tolist() == [[len(ids)] for ids in table["ids"]]
     assert layout.lengths(rows).dtype == np.int32 and layout.weights(rows).dtype == np.int64
@@ -198,7 +186,7 @@ def test_batches_are_padded_and_mark_the_context():
 
 
 def test_types_and_context_do_not_look_for_the_pad_id_among_real_tokens():
-    table, _ = SquadFeaturizer(20, 5, 5, True).encode(texts(("a b", "q", "a", 0)), 0, Words())
+    table, _ = SquadFeaturizer(20, 5, 5, True).encode(texts(("a b", "q", "a", 0)), 0, WORDS)
     pad_id = table["ids"][0][-2]
     batch = SquadCollator(Dataset.from_dict(table), pad_id)[MicroBatch([0], 1, 0)]
     assert batch["real_context"].tolist() == [[False, False, False, True, True, False]]
@@ -225,10 +213,10 @@ def test_a_file_goes_through_the_cache(tmp_path):
     qas.append({"id": "none", "question": "the", "answers": [], "is_impossible": True})
     content = {"data": [{"paragraphs": [{"context": "the cafe s unknown . the ! the", "qas": qas}]}]}
     (tmp_path / "x.json").write_text(json.dumps(content))
-    layout = SquadFeaturizer(9, 2, 2, True)
+    layout, options = SquadFeaturizer(9, 2, 2, True), {"max_rows": {}, "cache_dir": tmp_path, "splits": ["train"]}
     settings = tokenizer_settings("wordpiece", file=str(tmp_path / "vocab.txt"))
     source = Squad(train=str(tmp_path / "x.json"))
-    split = prepare(source, settings, layout, max_rows={}, cache_dir=tmp_path / "cache", splits=["train"])["train"]
+    split = prepare(source, settings, layout, **options)["train"]
     assert split.texts["id"][:] == ["q0", "q1", "q2", "none"]
     assert len(split) == split.counts["windows"] == len(split.rows)
     # nine pieces, four a window: 0, 2, 4, 6; five where the question is one piece: 0, 2, 4
@@ -238,14 +226,7 @@ def test_a_file_goes_through_the_cache(tmp_path):
     first = split.rows[0]
     assert first["context_best"][:2] == [True, True] and first["start"] == first["end"] == 5
     with pytest.raises(ValueError, match=r"have no answer \(none\)"):
-        prepare(
-            source,
-            settings,
-            SquadFeaturizer(9, 2, 2, False),
-            max_rows={},
-            cache_dir=tmp_path / "cache",
-            splits=["train"],
-        )
+        prepare(source, settings, SquadFeaturizer(9, 2, 2, False), **options)
 
 
 def test_the_real_contexts_give_every_answer_back():
@@ -253,7 +234,7 @@ def test_the_real_contexts_give_every_answer_back():
         pytest.skip("no ../shared/data/squad/dev-v2.0.small.json beside the repository")
     rows = list(Squad(train=str(REAL)).rows("train"))[:600]
     columns = dict(zip(("id", "context", "question", "answers"), map(list, zip(*rows, strict=True)), strict=True))
-    table, counts = SquadFeaturizer(128, 32, 32, True).encode(columns, 0, Words())
+    table, counts = SquadFeaturizer(128, 32, 32, True).encode(columns, 0, WORDS)
     assert counts["unfit"] <= 3
     for values in zip(*table.values(), strict=True):
         window = dict(zip(table, values, strict=True))

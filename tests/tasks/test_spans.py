@@ -6,6 +6,7 @@ import random
 
 import pytest
 import torch
+from builders import Words
 from datasets import Dataset
 
 from attnorm.tasks.squad.spans import Spans, best_spans
@@ -14,19 +15,7 @@ from attnorm.tasks.squad.windows import SquadFeaturizer
 pytestmark = pytest.mark.numerical
 
 CLS = 0
-
-
-class Letters:
-    """Each letter is a token; spaces are none."""
-
-    pad_id, bos_id, eos_id = 0, 2, 3
-
-    def encode_with_offsets(self, text):
-        places = [i for i, c in enumerate(text) if c != " "]
-        return [10 + ord(text[i]) for i in places], [(i, i + 1) for i in places]
-
-    def encode(self, texts):
-        return [self.encode_with_offsets(text)[0] for text in texts]
+LETTERS = Words("[^ ]", ord)
 
 
 def tables(contexts, max_length=14, stride=4):
@@ -36,7 +25,7 @@ def tables(contexts, max_length=14, stride=4):
         "question": ["why"[: 1 + i % 3] for i in range(len(contexts))],
         "answers": [json.dumps({"texts": [], "starts": []})] * len(contexts),
     }
-    windows, _ = SquadFeaturizer(max_length, 3, stride, True).encode(texts, 0, Letters())
+    windows, _ = SquadFeaturizer(max_length, 3, stride, True).encode(texts, 0, LETTERS)
     return Dataset.from_dict(windows), Dataset.from_dict(texts)
 
 
@@ -122,20 +111,6 @@ def test_equal_scores_are_decided_whatever_the_order():
     assert answers == {"a"}
 
 
-def test_a_start_without_the_most_context_is_left_to_the_other_window():
-    windows, texts = tables(["abcdefghijklmno"], max_length=14, stride=4)
-    table = windows[:]
-    shared = table["context_best"][0].index(False)
-    assert 0 < shared < 9
-    start, end = torch.zeros(2, len(windows), 14)
-    start[0, table["question"][0] + shared] = 10.0
-    end[0, table["question"][0] + len(table["starts"][0]) - 1] = 5.0  # an end needs not be the best one
-    spans = Spans(windows, texts)
-    spans.add(range(len(windows)), start, end)
-    assert spans.answers()[0]["q0"] == "abcdefghij"
-    assert spans.best[0].score == 5.0
-
-
 def test_the_text_is_cut_from_the_context_as_it_is_written():
     context = "x \u00c9  e\u0301\n \U0001f600 y"
     windows, texts = tables([context], max_length=30)
@@ -143,25 +118,8 @@ def test_the_text_is_cut_from_the_context_as_it_is_written():
     start[0, 4], end[0, 8] = 3.0, 3.0
     spans = Spans(windows, texts)
     spans.add([0], start, end)
-    offsets = Letters().encode_with_offsets(context)[1]
+    offsets = LETTERS.encode_with_offsets(context)[1]
     assert spans.answers()[0]["q0"] == context[offsets[1][0] : offsets[5][1]]
-
-
-def test_null_is_the_least_over_windows_and_only_classes_count():
-    windows, texts = tables(["abcdefghijklmnop"])
-    start, end = scores(windows, 1)
-    start[:, 0], end[:, 0] = torch.tensor([3.0, 1.0, 2.0, 5.0])[: len(windows)], 10.0
-    spans = Spans(windows, texts)
-    spans.add(range(len(windows)), start, end)
-    assert len(windows) >= 2 and spans.best[0].null == 11.0
-
-
-def test_odds_at_the_threshold_keep_the_answer():
-    windows, texts = tables(["abc"])
-    spans = Spans(windows, texts)
-    spans.add([0], torch.zeros(1, 14), torch.zeros(1, 14))
-    assert spans.answers(null_threshold=0.0) == ({"q0": "a"}, {"q0": 0.0})
-    assert spans.answers(null_threshold=-0.1)[0] == {"q0": ""}
 
 
 def test_a_question_whose_context_has_no_token_gets_the_empty_answer():
@@ -197,10 +155,7 @@ def test_scores_that_are_not_finite_are_refused_where_they_count():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        ({"n_best": 0}, r"task.n_best=0"),
-        ({"max_answer": 2.5, "n_best": True}, r"n_best=true(.|\n)*max_answer=2.5"),
-    ],
+    [({"n_best": 0}, r"task.n_best=0"), ({"max_answer": 2.5, "n_best": True}, r"n_best=true(.|\n)*max_answer=2.5")],
 )
 def test_numbers_below_one_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
