@@ -149,20 +149,19 @@ def test_scores_are_those_of_each_token_read_in_its_piece_and_in_its_window(part
         assert metric.of(sums) == pytest.approx(expected[f"loss_{end}x"], rel=1e-5)
 
 
-def test_positions_that_were_not_trained_are_not_scored_with_learned_positions():
-    task, module, splits = made("model.positions=learned")
+@pytest.mark.parametrize(
+    ("overrides", "bands", "note"),
+    [
+        (["model.positions=learned"], {"loss_1x"}, "beyond L: not applicable with model.positions=learned"),
+        (["model.max_target=256", "data.batch_tokens=600"], set(), "no loss by position: no document has 2,048 tokens"),
+    ],
+)
+def test_positions_that_were_not_trained_or_that_no_document_has_are_not_scored(overrides, bands, note):
+    task, module, splits = made(*overrides)
     scores = task.score(module, splits["validation"])
-    assert {name for name in scores.metrics if name.startswith("loss_")} == {"loss_1x"}
-    assert "beyond L: not applicable with model.positions=learned" in scores.note
-    table = scores.predictions.table()
-    assert "loss_sum_1x" in table.column_names and "loss_sum_2x" not in table.column_names
-
-
-def test_documents_that_are_too_short_have_no_loss_by_position():
-    task, module, splits = made("model.max_target=256", "data.batch_tokens=600")
-    scores = task.score(module, splits["validation"])
-    assert set(scores.metrics) == {"loss", "perplexity", "bits_per_byte"}
-    assert scores.note == "no loss by position: no document has 2,048 tokens"
+    assert set(scores.metrics) == {"loss", "perplexity", "bits_per_byte", *bands} and note in scores.note
+    columns = scores.predictions.table().column_names
+    assert not bands or ("loss_sum_1x" in columns and "loss_sum_2x" not in columns)
 
 
 def test_the_first_half_of_the_documents_selects_whole_documents(parts):
@@ -201,7 +200,7 @@ def test_chapters_of_a_book_are_one_group(tmp_path):
     assert hashes == [hash_of({"text": text}) for text in split.texts["text"]] and hashes[0] == hashes[6]
 
 
-# ----------------------------------------------------------------------------------------------------------- baselines
+# --------------------------------------------------------------------------------------------- baselines and generation
 
 
 def test_the_baselines_are_counted_on_the_training_tokens(parts):

@@ -21,13 +21,6 @@ def encoded(tokenizer):
     return DocumentFeaturizer(6, ["x", "y"]).encode({**TEXTS, "part": ["p"] * 3}, 0, tokenizer)
 
 
-def test_every_token_has_the_number_of_its_sentence(encoded):
-    table, _ = encoded
-    assert table["ids"] == [[4, 5, 6, 3, 7, 3], [4], [3, 5, 3, 3, 6, 7]]
-    assert table["sentences"] == [[0, 0, 0, 0, 1, 1], [0], [0, 1, 1, 2, 3, 3]]
-    assert table["label"] == [0, 1, 0]
-
-
 def test_a_text_without_tokens_is_an_unknown_one(tokenizer, monkeypatch):
     """Such as one of characters that a tokenizer drops."""
     monkeypatch.setattr(type(tokenizer), "_encode_words", lambda self, words: [[] for _ in words])
@@ -36,8 +29,11 @@ def test_a_text_without_tokens_is_an_unknown_one(tokenizer, monkeypatch):
     assert table["ids"] == [[tokenizer.unk_id]] and table["sentences"] == [[0]] and counts["sentences"] == 1
 
 
-def test_long_documents_are_truncated_and_counted(encoded):
-    _, counts = encoded
+def test_every_token_has_the_number_of_its_sentence_and_long_documents_are_truncated(encoded):
+    table, counts = encoded
+    assert table["ids"] == [[4, 5, 6, 3, 7, 3], [4], [3, 5, 3, 3, 6, 7]]
+    assert table["sentences"] == [[0, 0, 0, 0, 1, 1], [0], [0, 1, 1, 2, 3, 3]]
+    assert table["label"] == [0, 1, 0]
     assert counts == {"truncated": 1, "sentences": 2 + 1 + 4, "label x": 2, "label y": 1}
     shown = DocumentFeaturizer(6, ["x", "y"]).describe({**counts, "kept": 3})
     assert shown == "3 documents (2.3 sentences on average, 1 truncated; x 66.7%, y 33.3%)"

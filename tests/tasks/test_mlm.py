@@ -74,6 +74,8 @@ def test_metrics_are_counted_by_hand_over_the_whole_split(parts):
     assert found["accuracy"] == pytest.approx(100 * right / hidden, abs=1e-9)
     assert found["perplexity"] == pytest.approx(math.exp(loss / hidden), rel=1e-4)
     assert set(found) == {"loss", "accuracy", "perplexity"}
+    line = task.format_line({"loss": 1.0, "perplexity": 1234.56, "accuracy": 12.34})
+    assert line == "perplexity 1,234.6  accuracy 12.3"
 
 
 def test_a_loss_beyond_all_numbers_has_a_perplexity_all_the_same():
@@ -84,7 +86,8 @@ def test_a_loss_beyond_all_numbers_has_a_perplexity_all_the_same():
 
 def test_packed_documents_are_scored_as_each_alone():
     """Short documents, several to a block: the same scores when each is cut out and read by itself."""
-    recipe, task, split = made("attention=dnas", "model.max_source=1000", "data.batch_tokens=4000")
+    prior = "attention.prior={encoder: [learned]}"
+    recipe, task, split = made("attention=dnas", prior, "model.max_source=1000", "data.batch_tokens=4000")
     assert max(map(len, split.rows["documents"])) > 1
     batch = batch_of(recipe, split, list(range(len(split))))
     together, alone = task(batch), []
@@ -136,11 +139,6 @@ def test_samples_are_the_first_rows_as_shown_as_they_were_and_as_filled(parts):
     assert task.samples == [] and task.sums == {"loss": 0.0, "masked": 0.0, "correct": 0.0}
 
 
-def test_the_line_says_perplexity_and_accuracy(parts):
-    line = parts[1].format_line({"loss": 1.0, "perplexity": 1234.56, "accuracy": 12.34})
-    assert line == "perplexity 1,234.6  accuracy 12.3"
-
-
 def test_options_that_are_left_out_have_their_defaults():
     cfg = runs.plain("task=mlm")
     cfg["task"] = {key: cfg["task"][key] for key in ("_target_", "name")}
@@ -148,9 +146,6 @@ def test_options_that_are_left_out_have_their_defaults():
     cfg["task"]["keep_prob"] = 0.95
     (problem,) = runs.problems(cfg)
     assert problem == "task.keep_prob=0.95, random_prob=0.1: more than 1 together"
-
-
-# ------------------------------------------------------------------------------------------ attention to unmasked words
 
 
 def moved(task, batch):

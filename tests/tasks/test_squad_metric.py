@@ -116,10 +116,8 @@ def test_predictions_for_other_questions_are_ignored_and_told(caplog):
 
 def test_wrong_ids_are_named():
     gold = [("a", ["x"]), ("b", ["y"])]
-    with pytest.raises(
-        ValueError,
-        match="no prediction is for a question of the references, which have a, b; the predictions are for c",
-    ):
+    message = "no prediction is for a question of the references, which have a, b; the predictions are for c"
+    with pytest.raises(ValueError, match=message):
         score({"c": "x"}, gold)
     assert score({}, gold)["missing"] == 2
     with pytest.raises(ValueError, match=r"1 question with a prediction but no null odds: b"):
@@ -255,11 +253,8 @@ def write(folder, content):
 
 def test_files(tmp_path):
     assert read_predictions(write(tmp_path, {"a": "x", "b": ""})) == {"a": "x", "b": ""}
-    assert read_null_odds(write(tmp_path, '{"a": 1, "b": -2.5, "c": Infinity}')) == {
-        "a": 1,
-        "b": -2.5,
-        "c": float("inf"),
-    }
+    odds = read_null_odds(write(tmp_path, '{"a": 1, "b": -2.5, "c": Infinity}'))
+    assert odds == {"a": 1, "b": -2.5, "c": float("inf")}
     qas = [
         {"id": "a", "question": "?", "answers": [{"text": "x"}, {"text": "y"}]},
         {"id": "b", "question": "?", "answers": [], "is_impossible": True},
@@ -272,11 +267,7 @@ def test_files(tmp_path):
     ("read", "content", "message"),
     [
         (read_predictions, "{'a': 1}", r"p.json:1: not JSON"),
-        (
-            read_predictions,
-            '["x"]',
-            r'p.json: expected one JSON object \{"question id": "answer", ...\}, got a l',
-        ),
+        (read_predictions, '["x"]', r'p.json: expected one JSON object \{"question id": "answer", ...\}, got a l'),
         (read_predictions, '{"a": "x", "b": 3}', r"p.json: b has 3, not text"),
         (read_predictions, '{"a": null}', r"p.json: a has null, not text"),
         (read_null_odds, '{"a": "1"}', r'p.json: a has "1", not a number; expected \{"question id": 0.5'),
@@ -284,11 +275,7 @@ def test_files(tmp_path):
         (read_null_odds, '{"a": NaN}', r"p.json: a has NaN, not a number"),
         (read_null_odds, f'{{"a": 1{"0" * 400}}}', r"p.json: a has 10+, not a number"),
         (read_null_odds, f'{{"a": 1{"0" * 5000}}}', r"p.json: .*Exceeds the limit .* digits"),
-        (
-            read_predictions,
-            '{"a": "x", "b": "y", "a": "z"}',
-            r'p.json: .*an object has a repeated key, "a"',
-        ),
+        (read_predictions, '{"a": "x", "b": "y", "a": "z"}', r'p.json: .*an object has a repeated key, "a"'),
         (read_predictions, "[" * 100_000, r"p.json: JSON nested too deeply"),
         (read_predictions, "{}".encode("utf-16").decode("latin-1"), r"p.json:1: "),
         (read_predictions, "7", r"p.json: expected one JSON object .*, got 7"),
@@ -321,11 +308,8 @@ def test_has_an_answer_means_that_there_are_answers(tmp_path):
         return read_references(write(tmp_path, {"data": [{"paragraphs": [{"context": "c", "qas": qas}]}]}))
 
     answers = [{"text": "x"}]
-    assert read({"answers": []}, {"answers": answers}, {"answers": answers, "is_impossible": True}) == [
-        ("q0", []),
-        ("q1", ["x"]),
-        ("q2", ["x"]),
-    ]
+    read_all = read({"answers": []}, {"answers": answers}, {"answers": answers, "is_impossible": True})
+    assert read_all == [("q0", []), ("q1", ["x"]), ("q2", ["x"])]
     with pytest.raises(ValueError, match=r"1 bad record and 1 good one:\n  q1: .*: no answers"):
         read({"answers": answers}, {})
 

@@ -83,12 +83,6 @@ def test_loss_and_accuracy_by_hand(made, parts):
     assert task.format_line(found) == "accuracy 32.50"
 
 
-def test_predictions_are_by_id_in_the_order_of_the_questions(made):
-    task, batches = made
-    evaluated(task, batches, [3, 0], [2], [1])
-    assert list(task.predictions().items()) == [("q3", "yes"), ("q1", "red"), ("q2", "no"), ("q0", "yes")]
-
-
 def test_tokens_are_counted_without_padding_and_an_earlier_validation_is_forgotten(made):
     task, batches = made
     assert int(task.tokens(batches[MicroBatch([0, 3], 2)])) == 1 + 4
@@ -97,10 +91,10 @@ def test_tokens_are_counted_without_padding_and_an_earlier_validation_is_forgott
     assert task.predictions() == {"q1": "red"} and len(task.samples) == 1
 
 
-def test_what_another_rank_found_counts(made):
+def test_what_another_rank_found_counts_and_predictions_are_in_the_order_of_the_questions(made):
     task, batches = made
     assert gathered(task, batches, [2, 3], [0, 1])["accuracy"] == pytest.approx(32.5)
-    assert list(task.predictions()) == ["q3", "q1", "q2", "q0"]
+    assert list(task.predictions().items()) == [("q3", "yes"), ("q1", "red"), ("q2", "no"), ("q0", "yes")]
     assert [sample["given"] for sample in task.samples] == ["yes", "red", "no", "yes"]
 
 
@@ -127,11 +121,8 @@ def test_views_go_to_the_model_in_order_with_geometry_where_there_is_one(made):
     present = {f"present{number}": torch.ones(2, 3, dtype=torch.bool) for number in range(3)}
     batch = {**present, **dict(reversed(parts.items())), **batch}
     task(batch)
-    assert [[part.shape[-1] if part is not None else None for part in view] for view in task.model.views] == [
-        [5, 3, 4],
-        [6, 3, None],
-        [7, 3, None],
-    ]
+    widths = [[None if part is None else part.shape[-1] for part in view] for view in task.model.views]
+    assert widths == [[5, 3, 4], [6, 3, None], [7, 3, None]]
     assert all(view[0] is batch[f"view{number}"] for number, view in enumerate(views_of(batch)))
 
 
@@ -141,7 +132,3 @@ def test_views_are_given_in_the_precision_of_the_model(made):
     task.model.to(torch.bfloat16)
     task({**batches[MicroBatch([0], 1)], **view})
     assert [part.dtype for part in task.model.views[0]] == [torch.bfloat16, torch.bool, torch.bfloat16]
-
-
-def test_the_best_checkpoint_is_that_of_the_highest_accuracy():
-    assert (VqaModule.monitor, VqaModule.mode) == ("val/accuracy", "max")
