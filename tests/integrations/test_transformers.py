@@ -38,6 +38,8 @@ BART = {
     **{"decoder_ffn_dim": 48, "encoder_attention_heads": HEADS, "decoder_attention_heads": HEADS},
     "max_position_embeddings": 64,
 }
+T5 = dict(SEQ2SEQ, d_model=WIDTH, d_kv=8, d_ff=48, num_layers=LAYERS, num_heads=HEADS)
+EXPERTS = dict(GROUPED, num_local_experts=2, num_experts_per_tok=1, sliding_window=4)
 FAMILIES = {  # class, configuration class, its settings
     "bert": ("BertModel", "BertConfig", dict(TEXT)),
     "vit": ("ViTModel", "ViTConfig", dict(SIZES, image_size=16, patch_size=4)),
@@ -45,22 +47,13 @@ FAMILIES = {  # class, configuration class, its settings
     "gpt2": ("GPT2LMHeadModel", "GPT2Config", dict(TEXT, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, n_positions=64)),
     "llama": ("LlamaForCausalLM", "LlamaConfig", GROUPED),
     "gemma2": ("Gemma2ForCausalLM", "Gemma2Config", dict(GROUPED, sliding_window=4, attn_logit_softcapping=2.0)),
-    "gpt_oss": (
-        *("GptOssForCausalLM", "GptOssConfig"),
-        dict(GROUPED, num_local_experts=2, num_experts_per_tok=1, sliding_window=4),
-    ),
-    "t5": (
-        *("T5ForConditionalGeneration", "T5Config"),
-        dict(SEQ2SEQ, d_model=WIDTH, d_kv=8, d_ff=48, num_layers=LAYERS, num_heads=HEADS),
-    ),
+    "gpt_oss": ("GptOssForCausalLM", "GptOssConfig", EXPERTS),
+    "t5": ("T5ForConditionalGeneration", "T5Config", T5),
     "bart": ("BartForConditionalGeneration", "BartConfig", dict(SEQ2SEQ, **BART)),
 }
+DISTIL = {"dim": WIDTH, "n_layers": 2, "n_heads": 4, "hidden_dim": 48}
 FURTHER = {  # that only the tests of shares build
-    "distilbert": (
-        "DistilBertModel",
-        "DistilBertConfig",
-        {"dim": WIDTH, "n_layers": 2, "n_heads": 4, "hidden_dim": 48},
-    ),
+    "distilbert": ("DistilBertModel", "DistilBertConfig", DISTIL),
     "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", GROUPED),
 }
 CAUSAL, OF_TWO_TEXTS = ("gpt2", "llama", "gemma2", "gpt_oss"), ("t5", "bart")
@@ -385,14 +378,10 @@ def merged(implementation="eager"):
     return T5Gemma2Decoder._from_config(config, attn_implementation=implementation).eval()
 
 
-def merged_inputs():
+def test_merged_self_and_cross_attention_is_of_a_decoder():
     generator = torch.Generator().manual_seed(1)
     states = torch.randn(1, 4, WIDTH, generator=generator)
-    return {"input_ids": torch.randint(3, 99, (1, 6), generator=generator), "encoder_hidden_states": states}
-
-
-def test_merged_self_and_cross_attention_is_of_a_decoder():
-    batch = merged_inputs()
+    batch = {"input_ids": torch.randint(3, 99, (1, 6), generator=generator), "encoder_hidden_states": states}
     for name in ("dnas", "sinkhorn"):
         with pytest.raises(ValueError, match=f"{name} couples queries and would leak the future"):
             merged(f"attnorm:{name}")(**batch)
@@ -483,8 +472,7 @@ def test_a_mask_that_one_model_hands_on_to_another_is_used_there():
 
 
 def test_families_with_some_layers_that_compute_softmax_are_refused_there():
-    settings = dict(SEQ2SEQ, d_model=WIDTH, d_kv=8, d_ff=48, num_layers=LAYERS, num_heads=HEADS, local_radius=3)
-    config, cls = transformers.LongT5Config(**settings), transformers.LongT5ForConditionalGeneration
+    config, cls = transformers.LongT5Config(**T5, local_radius=3), transformers.LongT5ForConditionalGeneration
     message = r"LongT5LocalAttention computes softmax itself .*LocalSelfAttention and 1 other module cannot be"
     model = cls._from_config(config)
     for name in ("attnorm:sparsemax", "attnorm:softmax"):

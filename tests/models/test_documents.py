@@ -59,25 +59,18 @@ def pooled(pool, name, states):
 
 
 @pytest.mark.parametrize(("word", "sentence"), [("softmax", "softmax"), ("dnas", "softmax"), ("hnas", "dnas")])
-def test_hierarchical_attention_equals_its_formula_sentence_by_sentence(word, sentence):
-    made = model(Hierarchical, word, sentence)
-    expected = []
+def test_attention_equals_its_formula_sentence_by_sentence_or_over_all_words(word, sentence):
+    tall, flat, expected = model(Hierarchical, word, sentence), model(Flat, word), []
     for document in DOCUMENTS:
-        words = [made.embedding.weight[sentence] for sentence in document]
-        vectors = torch.stack([pooled(made.word, word, recurrent(made.word_encoder, item)) for item in words])
-        expected.append(made.classifier(pooled(made.sentence, sentence, recurrent(made.sentence_encoder, vectors))))
-    assert_close(made(*batch()), torch.stack(expected), **TIGHT)
-
-
-@pytest.mark.parametrize("word", ["softmax", "dnas", "hnas"])
-def test_flat_attention_equals_its_formula(word):
-    made = model(Flat, word)
-    expected = []
-    for document in DOCUMENTS:
-        words = made.embedding.weight[[word for sentence in document for word in sentence]]
-        states = recurrent(made.sentence_encoder, recurrent(made.word_encoder, words))
-        expected.append(made.classifier(pooled(made.word, word, states)))
-    assert_close(made(*batch()), torch.stack(expected), **TIGHT)
+        words = [tall.embedding.weight[sentence] for sentence in document]
+        vectors = torch.stack([pooled(tall.word, word, recurrent(tall.word_encoder, item)) for item in words])
+        of_all = recurrent(flat.word_encoder, flat.embedding.weight[[word for part in document for word in part]])
+        expected.append((
+            tall.classifier(pooled(tall.sentence, sentence, recurrent(tall.sentence_encoder, vectors))),
+            flat.classifier(pooled(flat.word, word, recurrent(flat.sentence_encoder, of_all))),
+        ))  # fmt: skip
+    for made, scores in zip((tall, flat), zip(*expected, strict=True), strict=True):
+        assert_close(made(*batch()), torch.stack(scores), **TIGHT)
 
 
 @pytest.mark.parametrize("kind", [Flat, Hierarchical])

@@ -7,6 +7,7 @@ from marks import few
 from tolerance import tolerance
 from torch import nn
 from torch.testing import assert_close
+from visual_builders import normed
 
 from attnorm.attention.names import NORMALIZERS, PRIORS
 from attnorm.attention.normalizers import _key_bias as key_bias
@@ -116,29 +117,17 @@ def test_packing_in_every_form_whatever_segment_padding_is_of(padding_is, settin
 
 
 @pytest.mark.parametrize("normalizer", ["softmax", "dnas"])
-def test_a_token_changes_its_own_text_and_no_other(normalizer):
+def test_a_token_and_the_types_of_a_text_change_this_text_and_no_other(normalizer):
     encoder = rough_encoder(normalizer, ["content"])
-    ids, real, segments, types, texts = packed()
-    before = encoder(ids, real, segments, types)
-    changed = ids.clone()
-    changed[0, 4] = 1 + ids[0, 4] % (VOCABULARY - 1)
-    difference = (encoder(changed, real, segments, types) - before).abs().amax(-1)
-    added = torch.zeros_like(real)
-    added[texts[1]] = True
-    assert (difference[added] > 1e-9).all() and not difference[real & ~added].any()
-
-
-def test_types_change_the_states_of_their_own_text():
-    encoder = rough_encoder()
     ids, real, segments, _, texts = packed()
-    before = encoder(ids, real, segments)
-    types = torch.zeros_like(ids)
+    before, changed = encoder(ids, real, segments), ids.clone()
+    types, own = torch.zeros_like(ids), torch.zeros_like(real)
     assert torch.equal(encoder(ids, real, segments, types), before)
-    types[texts[1]] = 1
-    difference = (encoder(ids, real, segments, types) - before).abs().amax(-1)
-    special = torch.zeros_like(real)
-    special[texts[1]] = True
-    assert (difference[special] > 1e-9).all() and not difference[real & ~special].any()
+    own[texts[1]] = True
+    changed[0, 4] = 1 + ids[0, 4] % (VOCABULARY - 1)
+    for after in (encoder(changed, real, segments), encoder(ids, real, segments, own.long())):
+        difference = (after - before).abs().amax(-1)
+        assert (difference[own] > 1e-9).all() and not difference[real & ~own].any()
 
 
 def test_a_row_longer_than_the_table_of_positions_needs_only_its_texts_to_fit():
@@ -153,7 +142,7 @@ def test_a_row_longer_than_the_table_of_positions_needs_only_its_texts_to_fit():
         encoder(ids, real)
 
 
-# ---------------------------------------------------------------------------------------------------------- embeddings
+# ------------------------------------------------------------------------------------------------- embeddings and shape
 
 
 def rough_embeddings(**settings):
@@ -164,17 +153,20 @@ def rough_embeddings(**settings):
     return embeddings
 
 
+@pytest.mark.parametrize("embedding_norm", [False, True])
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
-def test_embeddings_are_token_and_position_and_type(positions):
-    embeddings, (ids, _, _, types, _) = rough_embeddings(positions=positions), packed()
+def test_embeddings_are_token_and_position_and_type(positions, embedding_norm):
+    embeddings = rough_embeddings(positions=positions, embedding_norm=embedding_norm)
+    ids, _, _, types, _ = packed()
     places = torch.randint(0, LONGEST, ids.shape, generator=torch.Generator().manual_seed(2))
     if positions == "learned":
         expected = embeddings.tokens.weight[ids] + embeddings.positions.weight[places]
     else:
         expected = embeddings.tokens.weight[ids] * 8**0.5 + sinusoids(LONGEST, 8)[places]
     assert embeddings.types.weight.shape == (2, 8)
-    assert_close(embeddings(ids, positions=places, types=types), expected + embeddings.types.weight[types])
-    assert_close(embeddings(ids, positions=places), expected + embeddings.types.weight[0])
+    for of_types, given in ((embeddings.types.weight[types], {"types": types}), (embeddings.types.weight[0], {})):
+        summed = normed(expected + of_types, embeddings.norm) if embedding_norm else expected + of_types
+        assert_close(embeddings(ids, positions=places, **given), summed)
     in_order = torch.arange(LONGEST).expand(3, -1)
     few = ids[:, :LONGEST]
     assert torch.equal(embeddings(few, positions=in_order), embeddings(few))
@@ -187,9 +179,6 @@ def test_types_are_refused_where_there_are_none():
     embeddings(ids)
     with pytest.raises(ValueError, match=r"model\.type_vocab_size=0"):
         embeddings(ids, types=torch.zeros_like(ids))
-
-
-# --------------------------------------------------------------------------------------------------------------- shape
 
 
 @pytest.mark.parametrize("norm_first", [True, False])

@@ -293,7 +293,7 @@ def test_heads_of_odd_width_cannot_be_rotated():
     build_gpt(d_model=6, positions="alibi")
 
 
-# -------------------------------------------------------------------------------------------------- initial parameters
+# ------------------------------------------------------------------------------------- initial parameters and precision
 
 
 def test_the_initial_parameters_are_those_of_gpt2_and_of_every_normalizer():
@@ -326,9 +326,6 @@ def test_the_configured_models_can_be_built():
         small = GPTConfig(**{**vars(shape), "d_model": 24, "ffn_dim": 32, "decoder_layers": 2})
         tables = {"decoder": "softmax", "prior": {}, "scorer": {}, "options": {}}
         assert GPT(small, tables, VOCABULARY)(texts()).shape == (3, LONGEST, VOCABULARY)
-
-
-# ----------------------------------------------------------------------------------------------------------- precision
 
 
 @pytest.mark.parametrize("name", ["softmax", "sink", "hnas_prefix"])

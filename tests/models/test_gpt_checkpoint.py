@@ -18,18 +18,9 @@ pytestmark = pytest.mark.numerical
 
 VOCABULARY, POSITIONS = 50, 20
 SIZES = {  # every one another, so that none can be taken for another
-    "vocab_size": VOCABULARY,
-    "n_embd": 24,
-    "n_layer": 3,
-    "n_head": 4,
-    "n_inner": 40,
-    "n_positions": POSITIONS,
-    "layer_norm_epsilon": 1e-2,
-    "resid_pdrop": 0.15,
-    "attn_pdrop": 0.05,
-    "bos_token_id": 1,
-    "eos_token_id": 1,
-}
+    "vocab_size": VOCABULARY, "n_embd": 24, "n_layer": 3, "n_head": 4, "n_inner": 40, "n_positions": POSITIONS,
+    "layer_norm_epsilon": 1e-2, "resid_pdrop": 0.15, "attn_pdrop": 0.05, "bos_token_id": 1, "eos_token_id": 1,
+}  # fmt: skip
 CLOSE = tolerance(torch.float32, depth=SIZES["n_layer"], size=SIZES["n_inner"])
 TABLES = {"decoder": "softmax", "prior": {}, "scorer": {}, "options": {}}
 
@@ -74,19 +65,14 @@ def texts():
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"n_inner": None}, {"activation_function": "relu"}, {"activation_function": "gelu"}],
+    [{}, {"n_inner": None}, *({"activation_function": it} for it in ("relu", "gelu")), {"tie_word_embeddings": False}],
     ids=str,
 )
 def test_the_scores_are_those_of_transformers(transformers, tmp_path, settings):
-    expected = save_gpt2(transformers, tmp_path, **settings)
-    assert_close(loaded(tmp_path)(texts()), expected(texts()).logits, **CLOSE)
-
-
-def test_an_output_matrix_of_its_own_is_read(transformers, tmp_path):
-    theirs = save_gpt2(transformers, tmp_path, tie_word_embeddings=False)
-    model = loaded(tmp_path)
-    assert model.output.weight is not model.embeddings.tokens.weight
-    assert_close(model(texts()), theirs(texts()).logits, **CLOSE)
+    expected, model = save_gpt2(transformers, tmp_path, **settings), loaded(tmp_path)
+    tied = model.output.weight is model.embeddings.tokens.weight
+    assert tied == settings.get("tie_word_embeddings", True)
+    assert_close(model(texts()), expected(texts()).logits, **CLOSE)
 
 
 def test_a_model_without_head_and_with_the_buffers_of_old_files_is_read(transformers, gpt2, tmp_path):

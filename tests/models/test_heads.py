@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from builders import PAD, attention_tables, roughen, sources
 from torch.testing import assert_close
+from visual_builders import normed
 
 from attnorm.models.config import TransformerConfig
 from attnorm.models.encoder import Encoder
@@ -64,8 +65,7 @@ def test_the_head_is_linear_activation_norm_and_the_token_embedding(activation):
     model, (ids, segments, _) = roughen(masked_lm(activation=activation, **AS_BERT)), batch()
     states, head = model.encoder(ids, ids != PAD, segments), model.head
     x = getattr(F, activation)(states @ head.transform.weight.T + head.transform.bias)
-    centred = x - x.mean(-1, keepdim=True)
-    x = centred / (x.var(-1, correction=0, keepdim=True) + 1e-3).sqrt() * head.norm.weight + head.norm.bias
+    x = normed(x, head.norm)
     assert_close(model(ids, segments), x @ model.encoder.embeddings.tokens.weight.T + head.output.bias, **TIGHT)
 
 
@@ -75,17 +75,6 @@ def test_the_output_matrix_is_the_token_embedding_only_if_tied(tied):
     assert (model.head.output.weight is model.encoder.embeddings.tokens.weight) == tied
     assert ("head.output.weight" in dict(model.named_parameters())) == (not tied)
     assert model.head.output.bias.shape == (VOCABULARY,)
-
-
-@pytest.mark.parametrize("normalizer", ["softmax", "dnas", "sinkhorn"])
-def test_padding_and_packing_change_no_score(normalizer):
-    model, (ids, segments, _) = roughen(masked_lm(normalizer, priors=["learned"])), batch()
-    padded, packed = model(ids), model(ids, segments)
-    for row, length in enumerate((ids != PAD).sum(1).tolist()):
-        assert_close(padded[row, :length], model(ids[row : row + 1, :length])[0], **TIGHT)
-        assert_close(packed[row, :3], model(ids[row : row + 1, : min(3, length)])[0], **TIGHT)
-        if length > 3:
-            assert_close(packed[row, 3:length], model(ids[row : row + 1, 3:length])[0], **TIGHT)
 
 
 def test_parameters_that_models_and_attentions_share_start_bit_equal_for_one_seed():

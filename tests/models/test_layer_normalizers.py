@@ -34,11 +34,7 @@ def seq2seq(tables):
 
 @pytest.mark.parametrize(
     ("site", "name"),
-    [
-        ("encoder", "encoder.layers.{}.attention"),
-        ("decoder", "layers.{}.attention"),
-        ("cross", "layers.{}.cross"),
-    ],
+    [("encoder", "encoder.layers.{}.attention"), ("decoder", "layers.{}.attention"), ("cross", "layers.{}.cross")],
 )
 def test_each_layer_at_a_site_has_its_own_normalizer(site, name):
     result, plain = classes(seq2seq(tables_with(site, THREE))), classes(seq2seq(attention_tables()))
@@ -56,15 +52,12 @@ def test_each_layer_of_a_visual_model_has_its_own_normalizer(site):
         assert {name: kind if name.startswith(site) else "Softmax" for name in at} == at
 
 
-def test_a_list_of_one_name_is_that_name_bit_for_bit():
+def test_a_list_of_one_name_is_that_name_and_what_two_lists_share_starts_bit_equal():
     """Names and numbers of the parameters are the same, too."""
-    model, same = seq2seq(tables_with("encoder", ["hnas", "hnas", "hnas"])), seq2seq(tables_with("encoder", "hnas"))
-    first, second = model.state_dict(), same.state_dict()
-    assert [*first] == [*second] and all(torch.equal(first[name], second[name]) for name in first)
-
-
-def test_the_parameters_that_two_lists_share_start_bit_equal():
-    mixed, plain = seq2seq(tables_with("encoder", THREE)).state_dict(), seq2seq(attention_tables()).state_dict()
+    same, one, mixed, plain = (
+        seq2seq(tables_with("encoder", value)).state_dict() for value in (["hnas"] * 3, "hnas", THREE, "softmax")
+    )
+    assert [*same] == [*one] and all(torch.equal(same[name], one[name]) for name in same)
     assert {*mixed} - {*plain} == {"encoder.layers.0.attention.normalizer.hybrid"} and {*plain} <= {*mixed}
     assert all(torch.equal(mixed[name], plain[name]) for name in plain)
 

@@ -7,9 +7,9 @@ from builders import build_model, rough_model, sources, targets
 from runs import tiny
 from tolerance import tolerance
 from torch.testing import assert_close
+from visual_builders import normed
 
 from attnorm.errors import ConfigError
-from attnorm.models.config import VqaModelConfig
 from attnorm.models.layers import DecoderLayer, EncoderLayer
 
 pytestmark = pytest.mark.numerical
@@ -51,10 +51,7 @@ def test_every_sublayer_scales_its_input_by_the_factor(residual, factor, norm_fi
     for item in actual:
         expected = factor * item["before"] + item["change"]
         if not norm_first:  # the norm, by its definition
-            mean, variance = expected.mean(-1, keepdim=True), expected.var(-1, unbiased=False, keepdim=True)
-            expected = (expected - mean) / (variance + item["norm"].eps).sqrt() * item["norm"].weight + item[
-                "norm"
-            ].bias
+            expected = normed(expected, item["norm"])
         close = tolerance(torch.float64, size=builders.SMALL["d_model"], scale=expected.abs().max())
         assert_close(item["after"], expected, **close)
 
@@ -85,12 +82,6 @@ def test_without_skip_connections_uniform_attention_makes_all_states_equal():
     close = tolerance(torch.float64, depth=2, size=12, scale=states.abs().max())
     assert spread[False] <= close["atol"] * states.numel() ** 0.5
     assert min(spread[True], spread[0.5]) > 0.1
-
-
-def test_the_transformers_of_vqa_models_have_the_factor():
-    sizes = {"fusion": "concat", "d_model": 8, "word_width": 6, "hidden": 10, "max_question": 5}
-    assert VqaModelConfig(**sizes).transformer().residual is True
-    assert VqaModelConfig(**sizes, residual=0.25).transformer().residual == 0.25
 
 
 @pytest.mark.parametrize("value", ["-0.5", "half", "null", "inf"])

@@ -17,18 +17,13 @@ from attnorm.models.embeddings import sinusoids
 pytestmark = pytest.mark.numerical
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
+AS_BERT = {"activation": "relu", "type_vocab_size": 2, "norm_eps": 1e-12}
 FORMS = {
     "learned_pre_tied": {},
     "sinusoidal": {"positions": "sinusoidal"},
     "post": {"norm_first": False, "encoder_layers": 2},
     "untied": {"tie_embeddings": False},
-    "as_bert": {
-        "norm_first": False,
-        "embedding_norm": True,
-        "activation": "relu",
-        "type_vocab_size": 2,
-        "norm_eps": 1e-12,
-    },
+    "as_bert": {"norm_first": False, "embedding_norm": True, **AS_BERT},
 }
 PRIORS = {"encoder": ["t5"], "decoder": ["t5", "alibi"], "cross": ["alibi"]}
 PREFERENCE = {"encoder": ["content", "t5"], "decoder": ["content", "t5"], "cross": ["content", "learned"]}
@@ -69,7 +64,7 @@ def logits(model, source, target):
     return model.logits(model(source, target))
 
 
-# ------------------------------------------------------------------------------------------------------------ padding
+# ----------------------------------------------------------------------------------------------- padding and the future
 
 
 @every_model_and_lstm
@@ -89,9 +84,6 @@ def test_what_an_article_says_changes_the_output_at_every_position(placement, se
     model, target = rough_model(placement, **settings), targets([5])
     first, second = (model(sources([6], seed), target) for seed in (0, 1))
     assert ((first - second).abs().amax(-1) > 1e-6).all()
-
-
-# --------------------------------------------------------------------------------------------------------- the future
 
 
 @pytest.mark.long
@@ -170,24 +162,6 @@ def test_sinusoids_are_those_of_the_paper(width):
             wave = math.cos if i % 2 else math.sin
             expected = wave(position / 10000 ** (2 * (i // 2) / width))
             assert table[position, i].item() == pytest.approx(expected, abs=1e-5)
-
-
-@pytest.mark.parametrize("embedding_norm", [False, True])
-@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
-def test_embeddings_are_token_plus_position(positions, embedding_norm):
-    model = rough_model(positions=positions, embedding_norm=embedding_norm)
-    ids, offset, table = targets([4, 2]), 3, model.tokens.weight
-    for embeddings, places in ((model.embeddings, 12), (model.encoder.embeddings, 10)):
-        if positions == "learned":
-            assert embeddings.positions.weight.shape == (places, 8)
-            expected = table[ids] + embeddings.positions.weight[offset : offset + 5]
-        else:
-            expected = table[ids] * math.sqrt(8) + sinusoids(places, 8)[offset : offset + 5]
-        if embedding_norm:
-            norm = embeddings.norm
-            centred = expected - expected.mean(-1, keepdim=True)
-            expected = centred / (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight + norm.bias
-        assert_close(embeddings(ids, offset), expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])

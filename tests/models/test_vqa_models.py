@@ -50,6 +50,8 @@ pytestmark = pytest.mark.numerical
 FUSIONS = ["none", "single", "concat", "attention"]
 KINDS = [(fusion, question) for fusion in FUSIONS for question in ("gru", "transformer")]
 MODELS = pytest.mark.parametrize("kind", [Pythia, MCAN])
+PLACED = [("dnas", ["learned"]), ("hnas", ["t5", "alibi"]), ("softmax", ["alibi", "content"])]  # by the place of a key
+PLACED += [("fusedmax", []), ("dnas_prefix", [])]
 
 
 def linear(layer, x):
@@ -177,23 +179,16 @@ def test_neither_padding_nor_absent_boxes_nor_the_rest_of_the_batch_matter(kind,
         assert_close(shorter[0], scores[row], **TIGHT)
 
 
-@pytest.mark.parametrize("priors", [["learned"], ["t5", "alibi"]])
 @pytest.mark.parametrize("fusion", ["single", "concat", "attention"])
-def test_the_place_of_a_box_does_not_depend_on_the_batch(fusion, priors):
-    model = rough_visual(MCAN, tables=visual_tables("dnas", priors), fusion=fusion)
+@pytest.mark.parametrize(("normalizer", "priors"), PLACED)
+def test_the_place_of_a_box_does_not_depend_on_the_batch(fusion, normalizer, priors):
+    model = rough_visual(MCAN, tables=visual_tables(normalizer, priors), fusion=fusion)
     ids, views = questions(), image_views()
     scores = model(ids, views)
     for row, last in enumerate([[4, 3, 5], [4, 3, 5], [2, 3, 0], [0, 1, 3]]):
         cut = [torch.arange(n) for n in last]  # what stands behind is absent
         alone = model(ids[row : row + 1, : LENGTHS[row]], chosen(views, row, cut))
         assert_close(alone[0], scores[row], **TIGHT)
-
-
-@pytest.mark.parametrize(("fusion", "question"), KINDS)
-def test_the_order_of_words_matters(fusion, question):
-    model, ids, views = rough_visual(Pythia, fusion=fusion, question=question), questions(), image_views()
-    turned = ids[:1].flip(1)
-    assert not torch.isclose(model(ids[:1], rows_of(views, [0])), model(turned, rows_of(views, [0]))).any()
 
 
 @MODELS
@@ -239,6 +234,7 @@ def test_the_question_alone(kind, question):
     model, ids = rough_visual(kind, "dnas", fusion="none", question=question, widths=[], most=[]), questions()
     scores = model(ids, [])
     assert scores.shape == (4, ANSWERS) and scores.isfinite().all()
+    assert not torch.isclose(model(ids[:1].flip(1), []), scores[:1]).any()  # the order of words matters
     assert torch.equal(scores, rough_visual(kind, "dnas", fusion="none", question=question)(ids, image_views()))
     parts = ("fusion", "top_down", "image", "guided")
     assert not [name for name, _ in model.named_parameters() if name.startswith(parts)]
@@ -262,18 +258,22 @@ def test_without_boxes_or_words_all_is_finite_and_the_question_still_counts(kind
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-# ------------------------------------------------------------------------------------------------------------ attention
+# -------------------------------------------------------------------------------------------------- attention and sites
 
 
-@pytest.mark.parametrize("fusion", ["single", "concat", "attention"])
-def test_the_question_weighs_the_boxes_that_are_present(fusion):
-    model, ids, views = rough_visual(Pythia, "dnas", fusion=fusion, fusion_heads=2), questions(), image_views()
+@pytest.mark.parametrize(
+    ("kind", "fusion"), [*((Pythia, fusion) for fusion in FUSIONS[1:]), (MCAN, "attention")], ids=str
+)
+def test_the_question_weighs_the_boxes_that_are_present(kind, fusion):
+    model, ids, views = rough_visual(kind, "dnas", fusion=fusion, fusion_heads=2), questions(), image_views()
     before = model(ids, views)
     weights, fused = model.attention_over_boxes(ids, views)
     here = torch.cat([present for _, present, _ in (views if fusion == "concat" else views[:1])], 1)
     assert weights.shape == here.shape and not weights[~here].any() and (weights[here] > 0).all()
     assert_close(weights.sum(1), here.any(1).double(), **TIGHT)
     assert not weights.requires_grad
+    other, _ = model.attention_over_boxes(ids[[2, 2, 2, 2]], views)
+    assert not torch.isclose(weights[0], other[0]).any()  # the question decides where to look
     if fusion == "attention":
         existing = torch.cat([views[1][1], views[2][1]], 1)
         seen = here[:, None, :, None] & existing[:, None, None, :]
@@ -304,26 +304,6 @@ def test_boxes_attend_to_boxes_and_to_words_that_are_there():
         assert not weights[~allowed].any()
         share = weights.sum(-2) * keys.sum(-1)[:, None, None]
         assert (share[allowed.any(-2)] >= 1 - 1e-9).all()  # Lemma 1
-
-
-def test_the_pool_looks_at_boxes_that_are_present():
-    model, ids, views = rough_visual(MCAN, "hnas", fusion_heads=2), questions(), image_views()
-    weights, fused = model.attention_over_boxes(ids, views)
-    here = views[0][1]
-    assert weights.shape == here.shape and not weights[~here].any() and (weights[here] > 0).all()
-    assert_close(weights.sum(1), here.any(1).double(), **TIGHT)
-    assert fused.shape == (4, 2, MOST[0], MOST[1] + MOST[2]) and not weights.requires_grad
-    other, _ = model.attention_over_boxes(ids[[2, 2, 2, 2]], views)
-    assert not torch.isclose(weights[0], other[0]).any()  # it is the question that guides
-
-
-def test_the_question_decides_where_to_look():
-    model, views = rough_visual(Pythia), rows_of(image_views(), [0, 0])
-    weights, _ = model.attention_over_boxes(questions()[[0, 2]], views)
-    assert not torch.isclose(weights[0], weights[1]).any()
-
-
-# ---------------------------------------------------------------------------------------------------------------- sites
 
 
 def test_the_sites_of_pythia_are_those_that_the_settings_use():
@@ -363,28 +343,21 @@ def test_each_site_has_its_own_normalizer_scorer_and_priors():
         assert (model.cross_prior is not None) == (site == "guided")
 
 
-@pytest.mark.parametrize("site", ["fusion", "encoder"])
-def test_tables_of_pythia_need_no_more_than_the_sites_that_are_used(site):
-    settings = {"fusion": "attention"} if site == "fusion" else {"fusion": "concat", "question": "transformer"}
-    full = visual_tables("hnas")
-    tables = {site: "hnas", "prior": {site: []}, "scorer": {site: "scaled_dot"}, "options": {}}
-    expected = visual_model(Pythia, tables=full, **settings).eval()(questions(), as_floats(image_views()))
-    outcome = visual_model(Pythia, tables=tables, **settings).eval()(questions(), as_floats(image_views()))
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [(Pythia, {"fusion": "concat", "question": "transformer"}), (Pythia, {"fusion": "attention"})]
+    + [(MCAN, {"fusion": fusion}) for fusion in FUSIONS],
+    ids=str,
+)
+def test_tables_need_no_more_than_the_sites_that_are_used(kind, settings):
+    used, full = kind.sites_of({"question": "gru", **settings}), visual_tables("hnas")
+    tables = {**dict.fromkeys(used, "hnas"), "prior": {site: [] for site in used}, "options": {}}
+    tables["scorer"] = dict.fromkeys(used, "scaled_dot")
+    ids, views = questions(), as_floats(image_views())
+    expected, outcome = (visual_model(kind, tables=it, **settings).eval()(ids, views) for it in (full, tables))
     assert torch.equal(expected, outcome)
-    for other in VISUAL_SITES:
-        if other != site:
-            full[other] = "nothing that exists"
-    visual_model(Pythia, tables=full, **settings)
-
-
-@pytest.mark.parametrize("fusion", FUSIONS)
-def test_tables_of_mcan_need_no_more_than_the_sites_that_are_used(fusion):
-    tables = visual_tables("hnas")
-    for site in VISUAL_SITES:
-        if site not in MCAN.sites_of({"fusion": fusion, "question": "gru"}):
-            tables[site] = "nothing that exists"
-            del tables["prior"][site], tables["scorer"][site]
-    visual_model(MCAN, tables=tables, fusion=fusion)
+    full |= {site: "nothing that exists" for site in VISUAL_SITES if site not in used}
+    visual_model(kind, tables=full, **settings)
 
 
 @pytest.mark.parametrize("fusion", ["single", "concat", "attention"])
@@ -441,8 +414,7 @@ def test_variants_start_bit_equal_in_what_they_share(kind):
 
 @MODELS
 @pytest.mark.parametrize(
-    ("normalizer", "fusion_views"),
-    [("softmax", "joint"), ("dnas", "joint"), ("hnas", "joint"), ("hnas", "per_view")],
+    ("normalizer", "fusion_views"), [("softmax", "joint"), ("dnas", "joint"), ("hnas", "joint"), ("hnas", "per_view")]
 )
 def test_a_model_that_fuses_starts_as_that_of_the_primary_view(kind, normalizer, fusion_views):
     ids, views = questions(), as_floats(image_views())

@@ -25,10 +25,8 @@ PADDING = torch.arange(L) >= torch.tensor([5, 3])[:, None]
 
 
 def qkv(*lead, keys=S, heads=None):
-    shapes = (
-        (*lead, L, E),
-        *((*lead[:-1], heads or lead[-1], keys, width) if lead else (keys, width) for width in (E, V)),
-    )
+    of_keys = (*lead[:-1], heads or lead[-1], keys) if lead else (keys,)
+    shapes = ((*lead, L, E), (*of_keys, E), (*of_keys, V))
     return [randn(*shape, seed=seed).requires_grad_() for seed, shape in enumerate(shapes)]
 
 
