@@ -111,12 +111,12 @@ def test_a_stopped_run_continues_in_its_folder(monkeypatch, tmp_path, straight, 
 def test_a_run_continues_with_the_tokenizer_that_it_has_trained(monkeypatch, tmp_path):
     """As in an older version, whose models of sentencepiece do not say how unknown characters are read."""
     cache, trained = tmp_path / "cache", sentencepiece.SentencePieceTrainer.train
-    overrides = (*SHORT, f"paths.cache_dir={cache}")
+    overrides = (*SHORT[:2], "trainer.max_steps=3", f"paths.cache_dir={cache}")
     with monkeypatch.context() as patch:
         older = staticmethod(lambda **options: trained(**without(options, "unk_surface")))
         patch.setattr(sentencepiece.SentencePieceTrainer, "train", older)
         runs.tiny_run(tmp_path / "straight", *overrides)
-        run = runs.stopped(patch, tmp_path / "run", 5, *overrides)
+        run = runs.stopped(patch, tmp_path / "run", 1, *overrides)
     shutil.rmtree(cache)
     model = (run / "sentencepiece.model").read_bytes()
     assert resume(run)["state"] == "finished" and model == (run / "sentencepiece.model").read_bytes()
@@ -440,12 +440,13 @@ def test_data_workers_do_not_hold_the_lock(monkeypatch, tmp_path):
     """They outlive the process of a killed run by some seconds."""
     seen = []
 
-    def look(*_):
-        seen.append((holders(tmp_path / "run" / LOCK), len(multiprocessing.active_children())))
+    def look(self, trainer, *_):
+        loaded = (trainer.train_dataloader.prefetch_factor, len(multiprocessing.active_children()))
+        seen.append((*loaded, holders(tmp_path / "run" / LOCK)))
 
     monkeypatch.setattr(GracefulStop, "on_train_batch_end", look)
-    runs.tiny_run(tmp_path / "run", "data.num_workers=1", "trainer.max_steps=1")
-    assert seen == [([], 1)]
+    runs.tiny_run(tmp_path / "run", "data.num_workers=1", "data.prefetch_factor=3", "trainer.max_steps=1")
+    assert seen == [(3, 1, [])]
 
 
 def test_the_lock_ends_with_its_process_however_it_ends(tmp_path):

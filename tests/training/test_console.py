@@ -120,9 +120,10 @@ LONG = "encoder=hnas_prefix_fenchel_young_entmax15,decoder=my_normalizers:Sparse
 
 
 @pytest.fixture
-def screen(monkeypatch):
-    """What the console prints, as text."""
-    recorder = Console(record=True, width=100, file=open("/dev/null", "w"), highlight=False)  # noqa: SIM115
+def screen(monkeypatch, request):
+    """What the console prints, as text; on a terminal of 100 columns, or of another width."""
+    width, quiet = getattr(request, "param", 100), open("/dev/null", "w")  # noqa: SIM115
+    recorder = Console(record=True, width=width, file=quiet, highlight=False, soft_wrap=True)
     monkeypatch.setattr(console, "console", recorder)
     return recorder
 
@@ -147,16 +148,14 @@ def test_text_that_looks_like_markup_is_shown_as_it_is(screen, text):
     assert screen.export_text().count(text) == 8
 
 
-@pytest.mark.parametrize("width", [60, 80])
+@pytest.mark.parametrize("screen", [60, 80], indirect=True)
 @pytest.mark.parametrize("count", [1, 4, 9])
-def test_a_table_that_is_too_wide_wraps_labels_and_cuts_nothing(monkeypatch, width, count):
-    screen = Console(record=True, width=width, file=open("/dev/null", "w"), highlight=False, soft_wrap=True)  # noqa: SIM115
-    monkeypatch.setattr(console, "console", screen)
+def test_a_table_that_is_too_wide_wraps_labels_and_cuts_nothing(screen, count):
     metrics = {f"metric_{number}": 10.0 + number for number in range(count)}
     baseline = "always a long answer that nobody has given"
     console.show_scores(Results("test", "pairs", 9, metrics, baselines={baseline: metrics}), LONG)
     lines = screen.export_text().splitlines()
-    assert max(map(len, lines)) <= width and "…" not in "".join(lines)
+    assert max(map(len, lines)) <= screen.width and "…" not in "".join(lines)
     columns = zip(
         *([cell.strip() for cell in line[1:-1].replace("┃", "│").split("│")] for line in lines if line[0] in "┃│"),
         strict=True,
@@ -168,9 +167,8 @@ def test_a_table_that_is_too_wide_wraps_labels_and_cuts_nothing(monkeypatch, wid
         assert any(name in text for text in texts) and sum(line.count(f"{value:.2f}") for line in lines) == 2
 
 
-def test_a_table_that_fits_neither_way_is_divided_by_rows(monkeypatch):
-    screen = Console(record=True, width=80, file=open("/dev/null", "w"), highlight=False, soft_wrap=True)  # noqa: SIM115
-    monkeypatch.setattr(console, "console", screen)
+@pytest.mark.parametrize("screen", [80], indirect=True)
+def test_a_table_that_fits_neither_way_is_divided_by_rows(screen):
     rows = [["probe", *(f"{number}_{LONG}" for number in range(8))]]
     rows += [[f"cell {row}", *(f"+0.{row}{column} ± 0.012 *" for column in range(8))] for row in range(8)]
     console.print_table("Differences", rows)

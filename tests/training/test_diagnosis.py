@@ -468,23 +468,21 @@ def stalls(caplog) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_stalled_loader_is_reported_once_per_stall(monkeypatch, tmp_path, caplog):
-    slow(monkeypatch, {1: 50.0, 4: 8.0, 5: 9.0, 9: 30.0, 11: 4.0})
-    runs.tiny_run(tmp_path, *LONG)
-    found = stalls(caplog)
-    assert [line.split(" for its data")[0] for line in found] == ["Step 4 waited 8.0 s", "Step 9 waited 30.0 s"]
-    assert all("data.num_workers" in line or "data.prefetch_factor" in line for line in found)
-    caplog.clear()
-    runs.tiny_run(tmp_path / "patient", *LONG, "callbacks.stalled_loader.seconds=100")
-    assert stalls(caplog) == []
-
-
-@pytest.mark.slow
-def test_a_wait_that_is_short_beside_the_training_is_no_stall(monkeypatch, tmp_path, caplog):
-    slow(monkeypatch, {6: 0.2})
+@pytest.mark.parametrize(
+    ("waits", "typed", "said"),
+    [
+        ({1: 50.0, 4: 8.0, 5: 9.0, 9: 30.0, 11: 4.0}, (), ["Step 4 waited 8.0 s", "Step 9 waited 30.0 s"]),
+        ({4: 8.0}, ("callbacks.stalled_loader.seconds=9",), []),
+        ({6: 0.2}, ("callbacks.stalled_loader.seconds=0.1",), []),  # short beside the training
+    ],
+)
+def test_a_stalled_loader_is_reported_once_per_stall(monkeypatch, tmp_path, caplog, waits, typed, said):
+    slow(monkeypatch, waits)
     runs.before(monkeypatch, TrainingModule, "training_step", lambda *_: time.sleep(0.05))
-    runs.tiny_run(tmp_path, *LONG, "task.max_steps=8", "callbacks.stalled_loader.seconds=0.1")
-    assert stalls(caplog) == []
+    runs.tiny_run(tmp_path, *LONG, *typed)
+    found = stalls(caplog)
+    assert [line.split(" for its data")[0] for line in found] == said
+    assert all("data.num_workers" in line or "data.prefetch_factor" in line for line in found)
 
 
 def test_the_advice_depends_on_the_workers(monkeypatch):
@@ -567,15 +565,3 @@ def test_memory_that_runs_out_in_eval_is_a_message_too(monkeypatch, tmp_path, ca
     assert runs.call(monkeypatch, "eval", f"run={run}", "decoding.beam_size=3") == 1
     assert "error: out of memory during scoring. The batch has" in (printed := capsys.readouterr().err)
     assert "decoding.beam_size (now 3)" in printed
-
-
-@pytest.mark.slow
-def test_workers_that_prefetch_resume_exactly(monkeypatch, tmp_path):
-    overrides = (*LONG, "data.num_workers=1", "data.prefetch_factor=3")
-    seen = []
-    runs.before(monkeypatch, ResumableLoader, "__init__", lambda self, *arguments: seen.append(arguments[2:4]))
-    first = runs.stopped(monkeypatch, tmp_path / "first", 8, *overrides)
-    runs.tiny_run(tmp_path / "second", *overrides, f"ckpt_path={first}/checkpoints/last.ckpt")
-    runs.tiny_run(tmp_path / "whole", *LONG)
-    assert runs.different_ends(tmp_path / "whole", tmp_path / "second") == []
-    assert (1, 3) in seen and (0, None) in seen

@@ -64,7 +64,7 @@ def clock(monkeypatch) -> Clock:
 
 @pytest.mark.slow
 def test_the_logged_values_are_means_over_the_updates_since_they_were_logged_last(monkeypatch, tmp_path, clock):
-    """Validation and saving are not counted, and neither are waits that fall into them."""
+    """Validation and saving are not counted, and neither are waits that fall into them; nor is an unknown peak."""
     tokens, positions = {}, {}
 
     def count(self, trainer, module, outputs, batch, index):
@@ -77,6 +77,7 @@ def test_the_logged_values_are_means_over_the_updates_since_they_were_logged_las
         if trainer.global_step == 3:
             trainer.save_checkpoint(tmp_path / "between.ckpt")
 
+    monkeypatch.setattr("attnorm.training.callbacks.throughput.peak_flops", lambda *_: None)
     monkeypatch.setattr("attnorm.training.train.keep_best", lambda _: None)
     monkeypatch.setattr("attnorm.training.train.evaluate_best", lambda *_: {"best_value": None})
     runs.before(monkeypatch, Throughput, "on_train_batch_end", count)
@@ -98,6 +99,7 @@ def test_the_logged_values_are_means_over_the_updates_since_they_were_logged_las
     assert summary["tokens_per_second"] == pytest.approx(sum(tokens.values()) / total, abs=0.1)
     assert summary["data_wait_share"] == pytest.approx(33 / total, abs=1e-3)
     assert summary["padding_share"] == pytest.approx(1 - sum(tokens.values()) / sum(positions.values()), abs=1e-3)
+    assert "mfu" not in summary and "train/mfu" not in (tmp_path / "metrics.csv").read_text()
 
 
 def test_every_value_is_in_one_row_and_in_the_summary(tmp_path):
@@ -110,14 +112,6 @@ def test_every_value_is_in_one_row_and_in_the_summary(tmp_path):
         assert summary[name] > 0
     assert all(0 <= share < 1 for share in runs.logged(tmp_path, "train/data_wait_share").values())
     assert {f"train/{name}" for name in NAMES} - {"train/padding_share"} == set(TIMING_COLUMNS)
-
-
-@pytest.mark.slow
-def test_an_unknown_peak_leaves_out_the_column(monkeypatch, tmp_path):
-    monkeypatch.setattr("attnorm.training.callbacks.throughput.peak_flops", lambda *_: None)
-    summary = runs.tiny_run(tmp_path, *LONG)
-    assert "mfu" not in summary and "train/mfu" not in (tmp_path / "metrics.csv").read_text()
-    assert summary["tokens_per_second"] > 0
 
 
 def parts(*overrides: str, task: str) -> tuple[TaskModule, ResumableLoader]:

@@ -142,15 +142,11 @@ def test_looking_takes_nothing_from_the_random_streams(tmp_path, task):
 
 
 @pytest.mark.slow
-def test_looks_are_by_updates_not_by_pieces(tmp_path):
-    runs.tiny_run(tmp_path, "trainer.accumulate_grad_batches=3", task="mlm")
-    assert list(dict.fromkeys(step for step, *_ in table(tmp_path))) == [0, 2, 4]
-
-
-@pytest.mark.slow
-def test_the_last_step_is_recorded_and_nothing_twice_after_a_resume(tmp_path):
+def test_looks_are_by_updates_also_at_the_last_and_never_twice_after_a_resume(tmp_path):
+    """Not by the pieces of an update."""
     typed = (f"attention.encoder=[hnas,'{OWN}']", "model.encoder_layers=2", "task.validations=1", "scheduler=constant")
     typed += runs.of("callbacks", "attention_stats.every_n_steps=2 learned_scalars.every_n_steps=2")
+    typed += ("trainer.accumulate_grad_batches=3",)
     runs.tiny_run(tmp_path / "first", *typed, "task.max_steps=3", task="mlm")
     for folder, steps, expected in (
         ("again", 3, [0, 2, 3]),  # nothing is left to do
