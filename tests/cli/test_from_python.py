@@ -56,12 +56,18 @@ def test_a_run_is_that_of_the_command_and_leaves_nothing_behind(here):
 
 
 @pytest.mark.slow
-def test_settings_are_written_as_in_python(here):
-    typed = {"model.dropout": 0.25, "trainer": {"max_steps": 1}, "attention": {"encoder": ["dnas"]}}
-    run = trained(**typed, callbacks={"attention_stats": {"every_n_steps": 0}}, tags=("one",), ckpt_path=None)
+def test_a_thread_can_train_with_settings_that_are_written_as_in_python(here):
+    """Where Python allows no signal handlers."""
+    typed = {"model.dropout": 0.25, "trainer": {"max_steps": 1}, "attention": {"encoder": ["dnas"]}, "tags": ("one",)}
+    typed |= {"callbacks": {"attention_stats": {"every_n_steps": 0}}, "ckpt_path": None}
+    found = []
+    thread = threading.Thread(target=lambda: found.append(trained(**typed)))
+    thread.start()
+    thread.join()
+    [run] = found
     assert run.config["model"]["dropout"] == 0.25 and run.config["trainer"]["max_steps"] == 1
     assert run.config["attention"]["encoder"] == ["dnas"] and run.config["tags"] == ["one"]
-    assert run.summary["steps"] == 1
+    assert run.summary["steps"] == 1 and run.summary["state"] == "finished"
 
 
 def test_every_problem_is_in_the_exception_and_no_folder_is_made(here):
@@ -77,16 +83,6 @@ def test_every_problem_is_in_the_exception_and_no_folder_is_made(here):
     with pytest.raises(ConfigError, match="task=1: allowed: "):
         attnorm.train(task=1)
     assert list(here.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_a_thread_can_train(here):
-    """Where Python allows no signal handlers."""
-    found = []
-    thread = threading.Thread(target=lambda: found.append(trained(trainer={"max_steps": 1}, task={"validations": 1})))
-    thread.start()
-    thread.join()
-    assert found[0].summary["state"] == "finished"
 
 
 @pytest.mark.slow

@@ -56,14 +56,12 @@ def gold_of(impossible=0):
 @pytest.mark.slow
 def test_a_summary_has_loss_exact_match_and_f1(answering):
     summary = runs.summary_of(answering)
-    assert (summary["task"], summary["attention"], summary["state"]) == ("squad", "softmax", "finished")
     assert summary["data"]["validation"]["windows"] > summary["data"]["validation"]["kept"] == 12
     scores = summary["validation"]
     assert (scores["split"], scores["unit"], scores["size"], scores["settings"]) == ("validation", "questions", 12, {})
     assert set(scores["metrics"]) == {"loss", "exact", "f1"}
     f1 = runs.logged(answering, "val/f1")
     assert list(f1) == [3, 6, 9] and len(set(f1.values())) > 1
-    assert summary["best_step"] == max(f1, key=f1.get)
     assert runs.selecting(answering)["f1"].mean() == pytest.approx(max(f1.values()))
 
 
