@@ -341,13 +341,10 @@ def test_impossible_values_are_named(options, keys):
     ]
 
 
-def test_masking_takes_the_lists_of_a_config():
+def test_masking_takes_the_lists_of_a_config_and_a_tokenizer_with_a_mask_token():
     problems = Problems()
     config = problems.typed("task", MaskedLMTaskConfig, {"name": "mlm", "span_weights": [1, 2]})
     assert not problems and config.span_weights == (1.0, 2.0)
-
-
-def test_a_tokenizer_without_a_mask_token_is_refused():
     tokens = Tokens()
     tokens.mask_id = None
     with pytest.raises(ValueError, match=r"no \[MASK\].*tokenizer=wordpiece"):

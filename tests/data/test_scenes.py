@@ -149,11 +149,8 @@ def test_every_answer_follows_from_the_scene():
             assert it.kind == {"count": "number", "query": "other"}.get(it.type, "yes/no")
 
 
-THINGS = (
-    Thing("ring", "red", "large", 0.2, 0.3, 0.2),
-    Thing("ring", "blue", "small", 0.6, 0.2, 0.1),
-    Thing("star", "red", "medium", 0.9, 0.7, 0.15),
-)
+THINGS = (Thing("ring", "red", "large", 0.2, 0.3, 0.2), Thing("ring", "blue", "small", 0.6, 0.2, 0.1))
+THINGS += (Thing("star", "red", "medium", 0.9, 0.7, 0.15),)
 RING, RED, STAR, BLUE = (("shape", "ring"),), (("colour", "red"),), (("shape", "star"),), (("colour", "blue"),)
 BIG = (("size", "large"), ("shape", "ring"))
 

@@ -20,13 +20,8 @@ from attnorm.spec.settings import CleaningConfig, DataConfig
 
 ROOT = Path(__file__).parents[2]
 REUTERS = ROOT.parent / "shared/data/headlines/reuters"
-ROWS = [
-    ("a b .", "A"),
-    ('he said "no", twice', "No's"),
-    ("caf\u00e9\x85 x\u2028y", "\u00fc"),
-    ("", "empty"),
-    ('"no" , he said', "x"),
-]
+ROWS = [("a b .", "A"), ('he said "no", twice', "No's"), ("", "empty"), ('"no" , he said', "x")]
+ROWS += [("caf\u00e9\x85 x\u2028y", "\u00fc")]
 
 
 def rush(folder: Path, rows=ROWS, split: str = "train", ending: str = ""):
@@ -195,7 +190,7 @@ def test_rush_fingerprint_is_of_contents_not_of_place(tmp_path):
     (tmp_path / "copy").mkdir()
     first, second = rush(tmp_path).fingerprint("train"), rush(tmp_path / "copy")
     assert first == second.fingerprint("train")
-    write(tmp_path / "copy/train.title.txt", "A\nNo's\nu\nempty\nx\n")
+    write(tmp_path / "copy/train.title.txt", "A\nNo's\nempty\nx\nu\n")
     assert first != second.fingerprint("train")
 
 

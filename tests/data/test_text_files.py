@@ -149,6 +149,8 @@ def test_all_problems_show_before_reading(tmp_path):
         ["data.files=/none", "no file in this folder"],
         ["data.validation=/nothing", "no such file"],
     ]
+    held_out = TextFiles(files=f"{tmp_path}/no")  # its files are checked once
+    assert len(held_out.check()) == len(held_out.check(["validation"])) == 1
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl"])
@@ -192,11 +194,6 @@ def test_a_file_of_train_in_another_split_is_refused(tmp_path):
     assert problem == f"data.validation={again}: also in data.files: {again}"
     [problem] = TextFiles(files=str(tmp_path), test=dev).check(["test"])
     assert "also in data.files" in problem
-
-
-def test_validation_held_out_of_files_checks_them_once(tmp_path):
-    source = TextFiles(files=f"{tmp_path}/no")
-    assert len(source.check()) == len(source.check(["validation"])) == 1
 
 
 # ------------------------------------------------------------------------------------------------ the hub, and newswire

@@ -112,16 +112,13 @@ def test_each_token_is_judged_in_exactly_one_window_and_every_token_is_read():
             assert len(firsts) == 1 or firsts[-2] + room < tokens  # none that adds nothing
 
 
-def test_rows_are_counted_from_the_batchs_first():
-    table, _ = SquadFeaturizer(20, 5, 5, True).encode(texts(*made_up(4)), 100, WORDS)
-    assert sorted(set(table["example"])) == [100, 101, 102, 103]
-
-
-def test_only_the_first_answer_is_trained_on():
+def test_only_the_first_answer_is_trained_on_and_rows_are_counted_from_the_batchs_first():
     columns = texts(("a b c d", "q", "b", 2))
     columns["answers"] = [json.dumps({"texts": ["b", "c d"], "starts": [2, 4]})]
     table, _ = SquadFeaturizer(20, 5, 5, False).encode(columns, 0, WORDS)
     assert (table["start"], table["end"]) == ([4], [4])
+    table, _ = SquadFeaturizer(20, 5, 5, True).encode(texts(*made_up(4)), 100, WORDS)
+    assert sorted(set(table["example"])) == [100, 101, 102, 103]
 
 
 def test_an_answer_inside_a_token_takes_the_whole_token_and_one_between_tokens_takes_none():

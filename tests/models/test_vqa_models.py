@@ -306,28 +306,17 @@ def test_boxes_attend_to_boxes_and_to_words_that_are_there():
         assert (share[allowed.any(-2)] >= 1 - 1e-9).all()  # Lemma 1
 
 
-def test_the_sites_of_pythia_are_those_that_the_settings_use():
-    assert class_of("model", choices("model")["vqa_tiny"]) is Pythia
-    assert Pythia.sites == {"fusion": False, "encoder": False}
-    assert Pythia.sites_of({}) == Pythia.sites_of({"fusion": 3, "question": None}) == {}
+@MODELS
+def test_the_sites_are_those_that_the_settings_use(kind):
     for fusion, question in KINDS:
-        sites = Pythia.sites_of({"fusion": fusion, "question": question, "d_model": 8})
-        model = visual_model(Pythia, fusion=fusion, question=question)
-        assert list(sites) == [
-            site for site in Pythia.sites if site in {n.split(".")[0] for n in attention_layers(model)}
-        ]
+        sites = kind.sites_of({"fusion": fusion, "question": question, "d_model": 8})
+        layers = attention_layers(visual_model(kind, fusion=fusion, question=question))
+        assert list(sites) == [site for site in kind.sites if site in {name.split(".")[0] for name in layers}]
         assert not any(sites.values())
-
-
-def test_the_sites_of_mcan_are_those_that_the_settings_use():
-    assert class_of("model", choices("model")["mcan_small"]) is MCAN
-    assert MCAN.sites == {"fusion": False, "encoder": False, "guided": False}
-    result = {fusion: MCAN.sites_of({"fusion": fusion, "question": "gru"}) for fusion in FUSIONS}
-    assert list(result["attention"]) == ["fusion", "encoder", "guided"]
-    assert list(result["concat"]) == list(result["single"]) == ["encoder", "guided"]
-    assert list(result["none"]) == ["encoder"]
-    assert MCAN.sites_of({}) == result["single"]
-    assert not any(value for sites in result.values() for value in sites.values())
+    assert class_of("model", choices("model")["vqa_tiny" if kind is Pythia else "mcan_small"]) is kind
+    assert kind.sites == dict.fromkeys(["fusion", "encoder"] + ["guided"] * (kind is MCAN), False)
+    unset = [] if kind is Pythia else ["encoder", "guided"]
+    assert list(kind.sites_of({})) == list(kind.sites_of({"fusion": 3, "question": None})) == unset
 
 
 def test_each_site_has_its_own_normalizer_scorer_and_priors():

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.numerical
 L, S, E, V = 5, 7, 4, 3
 ALLOWED = torch.rand(L, S, generator=torch.Generator().manual_seed(1)) < 0.7
 ALLOWED[:, 2] = True
+GROUPS = {"lead": (2, 6), "heads": 3}, {"enable_gqa": True}
 PADDING = torch.arange(L) >= torch.tensor([5, 3])[:, None]
 
 
@@ -51,10 +52,7 @@ def test_softmax_is_the_function_of_pytorch(lead):
 
 @pytest.mark.parametrize(
     ("shape", "options"),
-    [
-        *(({"lead": (2, 3), "keys": it}, {"is_causal": True}) for it in (L, 3, S)),
-        ({"lead": (2, 6), "heads": 3}, {"enable_gqa": True}),
-    ],
+    [*(({"lead": (2, 3), "keys": it}, {"is_causal": True}) for it in (L, 3, S)), GROUPS],
 )
 def test_causal_masks_and_groups_of_heads_are_those_of_pytorch(shape, options):
     inputs = qkv(*shape["lead"], **{key: it for key, it in shape.items() if key != "lead"})
