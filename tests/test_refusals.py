@@ -244,6 +244,7 @@ REFUSED = {  # verb: (what is spoilt, what is typed, words of the message); {} i
         (None, ("x=interval(0,2)", *SEARCH[1:], "trials=3", "dir={}/search"), "search over other values"),
         (lambda folder: (folder / "grid/figures").symlink_to(folder), (*SWEEP, "dir={}/grid"), "is a link to"),
         (None, (*SWEEP, "dir={}/run"), "dir={}/run: is the folder of a run; choose another one"),
+        (write("search/study.jsonl", "x\n"), (*SEARCH, "trials=3", "dir={}/search"), "study.jsonl: cannot be read"),
     ],
     "probe": [
         (None, (*PROBE, "out={}/probe", "normalizers=softmax,nothing"), "nothing"),

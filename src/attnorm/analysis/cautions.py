@@ -105,10 +105,7 @@ def largest_share(texts: Sequence[str]) -> float:
 
 
 def identical(
-    labels: tuple[str, str],
-    pairs: Mapping[int, tuple[ExampleTable, ExampleTable]],
-    metric: str,
-    ids: Sequence[str],
+    labels: tuple[str, str], pairs: Mapping[int, tuple[ExampleTable, ExampleTable]], metric: str, ids: Sequence[str]
 ) -> str | None:
     """A clause if two arms have the same scores on every example with most of their seeds. pairs: theirs by seed."""
     equal = {

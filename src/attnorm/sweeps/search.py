@@ -6,6 +6,7 @@ seed, on the number of the trial and on the results so far, and on nothing else:
 was interrupted tries the same values as one that was not.
 """
 
+import json
 import os
 import shlex
 import zlib
@@ -24,7 +25,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from attnorm.errors import ConfigError, Problem
+from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.sweeps.jobs import Job, as_typed, choices
 from attnorm.sweeps.scheduler import Plan
 from attnorm.sweeps.state import JobState
@@ -146,9 +147,14 @@ class Search(Plan):
         settings, (self.monitor, self.mode) = command.settings, metric
         self.space, self.make_job = command.dimensions(), make_job
         path = folder / STUDY
-        if path.exists() and (content := path.read_bytes()) and not content.endswith(b"\n"):
-            # a last line was being written when the process was killed; Optuna cannot append to it
-            os.truncate(path, content.rfind(b"\n") + 1)
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        torn = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
+        try:
+            list(map(json.loads, lines))
+        except ValueError as error:
+            raise RunError(f"{path}: cannot be read: {error}; choose another dir, or remove the file") from error
+        if torn:  # it was being written when the process was killed; Optuna cannot append to it
+            os.truncate(path, sum(map(len, lines)))
         storage = JournalStorage(JournalFileBackend(str(path), OneWriter(STUDY)))
         options: dict[str, Any] = {"storage": storage, "study_name": "sweep", "pruner": PRUNERS[settings.pruner]()}
         tpe = partial(TPESampler, multivariate=True, constant_liar=(settings.jobs or 1) > 1)  # trials at the same time

@@ -129,11 +129,7 @@ def detectable(
 
 
 def plan(
-    pilot: Variances,
-    difference: float,
-    power: float = 0.8,
-    level: float = 0.95,
-    hours_per_run: float | None = None,
+    pilot: Variances, difference: float, power: float = 0.8, level: float = 0.95, hours_per_run: float | None = None
 ) -> list[PlanRow]:
     """How many seeds and examples show a difference, judging by the variances of a pilot.
 
