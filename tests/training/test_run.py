@@ -178,7 +178,7 @@ def test_a_run_makes_the_updates_it_was_asked_for(tmp_path, overrides, steps):
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [
-        (("task.max_steps=6", "task.validations=3"), [2, 4, 6]),
+        slow(("task.max_steps=6", "task.validations=3"), [2, 4, 6]),
         (("task.max_steps=7", "task.validations=3"), [3, 6, 7]),
         (("task.max_steps=3", "task.validations=5"), [1, 2, 3]),
         slow(("trainer.accumulate_grad_batches=3",), [2, 4]),
