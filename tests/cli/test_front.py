@@ -152,6 +152,7 @@ WRONG_COMMANDS = [
     (("paths.log_dir=/dev/null",), "error: paths.log_dir=/dev/null: must be a folder, but /dev/null is a file\n"),
     (("paths.log_dir=/proc/none",), "error: paths.log_dir: the run folder /proc/none"),
     (("task=",), "error: task=: allowed: captioning, causal_lm, classify, "),
+    (("run=5",), "error: run=5: allowed: default"),
     ((f"seed={'9' * 5000}",), "... (5,000 characters): allowed: whole numbers from 0"),
     ((f"seed={'a' * 200_000}",), "... (200,000 characters): allowed: at most 20,000 characters"),
     ((f"tags=[{'a,' * 40_000}a]",), "... (80,003 characters): allowed: at most 20,000 characters"),

@@ -117,7 +117,8 @@ def composed(
         if "/" in group or key == "hydra.searchpath" or (is_group and removes):
             files.append(argument)
         elif is_group and isinstance(value, str) and value:
-            files.append(argument if parsed(argument) else f"{name}={quoted(text)}")
+            choice = override.value() if (override := parsed(argument)) else None
+            files.append(argument if isinstance(choice, str) else f"{name}={quoted(text)}")
         elif is_group and value is None:
             files.append(f"~{key}")
         elif is_group and not isinstance(value, dict):
