@@ -214,9 +214,9 @@ REFUSED = {  # verb: (what is spoilt, what is typed, words of the message); {} i
         (
             None,
             ("{}/runs", "out={}/run/config.yaml"),
-            "config.yaml: is a file of a run or a sweep; choose another name",
+            "config.yaml: is there already, in the folder of a run or a sweep; choose another name",
         ),
-        (None, ("{}/runs", "out={}/run/checkpoints/best.ckpt"), "best.ckpt: is a file of a run or a sweep"),
+        (None, ("{}/runs", "out={}/run/checkpoints/best.ckpt"), "best.ckpt: is there already"),
     ],
     "compare": [
         (None, ("metric=rouge1",), "against: must be given"),
@@ -227,9 +227,9 @@ REFUSED = {  # verb: (what is spoilt, what is typed, words of the message); {} i
         (None, ("against=[{}/runs,{}/others]",), "runs of different tasks cannot be compared: "),
         (None, ("against={}/runs", "metric=nothing"), "metric=nothing"),
         (None, ("against={}/runs", "plan=0"), "plan=0: allowed: numbers above 0"),
-        (None, ("against={}/runs", "out={}/run/summary.json"), "summary.json: is a file of a run or a sweep"),
-        (None, ("against={}/runs", "out={}/run/metrics.csv"), "metrics.csv: is a file of a run or a sweep"),
-        (as_sweep, ("against={}/runs", "out={}/empty/sweep.json"), "sweep.json: is a file of a run or a sweep"),
+        (None, ("against={}/runs", "out={}/run/summary.json"), "summary.json: is there already"),
+        (None, ("against={}/runs", "out={}/run/metrics.csv"), "metrics.csv: is there already"),
+        (as_sweep, ("against={}/runs", "out={}/empty/sweep.json"), "sweep.json: is there already"),
         (without_ids, ("against={}/runs",), "has no column id"),
         (write("runs/dnas_1/predictions/validation.parquet", "x"), ("against={}/runs",), "cannot be read"),
     ],
@@ -243,7 +243,7 @@ REFUSED = {  # verb: (what is spoilt, what is typed, words of the message); {} i
         (None, (*COST, "cost=flops", "dir={}/priced"), "not the same flops"),
         (None, ("x=interval(0,2)", *SEARCH[1:], "trials=3", "dir={}/search"), "search over other values"),
         (lambda folder: (folder / "grid/figures").symlink_to(folder), (*SWEEP, "dir={}/grid"), "is a link to"),
-        (None, (*SWEEP, "dir={}/run"), "dir={}/run: is the folder of a run; choose another one"),
+        (None, (*SWEEP, "dir={}/run"), "dir={}/run: has a config.yaml, as a run has; choose another one"),
         (write("search/study.jsonl", "x\n"), (*SEARCH, "trials=3", "dir={}/search"), "study.jsonl: cannot be read"),
     ],
     "probe": [

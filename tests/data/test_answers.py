@@ -36,7 +36,7 @@ NORMALIZED = [  # an answer, and what the official script makes of it
     # what counts is the answer as it came: the comma's blank is not the dash's
     ("a1,b-c", "a1 b c"),
     ("x/-y-z", "x y z"),  # the blank that the slash leaves is not the dash's either
-    # what stays: marks that are none of the list, periods before a digit, other words
+    # unchanged: marks that are not in the list, periods before a digit, other words
     *((it, it) for it in ("10:30", "50%", "rock'n'roll", "$5 & #3*", "5.5", ".5", "eleven", "theatre", "couldntve")),
     *((it, it) for it in ("don't", "its", "ive", "well", "")),
     # a comma between digits, wherever it stands, makes every mark vanish

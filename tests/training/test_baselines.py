@@ -36,7 +36,7 @@ def test_a_baseline_that_is_not_beaten_is_told_once(metrics, found, told):
     sentences = baselines.unbeaten(scores(metrics, b=found))
     assert len(sentences) == (told is not None)
     assert told is None or told in sentences[0]
-    assert baselines.unbeaten(scores(metrics)) == []  # without a baseline, there is none to beat
+    assert baselines.unbeaten(scores(metrics)) == []  # no baseline, no message
 
 
 @pytest.mark.parametrize(

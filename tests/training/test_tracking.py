@@ -103,11 +103,14 @@ def test_a_history_is_cut_behind_the_checkpoint_and_otherwise_keeps_its_columns_
 def test_damaged_rows_of_a_history_are_left_out(tmp_path, caplog):
     path, binary = tmp_path / "metrics.csv", tmp_path / "attention.csv"
     table(path, STEPS)
-    path.write_bytes(path.read_bytes().replace(b"2,", b"\xff\x00,").replace(b"3,", b"3,9,9,") + b"5,0.5\n6,\xff")
+    path.write_bytes(path.read_bytes().replace(b"2,", b"\xff\x00,").replace(b"3,", b"3,9,9,") + b"5,0.5\n6,\xff\n7,0.")
     binary.write_bytes(b"\xff\n1\n")
+    before = path.read_bytes()
     cut_history([path, binary], 9)
     assert [row["step"] for row in read_csv(path)] == ["1", "4", "5"] and not binary.exists()
-    assert "metrics.csv: left out 2 rows that cannot be read" in caplog.text
+    assert (tmp_path / "metrics.csv.damaged").read_bytes() == before
+    assert (tmp_path / "attention.csv.damaged").read_bytes() == b"\xff\n1\n"
+    assert "metrics.csv: left out 3 rows that cannot be read" in caplog.text
 
 
 def offline(patch: pytest.MonkeyPatch, home: Path) -> None:

@@ -107,11 +107,7 @@ class Study:
 
 
 def study_of_arms(
-    baseline: Arm,
-    arms: Sequence[Arm],
-    metric: str | None = None,
-    terms: Terms = AS_USUAL,
-    strict: bool = False,
+    baseline: Arm, arms: Sequence[Arm], metric: str | None = None, terms: Terms = AS_USUAL, strict: bool = False
 ) -> Study:
     """Compares arms with one of them.
 

@@ -230,14 +230,14 @@ def folders_in(root: Path) -> list[Path]:
 def why_not_writable(folder: Path, name: str | None = None) -> str:
     """Why no file can be written in a folder, or in a new one with this path; "" if one can. Nothing is left behind.
 
-    name: that of the file, which must not take the place of a file that a run or a sweep has written.
+    name: that of the file, which must not take the place of a file of a run or a sweep.
     """
     if name is not None and (folder / name).is_dir():
         return "expected a file, found a folder"
     if name is not None and (folder / name).exists() and not name.endswith((".html", ".tex", ".md")):
         of_run = any((place / CONFIG).exists() and (place / LOCK).exists() for place in (folder, folder.parent))
         if of_run or ((folder / EVENTS).exists() and name in (EVENTS, SWEEP_FILE)):
-            return "is a file of a run or a sweep; choose another name"
+            return "is there already, in the folder of a run or a sweep; choose another name"
     while not os.path.lexists(folder):
         folder = folder.parent
     if folder.is_file():

@@ -2,6 +2,7 @@
 
 import csv
 import logging
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -55,15 +56,17 @@ def is_share(name: str) -> bool:
 def cut_history(paths: Iterable[Path], step: int) -> None:
     """Removes from CSV files what was recorded after the update `step`, so that a run can continue them.
 
-    A last line without an end, which a killed process may have left, is dropped, and so are damaged rows.
+    A last line without an end, which a killed process may have left, is dropped. A file with damaged rows
+    continues without them, and stays as it was under another name.
     """
     for path in paths:
         if path.exists():
-            rows, is_whole = read_csv(path), path.read_bytes().endswith(b"\n")
-            rows = rows if is_whole else rows[:-1]
-            intact = [row for row in rows if None not in row and (row.get("step") or "").isdecimal()]
-            if len(intact) < len(rows):
-                log.warning("%s: left out %s that cannot be read", path, counted(len(rows) - len(intact), "row"))
+            rows = read_csv(path)[: None if path.read_bytes().endswith(b"\n") else -1]
+            readable = [row for row in rows if None not in row and "\N{REPLACEMENT CHARACTER}" not in str(row)]
+            intact = [row for row in readable if (row.get("step") or "").isdecimal()]
+            if left_out := len(rows) - len(intact):
+                shutil.copyfile(path, f"{path}.damaged")
+                log.warning("%s: left out %s that cannot be read; see %s.damaged", path, counted(left_out, "row"), path)
             kept = [row for row in intact if int(row["step"]) <= step]
             table = CsvTable(path)
             table.columns = list(kept[0]) if kept else []

@@ -50,7 +50,7 @@ class RunWriter(Run):
             opened(self.folder)
             if (self.folder / EVENTS).exists():
                 return False
-            of_run = (self.checkpoint_file(LAST), self.folder / "metrics.csv")
+            of_run = (self.checkpoint_file(LAST), *(self.folder / name for name in CURVES))
             if not self.config_file.exists() and any(path.exists() for path in of_run):
                 raise RunError(f"{self.folder}: has files of a run, but no config.yaml; type another hydra.run.dir")
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from attnorm.errors import ConfigError, Interrupted, Problem, RunError
 from attnorm.progress import console
-from attnorm.run.folder import COST, RunState
+from attnorm.run.folder import COST, EVENTS, RunState
 from attnorm.run.run import Run
 from attnorm.source_code import recorded
 from attnorm.sweeps.check import Checked, Checker
@@ -58,8 +58,8 @@ def sweep_folder(command: SweepCommand, facts: Sequence[Checked]) -> Path:
     """`dir`, or a folder whose name follows from the overrides."""
     settings = command.settings
     if settings.dir is not None:
-        if Run(Path(settings.dir)).exists:
-            raise ConfigError([Problem("dir", "is the folder of a run; choose another one", settings.dir)])
+        if Run(settings.dir).exists and not (Path(settings.dir) / EVENTS).exists():
+            raise ConfigError([Problem("dir", "has a config.yaml, as a run has; choose another one", settings.dir)])
         return Path(settings.dir)
     chosen = [f"search={settings.search}", f"search_seed={settings.search_seed}"] if settings.is_search else []
     chosen += [f"tune_seeds={settings.tune_seeds}"] if command.tuning else []
