@@ -127,7 +127,7 @@ OF_TASKS |= {"causal_lm": "decoding.t"}  # what the commands have that need a ru
 
 @pytest.fixture
 def material(request, tmp_path, monkeypatch):
-    """What placeholders stand for in the commands of a place. A function from a typed command to its arguments."""
+    """Makes what the commands of a page name as <...>. Returns a function from a typed command to its arguments."""
     run, place = runs.copied_run(tmp_path), request.node.callspec.params["place"]
     every = "".join(typed for where, _, typed in COMMANDS if where.startswith(place))
     made = {task: runs.finished_run(task) for task, sign in OF_TASKS.items() if sign in every}
