@@ -21,7 +21,7 @@ import runs  # noqa: E402 - found in tests/
 ATTENTIONS = {  # of each task
     **dict.fromkeys(("gigaword", "mlm", "squad", "classify", "vqa", "translation"), ("softmax", "dnas", "hnas")),
     **dict.fromkeys(("image_classification", "document_classification"), ("softmax", "dnas", "hnas")),
-    **dict.fromkeys(("translation_lstm", "captioning"), ("softmax", "dnas_prefix", "hnas_prefix")),
+    **dict.fromkeys(("translation_lstm", "captioning", "causal_lm"), ("softmax", "dnas_prefix", "hnas_prefix")),
 }
 CASES = [(task, attention) for task, attentions in ATTENTIONS.items() for attention in attentions]
 UPDATES = 50
