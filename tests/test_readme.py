@@ -357,8 +357,6 @@ def test_the_commands_after_training_run(monkeypatch, tmp_path, capsys):
 def test_the_python_blocks_run_and_print_what_they_say(monkeypatch, tmp_path, capsys):
     """The blocks of a page run one after the other; `print(...)  # x` has to print x."""
     monkeypatch.chdir(tmp_path)
-    run = tmp_path / "logs/mlm/softmax/2026-01-31_12-00-00"  # what docs/pretrained.md exports
-    runs.tiny_run(run, "trainer.max_steps=1", "callbacks.attention_stats.every_n_steps=0", task="mlm")
     run = tmp_path / "logs/gigaword/hnas/2026-01-31_12-00-00"  # what docs/load_run.md opens
     shutil.copytree(runs.finished_run(), run)
     with monkeypatch.context() as patch, pytest.raises(NonFiniteLoss):  # what docs/runs.md replays

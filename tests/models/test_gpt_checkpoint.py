@@ -1,7 +1,6 @@
-"""GPT-2's weights in our decoder-only model and ours in GPT-2: the same numbers as transformers."""
+"""GPT-2's weights in our decoder-only model: the same numbers as transformers."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from torch.testing import assert_close
 
 from attnorm.models.config import GPTConfig
 from attnorm.models.gpt import GPT
-from attnorm.models.load_weights import export, load_into, read_shape, read_weights
+from attnorm.models.load_weights import load_into, read_shape, read_weights
 
 pytestmark = pytest.mark.numerical
 
@@ -91,46 +90,6 @@ def test_positions_are_truncated_and_a_longer_table_is_refused(gpt2):
     assert_close(loaded(folder, max_target=15)(texts()), theirs(texts()).logits, **CLOSE)
     with pytest.raises(ValueError, match=r"model\.max_target must be at most 20"):
         loaded(folder, max_target=21)
-
-
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("activation", ["gelu_new", "relu"])
-def test_what_is_exported_is_read_by_transformers_and_by_us(transformers, tmp_path, gpt2, tied, activation):
-    shape = shape_of(gpt2[1], tie_embeddings=tied, activation=activation, max_target=15)
-    source, folder = roughen(GPT(shape, TABLES, VOCABULARY), 0.2, torch.float32), tmp_path / "new" / "folder"
-    export(source, folder, SimpleNamespace(bos_id=1, eos_id=2, pad_id=0))
-    for loader in (transformers.GPT2LMHeadModel, transformers.AutoModelForCausalLM):
-        theirs, report = loader.from_pretrained(folder, output_loading_info=True)
-        assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-        assert_close(source(texts()), theirs.eval()(texts()).logits, **CLOSE)
-    end = source(texts()[:1, :3])[0, -1].argmax().item()  # the token that greedy decoding would write next
-    export(source, folder, SimpleNamespace(bos_id=1, eos_id=end, pad_id=0))
-    stopping = transformers.AutoModelForCausalLM.from_pretrained(folder)
-    assert stopping.generate(texts()[:1, :3], do_sample=False, max_new_tokens=5).tolist()[0][3:] == [end]
-    assert stopping.config.bos_token_id == 1
-    assert shape_of(folder) == source.shape
-    again = loaded(folder).state_dict()
-    assert again.keys() == source.state_dict().keys()
-    assert all(torch.equal(again[name], x) for name, x in source.state_dict().items())
-
-
-def test_what_a_gpt2_has_not_is_not_exported_and_all_of_it_is_named(tmp_path, gpt2):
-    settings = {"positions": "alibi", "norm_first": False, "residual": 0.5, "embedding_norm": True}
-    shape = shape_of(gpt2[1], activation="swiglu", **settings)
-    with pytest.raises(ValueError) as error:
-        export(GPT(shape, TABLES | {"decoder": "dnas_prefix", "scorer": {"decoder": "dot"}}, 9), tmp_path / "none")
-    for problem in (
-        "model.positions=alibi: allowed: learned",
-        "model.norm_first=false: allowed: true",
-        "model.residual=0.5: allowed: true",
-        "model.embedding_norm=true: allowed: false",
-        "model.activation=swiglu: allowed: gelu, relu, gelu_new",
-        "layers.0.attention: normalizer DNASPrefix: allowed: Softmax",
-        "layers.2.attention: scorer Dot: allowed: ScaledDot",
-        "attention.prior.decoder=['alibi']: allowed: []",
-    ):
-        assert problem in str(error.value)
-    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""BERT's weights in our models and ours in BERT: the same numbers as transformers, and what does not fit is said."""
+"""BERT's weights in our models: the same numbers as transformers, and what does not fit is said."""
 
 import functools
 import importlib.util
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from builders import PAD, SMALL, attention_tables, roughen
+from builders import PAD, attention_tables, roughen
 from safetensors.torch import load_file, save_file
 from tolerance import tolerance
 from torch import nn
@@ -19,7 +19,7 @@ from torch.testing import assert_close
 from attnorm.models.config import TransformerConfig
 from attnorm.models.encoder import Encoder
 from attnorm.models.heads import Classifier, MaskedLM, SpanModel
-from attnorm.models.load_weights import export, load_into, read_shape, read_weights
+from attnorm.models.load_weights import load_into, read_shape, read_weights
 from attnorm.models.seq2seq import Seq2Seq
 
 pytestmark = pytest.mark.numerical
@@ -404,80 +404,21 @@ def test_pickled_weights_are_refused_with_the_command_that_converts_them(bert, t
     assert "head.output.weight" in load_into(ours(MaskedLM, tmp_path), read_weights(tmp_path)).loaded
 
 
-# -------------------------------------------------------------------------------------------------------------- export
-
-
-@pytest.mark.parametrize("activation", ["gelu", "relu"])
-@pytest.mark.parametrize("tied", [True, False])
-def test_what_is_exported_is_read_by_transformers_and_by_us(transformers, tmp_path, bert, tied, activation):
-    source = roughened(ours(MaskedLM, bert[1], tie_embeddings=tied, activation=activation, max_source=15))
-    export(source, tmp_path / "new" / "folder")
-    folder = tmp_path / "new" / "folder"
-    (ids, real, types) = batch()
-    theirs, report = transformers.BertForMaskedLM.from_pretrained(folder, output_loading_info=True)
-    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    expected = theirs_on(theirs.eval(), ids, real, torch.zeros_like(types)).logits
-    assert_close(source(ids)[real], expected[real], **CLOSE)
-    for loader in (transformers.BertModel, transformers.AutoModel):
-        states = theirs_on(loader.from_pretrained(folder).eval(), ids, real, types).last_hidden_state
-        assert_close(source.encoder(ids, real, types=types)[real], states[real], **CLOSE)
-    assert shape_of(folder) == source.shape
-    same_tensors(read_weights(folder), dict(source.named_parameters()))
-    again = loaded(MaskedLM, folder)
-    same_tensors(again.state_dict(), source.state_dict())
-    assert json.loads((folder / "config.json").read_text())["pad_token_id"] == PAD
-
-
 @pytest.mark.parametrize(
     "kind, name", [(Classifier, "BertForSequenceClassification"), (SpanModel, "BertForQuestionAnswering")]
 )
-def test_a_fine_tuned_model_is_exported_with_its_head(transformers, tmp_path, bert, kind, name):
-    source, (ids, real, types) = roughened(ours(kind, bert[1])), batch()
-    export(source, tmp_path)
-    theirs, report = getattr(transformers, name).from_pretrained(tmp_path, output_loading_info=True)
-    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    out = theirs_on(theirs.eval(), ids, real, types)
-    if kind is Classifier:
-        assert_close(source(ids, types), out.logits, **CLOSE)
-        assert theirs.config.label2id == {f"LABEL_{label}": label for label in range(LABELS)}
-    else:
-        assert_close(source(ids, types)[real], torch.stack([out.start_logits, out.end_logits], -1)[real], **CLOSE)
-    same_tensors(read_weights(tmp_path), dict(source.named_parameters()))
-
-
-def test_a_model_without_types_is_exported_with_one_of_zeros(transformers, tmp_path, bert):
-    source, (ids, real, types) = roughened(ours(MaskedLM, bert[1], type_vocab_size=0)), batch()
-    export(source, tmp_path)
-    theirs = transformers.BertForMaskedLM.from_pretrained(tmp_path).eval()
-    types_table = read_weights(tmp_path)["encoder.embeddings.types.weight"]
-    assert theirs.config.type_vocab_size == 1 and types_table.shape == (1, 24) and not types_table.any()
-    assert_close(source(ids)[real], theirs_on(theirs, ids, real, torch.zeros_like(types)).logits[real], **CLOSE)
-
-
-def test_what_a_bert_has_not_is_not_exported_and_all_of_it_is_named(tmp_path, bert):
-    attention = attention_tables(priors={"encoder": ["t5"]}, scorers={"encoder": "dot"})
-    attention |= {"gate": {"encoder": "headwise"}, "exclusive": {"encoder": True}}
-    shape = TransformerConfig(
-        **{**SMALL, "norm_first": True, "residual": 0.5, "positions": "sinusoidal", "encoder_layers": 2}, max_source=9
+def test_the_head_of_a_fine_tuned_model_has_our_names(transformers, tmp_path, kind, name):
+    theirs, (ids, real, types) = (
+        save_bert(transformers, tmp_path, name, num_labels=LABELS if kind is Classifier else 2),
+        batch(),
     )
-    model = MaskedLM(shape, {**attention, "encoder": "hnas"}, VOCABULARY, PAD)
-    with pytest.raises(ValueError) as error:
-        export(model, tmp_path / "none")
-    for problem in (
-        "model.positions=sinusoidal: allowed: learned",
-        "model.norm_first=true: allowed: false",
-        "model.residual=0.5: allowed: true",
-        "model.embedding_norm=false: allowed: true",
-        "encoder.layers.0.attention: normalizer HNAS: allowed: Softmax",
-        "encoder.layers.1.attention: normalizer HNAS: allowed: Softmax",
-        "encoder.layers.1.attention: scorer Dot: allowed: ScaledDot",
-        "encoder.layers.1.attention: gate, exclusive: allowed: none of these options",
-        "attention.prior.encoder=['t5']: allowed: []",
-    ):
-        assert problem in str(error.value)
-    assert not (tmp_path / "none").exists()
-    with pytest.raises(ValueError, match="Seq2Seq cannot be exported as BERT: allowed: MaskedLM, SpanModel, Class"):
-        export(ours(Seq2Seq, bert[1], decoder_layers=1, max_target=4), tmp_path)
+    model = ours(kind, tmp_path)
+    assert not model.load_state_dict(read_weights(tmp_path), strict=False).missing_keys
+    out = theirs_on(theirs, ids, real, types)
+    if kind is Classifier:
+        assert_close(model(ids, types), out.logits, **CLOSE)
+    else:
+        assert_close(model(ids, types)[real], torch.stack([out.start_logits, out.end_logits], -1)[real], **CLOSE)
 
 
 # -------------------------------------------------------------------------------------------------------------- errors

@@ -1,4 +1,4 @@
-"""BERT checkpoints in the format of Hugging Face (config.json and safetensors): reading, renaming and writing."""
+"""BERT checkpoints in the format of Hugging Face (config.json and safetensors): reading and renaming."""
 
 from pathlib import Path
 
@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from attnorm.errors import DataError
-from attnorm.models.heads import Classifier, MaskedLM, SpanModel
-from attnorm.models.hub_files import differences, other_name, read_hub_settings, read_tensors, weight_files, write_files
+from attnorm.models.hub_files import other_name, read_hub_settings, read_tensors, weight_files
 
 SETTINGS = {  # field of TransformerConfig: the key in config.json, and BERT's default if the key is missing
     "d_model": ("hidden_size", 768),
@@ -50,16 +49,9 @@ NAMES = {  # BERT's module names without "bert." -> our module names; {} is the 
     "qa_outputs": "spans",
     "classifier": "classifier",
 }
-BACK = {name: hub_name for hub_name, name in NAMES.items()}
 BIAS, COPY = "cls.predictions.decoder.bias", "cls.predictions.bias"  # if both exist, the second is ignored
 OLD = {"gamma": "weight", "beta": "bias"}  # parameter names of a norm in the first BERT checkpoints
 BUFFERS = {"embeddings.position_ids", "embeddings.token_type_ids"}  # 0, 1, 2, ...: not trained parameters
-
-ARCHITECTURES = {
-    MaskedLM: "BertForMaskedLM",
-    SpanModel: "BertForQuestionAnswering",
-    Classifier: "BertForSequenceClassification",
-}
 
 
 def read_bert_shape(folder: str | Path) -> dict:
@@ -101,50 +93,3 @@ def name_in_model(name: str) -> str:
     module, _, parameter = name.rpartition(".")
     model_name = other_name(module, NAMES)
     return name if model_name is None else f"{model_name}.{OLD.get(parameter, parameter)}"
-
-
-@torch.no_grad()
-def export_bert(model: MaskedLM | SpanModel | Classifier, folder: str | Path) -> None:
-    """Writes config.json and model.safetensors (float32) in the format of the library `transformers`.
-
-    The files can be loaded by AutoModel and by BertForMaskedLM, BertForQuestionAnswering or
-    BertForSequenceClassification. Raises ValueError that lists what BERT does not support: a normalizer other than
-    softmax, a prior, pre-norm, ...
-    """
-    architecture = ARCHITECTURES.get(type(model))
-    if architecture is None:
-        allowed = ", ".join(cls.__name__ for cls in ARCHITECTURES)
-        raise DataError(f"{type(model).__name__} cannot be exported as BERT: allowed: {allowed}")
-    if problems := differences(model, model.shape, ALWAYS, "encoder", model.encoder.prior):
-        raise DataError("\n  ".join(["this model cannot be written as a BERT:", *problems]))
-    tensors: dict[str, Tensor] = {}
-    for name, parameter in model.named_parameters():  # a tied one comes once
-        parts: dict[str, Tensor] = {name: parameter}
-        if ".key_value." in name:
-            key, value = parameter.chunk(2)
-            parts = {name.replace("key_value", "key"): key, name.replace("key_value", "value"): value}
-        for part_name, part in parts.items():
-            module, _, kind = part_name.rpartition(".")
-            hub_name = other_name(module, BACK)
-            assert hub_name is not None, part_name  # BACK has every module of these models
-            prefix = "bert." if hub_name.startswith(("embeddings.", "encoder.", "pooler.")) else ""
-            tensors[f"{prefix}{hub_name}.{kind}"] = part.float().cpu().clone()
-    if BIAS in tensors:
-        tensors[COPY] = tensors[BIAS].clone()
-    shape = model.shape
-    if not shape.type_vocab_size:  # BERT has at least one token type
-        tensors["bert.embeddings.token_type_embeddings.weight"] = torch.zeros(1, shape.d_model)
-    config = {
-        "model_type": "bert",
-        "architectures": [architecture],
-        **{key: getattr(shape, name) for name, (key, _) in SETTINGS.items()},
-        "type_vocab_size": max(shape.type_vocab_size, 1),
-        "max_position_embeddings": shape.max_source,
-        "position_embedding_type": "absolute",
-        "vocab_size": model.encoder.embeddings.tokens.num_embeddings,
-        "pad_token_id": model.pad_id,
-    }
-    if isinstance(model, Classifier):
-        config["id2label"] = {str(label): f"LABEL_{label}" for label in range(model.classifier.out_features)}
-        config["label2id"] = {name: int(label) for label, name in config["id2label"].items()}
-    write_files(folder, config, tensors)

@@ -1,16 +1,12 @@
-"""GPT-2 checkpoints in the format of Hugging Face (config.json and safetensors): reading, renaming and writing."""
+"""GPT-2 checkpoints in the format of Hugging Face (config.json and safetensors): reading and renaming."""
 
 import re
 from pathlib import Path
-from typing import Any
 
-import torch
 from torch import Tensor
 
-from attnorm.errors import DataError, Problem
-from attnorm.models.gpt import GPT
-from attnorm.models.hub_files import differences, other_name, read_hub_settings, read_tensors, weight_files, write_files
-from attnorm.models.layers import ACTIVATIONS
+from attnorm.errors import DataError
+from attnorm.models.hub_files import other_name, read_hub_settings, read_tensors, weight_files
 
 SETTINGS = {  # field of GPTConfig: the key in config.json, and GPT-2's default if the key is missing
     "d_model": ("n_embd", 768),
@@ -45,7 +41,6 @@ NAMES = {  # GPT-2's module names without "transformer." -> our module names; {}
     "ln_f": "norm",
     "lm_head": "output",
 }
-BACK = {name: hub_name for hub_name, name in NAMES.items()}
 TRANSPOSED = re.compile(r"\.(c_attn|c_proj|c_fc)\.weight$")  # GPT-2 stores these matrices as (in, out)
 BUFFERS = re.compile(r"\.attn\.(bias|masked_bias)$")  # causal masks, not trained parameters
 
@@ -86,46 +81,3 @@ def read_gpt2_weights(folder: str | Path) -> dict[str, Tensor]:
         file, some = weight_files(Path(folder))[0], ", ".join(list(tensors)[:3])
         raise DataError(f"{file}: contains no layer of a GPT-2 model, only {some}, ...")
     return tensors
-
-
-@torch.no_grad()
-def export_gpt2(model: GPT, folder: str | Path, tokenizer: Any = None) -> None:
-    """Writes config.json and model.safetensors (float32) in the format of the library `transformers`.
-
-    tokenizer: its `bos_id`, `eos_id` and `pad_id` are written; None: the model then has no such tokens.
-
-    The files can be loaded by AutoModel, AutoModelForCausalLM and GPT2LMHeadModel. Raises ValueError that lists what
-    GPT-2 does not support: a normalizer other than softmax, a prior, rotary positions, ...
-    """
-    shape = model.shape
-    problems = differences(model, shape, ALWAYS, "decoder", model.prior)
-    if shape.activation not in ACTIVATIONS:
-        problems.append(Problem("model.activation", f"allowed: {', '.join(ACTIVATIONS)}", shape.activation))
-    if problems:
-        raise DataError("\n  ".join(["this model cannot be written as a GPT-2:", *problems]))
-    parameters = {name: x.float().cpu() for name, x in model.named_parameters()}  # a tied one comes once
-    tensors: dict[str, Tensor] = {}
-    for name, x in parameters.items():
-        if ".key_value." in name:
-            continue  # comes with the query
-        module, _, parameter = name.rpartition(".")
-        hub_name = other_name(module, {**BACK, QUERY: JOINT})
-        assert hub_name is not None, name  # BACK has every other module of these models
-        if ".query." in name:
-            x = torch.cat([x, parameters[name.replace(".query.", ".key_value.")]])
-        hub_name = f"{hub_name}.{parameter}"
-        x = x.T if TRANSPOSED.search(hub_name) else x
-        tensors[hub_name if hub_name.startswith("lm_head.") else f"transformer.{hub_name}"] = x.clone(
-            memory_format=torch.contiguous_format
-        )
-    config = {
-        "model_type": "gpt2",
-        "architectures": ["GPT2LMHeadModel"],
-        **{key: getattr(shape, name) for name, (key, _) in SETTINGS.items()},
-        "embd_pdrop": shape.dropout,
-        "n_positions": shape.max_target,
-        "vocab_size": model.output.out_features,
-        # without these keys, GPT-2 has the ids of its own vocabulary
-        **{f"{kind}_token_id": getattr(tokenizer, f"{kind}_id", None) for kind in ("bos", "eos", "pad")},
-    }
-    write_files(folder, config, tensors)

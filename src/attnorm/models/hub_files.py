@@ -7,14 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
-from attnorm.attention.layer_options import LAYER_OPTIONS
-from attnorm.attention.multihead import attention_layers
-from attnorm.attention.normalizers.softmax import Softmax
-from attnorm.attention.scorers import ScaledDot
-from attnorm.errors import DataError, Problem, in_yaml
+from attnorm.errors import DataError
 from attnorm.models.layers import ACTIVATIONS
 
 CONFIG = "config.json"
@@ -123,13 +118,6 @@ def weight_files(folder: Path) -> list[Path]:
     raise DataError(f"{whole}: {EXPECTED}")
 
 
-def write_files(folder: str | Path, config: Mapping[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Writes config.json and model.safetensors into a folder, which is created if necessary."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    save_file(tensors, Path(folder) / "model.safetensors", metadata={"format": "pt"})
-    (Path(folder) / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-
-
 def other_name(module: str, names: Mapping[str, str]) -> str | None:
     """The other name of a module, with the index of its layer in place of {}. None if it has none."""
     number = re.search(r"\b(?:layers?|h)\.(\d+)", module)
@@ -137,26 +125,3 @@ def other_name(module: str, names: Mapping[str, str]) -> str | None:
         return names.get(module)
     other = names.get(f"{module[: number.start(1)]}{{}}{module[number.end(1) :]}")
     return other and other.format(number[1])
-
-
-def differences(model: nn.Module, shape: Any, always: Mapping[str, Any], site: str, prior: Any) -> list[str]:
-    """What a model has that BERT and GPT-2 do not have.
-
-    That is values other than `always` in its shape, a normalizer other than softmax, a scorer other than the scaled dot
-    product, an option of the attention layer, or a prior at its site.
-    """
-    problems: list[str] = [
-        Problem(f"model.{key}", f"allowed: {in_yaml(value)}", getattr(shape, key))
-        for key, value in always.items()
-        if getattr(shape, key) != value
-    ]
-    for name, layer in attention_layers(model).items():
-        for kind, part, allowed in (("normalizer", layer.normalizer, Softmax), ("scorer", layer.scorer, ScaledDot)):
-            if type(part) is not allowed:
-                problems.append(f"{name}: {kind} {type(part).__name__}: allowed: {allowed.__name__}")
-        if layer.options is not None:
-            used = [option for option in LAYER_OPTIONS if getattr(layer.options, option)]
-            problems.append(f"{name}: {', '.join(used)}: allowed: none of these options")
-    if prior is not None:
-        problems.append(f"attention.prior.{site}={list(prior.priors)}: allowed: []")
-    return problems

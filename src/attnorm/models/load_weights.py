@@ -3,15 +3,14 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attnorm.errors import DataError
-from attnorm.models.bert_checkpoint import export_bert, read_bert_shape, read_bert_weights
+from attnorm.models.bert_checkpoint import read_bert_shape, read_bert_weights
 from attnorm.models.gpt import GPT
-from attnorm.models.gpt_checkpoint import export_gpt2, read_gpt2_shape, read_gpt2_weights
+from attnorm.models.gpt_checkpoint import read_gpt2_shape, read_gpt2_weights
 from attnorm.models.hub_files import CONFIG, kind_of
 from attnorm.models.seq2seq import Seq2Seq
 
@@ -57,19 +56,6 @@ def read_weights(folder: str | Path) -> dict[str, Tensor]:
     """
     is_gpt2 = (Path(folder) / CONFIG).is_file() and kind_of(folder) == "gpt2"
     return read_gpt2_weights(folder) if is_gpt2 else read_bert_weights(folder)
-
-
-def export(model: Any, folder: str | Path, tokenizer: Any = None) -> None:
-    """Writes a model in the format of `transformers`: a `GPT` as GPT-2, any other as BERT.
-
-    tokenizer: the tokenizer of a `GPT`. Without its end token, `generate` of `transformers` does not stop by itself.
-
-    Raises ValueError that lists what the format does not support.
-    """
-    if isinstance(model, GPT):
-        export_gpt2(model, folder, tokenizer)
-    else:
-        export_bert(model, folder)
 
 
 @torch.no_grad()
