@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from attnorm.spec.settings import ResolvedConfig
+from attnorm.settings import ResolvedConfig
 
 PAD, BOS, EOS = 0, 1, 2  # ids of the special tokens in generated data
 PEER = "transformers "  # the names of contestants to be compared with begin so, then the attention implementation
@@ -15,8 +15,8 @@ PEER = "transformers "  # the names of contestants to be compared with begin so,
 
 def configure(*overrides: str) -> ResolvedConfig:
     """The configuration of `python train.py <overrides>`."""
-    from attnorm.spec.compose import composed, plain_settings
-    from attnorm.spec.read import resolve
+    from attnorm.config.compose import composed, plain_settings
+    from attnorm.config.read import resolve
 
     return resolve(plain_settings(composed(overrides)), overrides)
 

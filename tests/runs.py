@@ -23,12 +23,12 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf, flag_override
 
 from attnorm.cli import main
+from attnorm.config.compose import compose_files, plain_settings, run_folder
+from attnorm.config.compose import composed as compose_settings
+from attnorm.config.read import resolve
 from attnorm.errors import ConfigError, Interrupted
 from attnorm.run.tables import read_csv
-from attnorm.spec.compose import compose_files, plain_settings, run_folder
-from attnorm.spec.compose import composed as compose_settings
-from attnorm.spec.read import resolve
-from attnorm.spec.settings import ResolvedConfig
+from attnorm.settings import ResolvedConfig
 from attnorm.tasks.results import Results
 from attnorm.training import console
 from attnorm.training.callbacks import throughput as callbacks

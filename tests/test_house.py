@@ -35,13 +35,13 @@ BELOW = {  # what of ours a floor may import besides BASE and itself
     "models": {"attention"},
     "tasks": {"models", "data", "attention", "optim"},
     "run": {"tasks", "models", "data", "attention", "optim"},
-    "spec": {"run", "tasks", "models", "data", "attention", "optim"},
-    "training": {"run", "spec", "tasks", "models", "data", "attention", "optim"},
-    "analysis": {"probes", "sweeps", "training", "run", "spec", "tasks", "models", "data", "attention"},
-    "sweeps": {"training", "run", "spec"},
+    "config": {"run", "tasks", "models", "data", "attention", "optim"},
+    "training": {"run", "config", "tasks", "models", "data", "attention", "optim"},
+    "analysis": {"probes", "sweeps", "training", "run", "config", "tasks", "models", "data", "attention"},
+    "sweeps": {"training", "run", "config"},
     "__main__": {"cli"},
-    "cli": {"probes", "sweeps", "analysis", "training", "run", "spec", "tasks", "models", "data", "attention"},
-    "testing": {"cli", "analysis", "training", "run", "spec", "tasks", "data", "attention"},
+    "cli": {"probes", "sweeps", "analysis", "training", "run", "config", "tasks", "models", "data", "attention"},
+    "testing": {"cli", "analysis", "training", "run", "config", "tasks", "data", "attention"},
 }
 FOREIGN = {  # libraries that a floor does without
     "attention": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "numpy", "wandb", "transformers"},
@@ -78,8 +78,6 @@ def module_of(file):
 
 
 def floor_of(module):
-    if f"{module}.".startswith("attnorm.spec.settings."):
-        return "settings"  # the types of settings, which every floor may import
     return module.split(".")[1] if "." in module else "attnorm"
 
 

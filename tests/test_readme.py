@@ -41,16 +41,16 @@ from attnorm.cli.generate import GenerateKeys
 from attnorm.cli.probe import read_probe
 from attnorm.cli.report import read_report
 from attnorm.cli.verbs import VERBS
+from attnorm.config import lightning
+from attnorm.config import recorded as rerun
+from attnorm.config.command import read
+from attnorm.config.read import resolve_recorded
 from attnorm.data.sources.gigaword import FILES
 from attnorm.errors import ConfigError
 from attnorm.experiments.papers.figures import read_figures
 from attnorm.probes.experiment import ProbePlan
 from attnorm.run.opening import read_run
 from attnorm.run.tables import read_csv
-from attnorm.spec import lightning
-from attnorm.spec import recorded as rerun
-from attnorm.spec.command import read
-from attnorm.spec.read import resolve_recorded
 from attnorm.sweeps import tuning
 from attnorm.sweeps.command import read_sweep
 from attnorm.tasks.results import LOWER_IS_BETTER, NAMES

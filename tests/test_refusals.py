@@ -16,10 +16,10 @@ import yaml
 from made_up_runs import make_run, make_runs
 
 from attnorm.cli import sweep as sweep_verb
+from attnorm.config.recorded import DEVICES, recorded_settings
 from attnorm.errors import ConfigError
 from attnorm.run.folder import locked
 from attnorm.run.integrity import seal
-from attnorm.spec.recorded import DEVICES, recorded_settings
 from attnorm.sweeps import plan
 from attnorm.training.train import train
 

@@ -17,8 +17,8 @@ import pytest
 import runs
 from test_house import ROOT, SOURCE
 
+from attnorm.config.compose import compose_files
 from attnorm.data.sampler import TokenBatches
-from attnorm.spec.compose import compose_files
 from attnorm.tasks.task import task_of
 
 RECORDED = {

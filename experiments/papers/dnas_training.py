@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnorm.analysis.figures import least_mass, line, log_axis, log_floor, split_label
+from attnorm.config.read import resolve_recorded
 from attnorm.errors import ConfigError, Problem
 from attnorm.experiments.papers.drawing import GREEN, GREY, STYLES, Drawing, Rows, listed, panels, shades
 from attnorm.experiments.papers.registry import Settings
@@ -17,7 +18,6 @@ from attnorm.imports import short_name
 from attnorm.run.opening import read_run
 from attnorm.run.run import Run
 from attnorm.run.tables import NO_EVIDENCE
-from attnorm.spec.read import resolve_recorded
 from attnorm.tasks.task import task_of
 
 if TYPE_CHECKING:

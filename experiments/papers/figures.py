@@ -8,6 +8,7 @@ from typing import Any
 from attnorm import progress
 from attnorm.choices import CONF
 from attnorm.cli.verbs import is_help
+from attnorm.config.command import read
 from attnorm.errors import ConfigError, Problem
 from attnorm.experiments.papers.drawing import write
 from attnorm.experiments.papers.fenchel_models import folders_by_type, has_transformers
@@ -15,7 +16,6 @@ from attnorm.experiments.papers.registry import ALL, FIGURES, PaperFigure, Setti
 from attnorm.experiments.papers.short_runs import short_run
 from attnorm.imports import nearest
 from attnorm.schema import Count, Text, WholeNumber
-from attnorm.spec.command import read
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,10 +27,10 @@ from attnorm.cli.evaluate import EvalKeys
 from attnorm.cli.generate import GenerateKeys
 from attnorm.cli.report import ReportSettings
 from attnorm.cli.verbs import VERBS
+from attnorm.config.command import fitting, read
 from attnorm.experiments.papers.figures import FigureKeys
 from attnorm.run.trust import find_own_parts
 from attnorm.schema import EMPTY, defaults_of, parameters
-from attnorm.spec.command import fitting, read
 from attnorm.sweeps.command import SweepSettings
 
 

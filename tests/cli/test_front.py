@@ -23,10 +23,10 @@ from omegaconf import OmegaConf
 
 from attnorm.cli import errors
 from attnorm.cli import train as front
+from attnorm.config.recorded import SHARED
 from attnorm.data.sources.newswire import Newswire
 from attnorm.data.tokenizers.sentencepiece import SentencePiece
 from attnorm.errors import DataError
-from attnorm.spec.recorded import SHARED
 from attnorm.tasks import seq2seq as seq2seq
 
 HEAVY = {  # libraries that take long to import

@@ -9,11 +9,11 @@ import yaml
 from marks import slow
 from torch import nn
 
+from attnorm.config.compose import values_typed
+from attnorm.config.read import read_attention, read_model, run_label
 from attnorm.models.grid import GridClassifier
 from attnorm.parts import Problems, class_of
 from attnorm.schema import defaults_of
-from attnorm.spec.compose import values_typed
-from attnorm.spec.read import read_attention, read_model, run_label
 from attnorm.sweeps.jobs import as_typed, readable
 
 FILES = sorted(file.stem for file in (runs.CONF / "attention").glob("*.yaml"))

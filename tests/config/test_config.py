@@ -18,8 +18,12 @@ from marks import slow
 from omegaconf import OmegaConf
 from safetensors.torch import save_file
 
+from attnorm import settings as resolved
 from attnorm.choices import choices
 from attnorm.cli.main import VERBS
+from attnorm.config import lightning
+from attnorm.config.lightning import FACTS, build_entries
+from attnorm.config.read import resolve
 from attnorm.data.sources.base import DOCUMENTS
 from attnorm.data.sources.gigaword import FILES
 from attnorm.data.sources.newswire import Newswire
@@ -29,11 +33,7 @@ from attnorm.models.generation import Decoding
 from attnorm.optim import ParamGroups, warmup_decay
 from attnorm.parts import TARGET, Part
 from attnorm.schema import parameters
-from attnorm.spec import lightning
-from attnorm.spec import settings as resolved
-from attnorm.spec.lightning import FACTS, build_entries
-from attnorm.spec.read import resolve
-from attnorm.spec.settings import DataConfig, PathsConfig, RunConfig, StartConfig, TaskConfig
+from attnorm.settings import DataConfig, PathsConfig, RunConfig, StartConfig, TaskConfig
 
 YAML_FILES = sorted(runs.CONF.rglob("*.yaml"))
 GROUP_FILES = [file for file in YAML_FILES if file.parent != runs.CONF and file.parent.name != "hydra"]

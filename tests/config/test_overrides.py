@@ -11,11 +11,11 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
+from attnorm.config.command import read as read_command
+from attnorm.config.compose import PATH_KEYS, settings_of
 from attnorm.errors import ConfigError
 from attnorm.run.run import Run
 from attnorm.schema import Share, Text, WholeNumber
-from attnorm.spec.command import read as read_command
-from attnorm.spec.compose import PATH_KEYS, settings_of
 from attnorm.sweeps.jobs import as_typed, readable
 
 NASTY = [
@@ -146,7 +146,7 @@ def test_interpolations_beside_other_signs_still_resolve(monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_each_key_of_a_path_is_one_of_the_configuration():
-    from attnorm.spec.hydra_errors import known_keys
+    from attnorm.config.hydra_errors import known_keys
 
     assert set(known_keys()) >= PATH_KEYS
 

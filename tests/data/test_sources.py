@@ -16,7 +16,7 @@ from attnorm.data.sources.gigaword import FILES, Gigaword
 from attnorm.errors import ConfigError
 from attnorm.parts import Problems, class_of, names_of
 from attnorm.schema import parameters
-from attnorm.spec.settings import CleaningConfig, DataConfig
+from attnorm.settings import CleaningConfig, DataConfig
 
 ROOT = Path(__file__).parents[2]
 REUTERS = ROOT.parent / "shared/data/headlines/reuters"

@@ -18,14 +18,14 @@ import yaml
 from safetensors.torch import save_file
 
 from attnorm.analysis.scores import example_table
+from attnorm.config.read import resolve
+from attnorm.config.recorded import recorded_settings
 from attnorm.errors import ConfigError, RunError
 from attnorm.run.config_file import REQUIRED_GROUPS
 from attnorm.run.folder import leave_out, read_record
 from attnorm.run.integrity import COMPANIONS, seal
 from attnorm.run.opening import read_run
 from attnorm.run.run import Run
-from attnorm.spec.read import resolve
-from attnorm.spec.recorded import recorded_settings
 from attnorm.sweeps.state import Journal
 
 EVIL = "import pathlib\npathlib.Path({mark!r}).write_text('run')\nfrom attnorm.attention.normalizers.hnas import HNAS\n"

@@ -22,6 +22,7 @@ from marks import slow
 
 from attnorm.analysis.run import load_run
 from attnorm.cli.train import resume_in
+from attnorm.config.read import resolve
 from attnorm.errors import SIGNALS, ConfigError, RunError
 from attnorm.run import writing
 from attnorm.run.folder import LOCK, FolderLock, RunState, locked
@@ -29,7 +30,6 @@ from attnorm.run.key import run_key
 from attnorm.run.resume import newest_good
 from attnorm.run.run import Run
 from attnorm.run.tables import read_csv
-from attnorm.spec.read import resolve
 from attnorm.sweeps.state import holders
 from attnorm.tasks.task import Task
 from attnorm.testing.records import without

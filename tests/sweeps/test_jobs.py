@@ -10,8 +10,8 @@ from omegaconf import OmegaConf
 from runs import CONF
 
 from attnorm.cli.sweep import run_sweep
+from attnorm.config.compose import compose_files, composed, hydra_started
 from attnorm.errors import ConfigError
-from attnorm.spec.compose import compose_files, composed, hydra_started
 from attnorm.sweeps.command import read_sweep
 from attnorm.sweeps.jobs import as_typed, expand, name_of, readable, sweep_name
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import runs
 
-from attnorm.spec.settings import TrainerConfig
+from attnorm.settings import TrainerConfig
 from attnorm.tasks.results import Results
 from attnorm.training import baselines
 

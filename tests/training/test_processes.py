@@ -20,15 +20,15 @@ from marks import slow
 from tolerance import rounding
 
 from attnorm.cli.new import write_skeleton
+from attnorm.config.lightning import check_trainer, read_trainer
+from attnorm.config.read import resolve_recorded
 from attnorm.errors import CheckpointError, UserError
 from attnorm.parts import Problems
 from attnorm.run import shards as sharded_checkpoint
 from attnorm.run.checkpoint import read_checkpoint, read_resumable
 from attnorm.run.opening import open_run
 from attnorm.run.run import Run
-from attnorm.spec.lightning import check_trainer, read_trainer
-from attnorm.spec.read import resolve_recorded
-from attnorm.spec.settings import ResolvedConfig
+from attnorm.settings import ResolvedConfig
 from attnorm.tasks.ranks import Ranks, is_sharded
 from attnorm.tasks.task import task_of
 from attnorm.training.callbacks.throughput import Throughput

@@ -19,7 +19,7 @@ import attnorm
 from attnorm.analysis.figures import draw_run
 from attnorm.cli.train import resume_in
 from attnorm.run.tables import CsvTable, cut_history, read_csv
-from attnorm.spec.settings import leaves
+from attnorm.settings import leaves
 from attnorm.training import loggers as tracking
 from attnorm.training import run_loggers
 from attnorm.training import train as training

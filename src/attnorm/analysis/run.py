@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from attnorm.analysis.paper import FigureSet
     from attnorm.data.preprocess import Split
     from attnorm.data.tokenizers.base import Tokenizer
-    from attnorm.spec.settings import ResolvedConfig
+    from attnorm.settings import ResolvedConfig
     from attnorm.tasks.results import Results
     from attnorm.tasks.task import Task, Tokens
 
@@ -44,7 +44,7 @@ class LoadedRun(Run):
     @cached_property
     def resolved(self) -> "ResolvedConfig":
         """The configuration with its classes and typed groups."""
-        from attnorm.spec.read import resolve_recorded
+        from attnorm.config.read import resolve_recorded
 
         return resolve_recorded(self.config)
 
@@ -74,7 +74,7 @@ class LoadedRun(Run):
 
         Raises ConfigError for a split that the data source of the run does not provide.
         """
-        from attnorm.spec.read import resolve_recorded
+        from attnorm.config.read import resolve_recorded
 
         if split not in ("validation", "test"):
             raise ConfigError([Problem("split", "allowed: validation, test", split)])

@@ -20,11 +20,11 @@ from attnorm.analysis.captions import draw_words, image_of, looks
 from attnorm.analysis.paper import FigureSet
 from attnorm.analysis.run import LoadedRun
 from attnorm.cli.evaluate import CheckpointName, configurations
+from attnorm.config.command import Command, read
+from attnorm.config.recorded import OVERRIDABLE
 from attnorm.errors import Problem
 from attnorm.run.run import Run
 from attnorm.schema import PictureFormats, Text, WholeNumber
-from attnorm.spec.command import Command, read
-from attnorm.spec.recorded import OVERRIDABLE
 from attnorm.tasks.seq2seq import Seq2SeqTask
 
 MOST_ROWS = 12  # heads that are printed one by one; the means over the heads of a layer are printed if there are more

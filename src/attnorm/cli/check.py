@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from attnorm.config.command import read
 from attnorm.errors import ConfigError
 from attnorm.schema import Count, Text
-from attnorm.spec.command import read
 
 
 @dataclass(frozen=True, kw_only=True)

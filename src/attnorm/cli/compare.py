@@ -17,12 +17,12 @@ from attnorm.analysis.statistics.power import plan
 from attnorm.analysis.study import Study, listed_places, study_of
 from attnorm.analysis.swept import searches_of
 from attnorm.analysis.verdict import COSTS, Verdict
+from attnorm.config.command import Command, read
+from attnorm.config.compose import quoted
 from attnorm.errors import ConfigError, Problem
 from attnorm.progress import console
 from attnorm.run.folder import why_not_writable
 from attnorm.schema import Level, Positive, Text
-from attnorm.spec.command import Command, read
-from attnorm.spec.compose import quoted
 from attnorm.tasks.results import NAMES
 from attnorm.training.console import print_table, show_lines, show_warnings
 from attnorm.wording import counted

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
+from attnorm.config.hydra_errors import hydra_problem
 from attnorm.errors import ConfigError, Interrupted, UserError
-from attnorm.spec.hydra_errors import hydra_problem
 
 MACHINE_ERRORS = {  # a full disk, no permission, no memory, a broken disk
     *(errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS),

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from attnorm import progress
+from attnorm.config.command import Command, read
+from attnorm.config.recorded import OVERRIDABLE
 from attnorm.data.sources.vqa_v2 import annotations_by_question, read_vqa_questions
 from attnorm.errors import DataError, Problem
 from attnorm.parts import TARGET, names_of
 from attnorm.schema import Number, Text
-from attnorm.spec.command import Command, read
-from attnorm.spec.recorded import OVERRIDABLE
 from attnorm.tasks import rouge
 from attnorm.tasks.results import Results
 from attnorm.tasks.squad import metric as squad_metric
@@ -22,7 +22,7 @@ from attnorm.training.baselines import unbeaten, undefined
 if TYPE_CHECKING:
     from attnorm.data.sources.base import Source
     from attnorm.run.run import Run
-    from attnorm.spec.settings import ResolvedConfig
+    from attnorm.settings import ResolvedConfig
 
 NEEDED = ("predictions", "references")
 FILES = (*NEEDED, "questions", "null_odds")  # keys that name files
@@ -125,7 +125,7 @@ def cleaner(trained: dict[str, Any], cfg: "ResolvedConfig") -> "Source":
 
     trained: the configuration of the run; cfg: that of the evaluation.
     """
-    from attnorm.spec.read import resolve_recorded
+    from attnorm.config.read import resolve_recorded
     from attnorm.tasks.task import task_of
 
     same = cfg.settings["data"][TARGET] == trained["data"][TARGET]
@@ -136,9 +136,9 @@ def configurations(
     run: "Run", command: Command[Any], splits: tuple[str, ...] = ()
 ) -> "tuple[dict[str, Any], ResolvedConfig]":
     """A run's configuration, as it was trained and with the overrides applied. splits: as in `resolve_recorded`."""
+    from attnorm.config.read import resolve_recorded
+    from attnorm.config.recorded import changed
     from attnorm.run.opening import read_run
-    from attnorm.spec.read import resolve_recorded
-    from attnorm.spec.recorded import changed
 
     recorded = read_run(run.folder, command.settings.trust_code, [key for key, _ in command.changes])
     return recorded, resolve_recorded(changed(recorded, command.changes), splits)

@@ -29,7 +29,7 @@ from attnorm.run.folder import leave_out
 
 PRELOADED = (
     *("attnorm.cli.main", "attnorm.cli.train", "attnorm.training.train", "attnorm.analysis.figures"),
-    *("attnorm.spec.read", "attnorm.spec.recorded", "pandas", "pyarrow.parquet"),
+    *("attnorm.config.read", "attnorm.config.recorded", "pandas", "pyarrow.parquet"),
 )
 MESSAGE = 1 << 20  # bytes, more than a socket takes at once
 JEMALLOC = "JE_ARROW_MALLOC_CONF"  # pyarrow starts a thread as it is imported, unless this says otherwise

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from attnorm.cli.evaluate import CheckpointName, cleaner, configurations
+from attnorm.config.command import read
+from attnorm.config.recorded import OVERRIDABLE
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
 from attnorm.errors import ConfigError, DataError, Problem
@@ -17,8 +19,6 @@ from attnorm.progress import bar, quiet_libraries
 from attnorm.run.opening import open_run
 from attnorm.run.run import Run
 from attnorm.schema import Count, Text
-from attnorm.spec.command import read
-from attnorm.spec.recorded import OVERRIDABLE
 from attnorm.tasks.task import Task, task_of
 
 

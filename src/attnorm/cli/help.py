@@ -7,9 +7,9 @@ from typing import Any
 import yaml
 
 from attnorm.choices import CONF, selectable, split_options
+from attnorm.config.hydra_errors import no_such_file
 from attnorm.errors import ConfigError
 from attnorm.imports import PATH
-from attnorm.spec.hydra_errors import no_such_file
 
 HEAD = """\
 usage: attnorm train [group=file ...] [key=value ...] [-m for a sweep]

@@ -25,6 +25,7 @@ from attnorm.analysis.probes.verdicts import (
 from attnorm.analysis.verdict import AT_THESE_RATES
 from attnorm.attention.testing.before_training import failure_of, is_of_attnorm
 from attnorm.attention.testing.cases import WIDTH
+from attnorm.config.command import read
 from attnorm.errors import ConfigError, Problem
 from attnorm.imports import short_name
 from attnorm.probes import PROBES
@@ -35,7 +36,6 @@ from attnorm.probes.jobs import Cell, ProbeJob, ProbeResult, cells_named
 from attnorm.probes.presets import PRESETS, comparison_seeds, tuning_seeds
 from attnorm.run.folder import why_not_writable
 from attnorm.schema import Count, PictureFormats, Positive, Text
-from attnorm.spec.command import read
 from attnorm.training.console import print_table, show_warnings
 from attnorm.wording import counted, listed
 

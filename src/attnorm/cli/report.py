@@ -7,11 +7,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from attnorm.config.command import Command, read
 from attnorm.errors import Problem, UserError
 from attnorm.progress import console
 from attnorm.run.folder import why_not_writable
 from attnorm.schema import Count, Level, PictureFormats, Text
-from attnorm.spec.command import Command, read
 
 PAGE = "report.html"
 LIBRARIES = {"altair": "altair", "vl_convert": "vl-convert-python", "jinja2": "jinja2"}  # modules and packages

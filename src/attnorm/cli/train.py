@@ -17,11 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from attnorm.choices import CONF, own_folder, split_options
 from attnorm.cli.errors import exit_code, to_the_end
 from attnorm.cli.main import is_busy, threads_spin
-from attnorm.errors import ConfigError, Problem, RunError, in_yaml
-from attnorm.imports import starting_processes
-from attnorm.run.folder import RunState
-from attnorm.run.run import Run
-from attnorm.spec.compose import (
+from attnorm.config.compose import (
     AUTO,
     composed,
     hydra_config,
@@ -30,12 +26,16 @@ from attnorm.spec.compose import (
     run_folder,
     run_to_resume,
 )
-from attnorm.spec.hydra_errors import explained, known_keys
+from attnorm.config.hydra_errors import explained, known_keys
+from attnorm.errors import ConfigError, Problem, RunError, in_yaml
+from attnorm.imports import starting_processes
+from attnorm.run.folder import RunState
+from attnorm.run.run import Run
 from attnorm.sweeps.jobs import as_typed, readable
 
 if TYPE_CHECKING:
     from attnorm.analysis.run import LoadedRun
-    from attnorm.spec.settings import ResolvedConfig
+    from attnorm.settings import ResolvedConfig
 
 COMPLETION = frozenset({"-sc", "--shell-completion"})  # options of Hydra
 IGNORED = ("--run", "-r")  # options of Hydra that change nothing here
@@ -90,10 +90,10 @@ def train_new(arguments: Sequence[str], folders: Sequence[Path]) -> Path:
     overrides = as_typed(arguments)
     with hydra_config(cfg), explained():
         settings = plain_settings(cfg)
-        from attnorm.spec.read_parts import check_early
+        from attnorm.config.read_parts import check_early
 
         check_early(settings, overrides)
-        from attnorm.spec.read import resolve  # needs torch
+        from attnorm.config.read import resolve  # needs torch
 
         config = resolve(settings, overrides)
         run = run_folder(cfg, config.label)
@@ -131,9 +131,9 @@ def resume_in(folder: Path, arguments: list[str]) -> int:
 
     arguments: of the command. They may change some settings.
     """
+    from attnorm.config.read import resolve
+    from attnorm.config.recorded import recorded_settings
     from attnorm.progress import quiet_libraries
-    from attnorm.spec.read import resolve
-    from attnorm.spec.recorded import recorded_settings
     from attnorm.training.processes import decided_by_first, is_first_rank
 
     quiet_libraries()

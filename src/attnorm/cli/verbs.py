@@ -23,7 +23,7 @@ class Verb:
     purpose:  a line for the list of verbs.
     action:   takes the arguments and returns the exit code, where None is 0. The text "module:function" is imported
               when the verb is typed.
-    keys:     a dataclass of the keys, as in `spec.command`. The action takes an instance of it. Its docstring and its
+    keys:     a dataclass of the keys, as in `config.command`. The action takes an instance of it. Its docstring and its
               defaults are the help. Without it, the help is conf/<name>.yaml.
     bare:     the key that a path without a key is the value of, such as "run".
     is_name:  whether any word without a key is its value, and not only a path.
@@ -60,7 +60,7 @@ class Verb:
                 stack.callback(signal.signal, signal.SIGTERM, before)
                 typed: Any = self.with_key(arguments)
                 if self.keys is not None:
-                    from attnorm.spec.command import read
+                    from attnorm.config.command import read
 
                     typed = read(typed, self.keys, f"attnorm {name}").settings
                 return self.act(typed)
@@ -79,7 +79,7 @@ class Verb:
         ]
         if not self.bare or not bare:
             return arguments
-        from attnorm.spec.compose import quoted
+        from attnorm.config.compose import quoted
 
         several = f"[{','.join(map(quoted, bare))}]" if self.is_list else ",".join(bare)
         value = bare[0] if len(bare) == 1 else several

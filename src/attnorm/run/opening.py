@@ -11,7 +11,7 @@ from attnorm.run.trust import check_names, own_cache
 
 if TYPE_CHECKING:
     from attnorm.data.tokenizers.base import Tokenizer
-    from attnorm.spec.settings import ResolvedConfig
+    from attnorm.settings import ResolvedConfig
 
 
 def read_run(folder: Path, trust_code: bool = False, typed: Collection[str] = ()) -> dict[str, Any]:

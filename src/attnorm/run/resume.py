@@ -20,7 +20,7 @@ from attnorm.run.checkpoint import (
 from attnorm.run.folder import CONFIG, RunState, opened
 from attnorm.run.key import run_key, with_first_names, without_later
 from attnorm.run.run import Run
-from attnorm.spec.settings import ResolvedConfig, leaves
+from attnorm.settings import ResolvedConfig, leaves
 from attnorm.tasks.task import Task
 
 log = logging.getLogger(__name__)

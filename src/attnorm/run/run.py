@@ -17,7 +17,7 @@ from attnorm.run.config_file import read_settings
 from attnorm.run.folder import FolderLock, RunState, opened, read_record
 from attnorm.run.key import trained_settings, without_later
 from attnorm.run.tables import COLUMNS, read_csv
-from attnorm.spec.settings import leaves
+from attnorm.settings import leaves
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -28,7 +28,7 @@ from attnorm.run.tables import CsvTable, cut_history
 from attnorm.source_code import recorded
 
 if TYPE_CHECKING:
-    from attnorm.spec.settings import ResolvedConfig
+    from attnorm.settings import ResolvedConfig
     from attnorm.tasks.results import Results
 
 log = logging.getLogger(__name__)

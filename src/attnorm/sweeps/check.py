@@ -20,9 +20,9 @@ from typing import Any
 from omegaconf import DictConfig
 
 from attnorm.choices import CONF
+from attnorm.config.compose import compose_files, composed, plain_settings
+from attnorm.config.hydra_errors import explained
 from attnorm.errors import ConfigError, Problem, key_of
-from attnorm.spec.compose import compose_files, composed, plain_settings
-from attnorm.spec.hydra_errors import explained
 from attnorm.sweeps.jobs import as_typed
 
 
@@ -145,9 +145,9 @@ def check_job(
     overrides: Sequence[str], folders: Sequence[Path] = (CONF,), of_files: Callable[..., DictConfig] = compose_files
 ) -> Checked:
     """Composes one job and checks it. folders, of_files: as in `composed`."""
+    from attnorm.config.read import resolve
     from attnorm.run.key import code_of, run_key
     from attnorm.run.trust import in_need_of_trust
-    from attnorm.spec.read import resolve
     from attnorm.training.environment import gpus_for
 
     try:

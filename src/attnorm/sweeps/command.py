@@ -11,13 +11,13 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 
 from attnorm.choices import split_options
+from attnorm.config.command import Command, read
+from attnorm.config.compose import hydra_started
 from attnorm.errors import ConfigError, Problem
 from attnorm.imports import nearest
 from attnorm.parts import names_of
 from attnorm.schema import Count, Text, WholeNumber
-from attnorm.spec.command import Command, read
-from attnorm.spec.compose import hydra_started
-from attnorm.spec.settings import RunConfig
+from attnorm.settings import RunConfig
 from attnorm.sweeps.jobs import as_typed, choices, expand, override_key, parse, readable
 from attnorm.sweeps.tuning import Tuning
 

@@ -13,9 +13,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, Quote, QuotedString
 
 from attnorm.choices import CONF
+from attnorm.config.compose import interpolates, is_misread, parsed, quoted, refuse_large
 from attnorm.run.folder import COST, FURTHER, TUNE
 from attnorm.run.run import Run
-from attnorm.spec.compose import interpolates, is_misread, parsed, quoted, refuse_large
 
 LONGEST = 80  # characters of the readable part of a folder's name
 DIGITS = 8  # of a key in the name of a folder

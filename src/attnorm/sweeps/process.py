@@ -13,10 +13,10 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from attnorm.config.compose import quoted
 from attnorm.errors import RunError
 from attnorm.run.folder import COST, TUNE, FolderLock, RunState, typed_follow_links
 from attnorm.run.trust import in_need_of_trust
-from attnorm.spec.compose import quoted
 from attnorm.sweeps.forkserver import Forked, ForkServer
 from attnorm.sweeps.jobs import Job
 

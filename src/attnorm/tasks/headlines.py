@@ -12,7 +12,7 @@ from attnorm.data.readers.text import read_json
 from attnorm.data.sources.base import PAIRS, Source
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import RunError
-from attnorm.spec.settings import ResolvedConfig
+from attnorm.settings import ResolvedConfig
 from attnorm.tasks.rouge import METRICS, SAMPLE, Rouge, Words, lead, means, words_for
 from attnorm.tasks.seq2seq import Seq2SeqModule, Seq2SeqTask, Seq2SeqTaskConfig, TextScores
 

@@ -20,7 +20,7 @@ from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem, UserError
 from attnorm.parts import Part
 from attnorm.progress import tracked
-from attnorm.spec.settings import ResolvedConfig, TaskConfig
+from attnorm.settings import ResolvedConfig, TaskConfig
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.ranks import Ranks
 from attnorm.tasks.results import Results, hash_of

@@ -15,15 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from attnorm.choices import CONF
+from attnorm.config.compose import composed, plain_settings
+from attnorm.config.read import resolve
 from attnorm.data.preprocess import Split
 from attnorm.data.sampler import MicroBatch
 from attnorm.errors import Interrupted
 from attnorm.run.checkpoint import BEST, LAST, read_checkpoint
 from attnorm.run.integrity import parameters_of
 from attnorm.run.run import Run
-from attnorm.spec.compose import composed, plain_settings
-from attnorm.spec.read import resolve
-from attnorm.spec.settings import ResolvedConfig
+from attnorm.settings import ResolvedConfig
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.task import Task, task_of
 from attnorm.testing.records import DIVISOR, GRADIENTS

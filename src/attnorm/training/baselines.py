@@ -3,7 +3,7 @@
 import math
 
 from attnorm.choices import choices
-from attnorm.spec.settings import ResolvedConfig
+from attnorm.settings import ResolvedConfig
 from attnorm.tasks.results import NAMES, UNDEFINED, Results, direction
 from attnorm.training.console import number
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from attnorm.progress import console
 from attnorm.run.folder import RunState
 from attnorm.run.tables import NO_EVIDENCE, is_share
-from attnorm.spec.settings import ResolvedConfig
+from attnorm.settings import ResolvedConfig
 from attnorm.tasks.results import NAMES, NATS_OR_BITS, Results
 
 WIDE = 6  # metrics that a table has side by side; more of them stand one below the other

@@ -18,7 +18,7 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from attnorm.run.writing import RunWriter
 from attnorm.schema import Text
-from attnorm.spec.settings import leaves
+from attnorm.settings import leaves
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,7 +13,7 @@ from torch import Tensor
 from attnorm.attention.multihead import attention_layers
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.errors import UserError
-from attnorm.spec.settings import ResolvedConfig
+from attnorm.settings import ResolvedConfig
 from attnorm.training.environment import peak_memory
 
 if TYPE_CHECKING:

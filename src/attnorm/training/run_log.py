@@ -10,7 +10,7 @@ from attnorm.imports import package_of
 from attnorm.parts import TARGET
 from attnorm.progress import console
 from attnorm.run.writing import RunWriter
-from attnorm.spec.settings import leaves
+from attnorm.settings import leaves
 from attnorm.training.processes import is_first_rank
 
 LIBRARIES = {"torch", "pytorch_lightning", "transformers"}  # their classes may be parts of a run

@@ -10,10 +10,10 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger
 
+from attnorm.config.lightning import build_entries
 from attnorm.run.checkpoint import read_checkpoint
 from attnorm.run.run import Run
-from attnorm.spec.lightning import build_entries
-from attnorm.spec.settings import ResolvedConfig
+from attnorm.settings import ResolvedConfig
 from attnorm.tasks.results import Results
 from attnorm.training.loggers import LARGEST, MetricsFile, Samples
 from attnorm.training.processes import is_first_rank

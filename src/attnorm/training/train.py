@@ -26,7 +26,7 @@ from attnorm.run.opening import tokenizer_of_run
 from attnorm.run.resume import deciding
 from attnorm.run.run import Run
 from attnorm.run.writing import RunWriter
-from attnorm.spec.settings import ResolvedConfig
+from attnorm.settings import ResolvedConfig
 from attnorm.tasks.leaks import describe_leaks
 from attnorm.tasks.ranks import is_sharded
 from attnorm.tasks.task import Task, task_of

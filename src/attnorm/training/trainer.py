@@ -8,10 +8,10 @@ import pytorch_lightning as pl
 from pytorch_lightning.plugins.environments import SLURMEnvironment
 from pytorch_lightning.profilers import SimpleProfiler
 
+from attnorm.config.lightning import build_entries, strategy_of
 from attnorm.run.folder import RunState
 from attnorm.run.writing import RunWriter
-from attnorm.spec.lightning import build_entries, strategy_of
-from attnorm.spec.settings import ResolvedConfig
+from attnorm.settings import ResolvedConfig
 from attnorm.tasks.module import TaskModule
 from attnorm.training.callbacks.checkpointing import AtomicCheckpointIO, Checkpoints, ResumeState
 from attnorm.training.callbacks.graceful_stop import EarlyStopping, GracefulStop, TimeLimit

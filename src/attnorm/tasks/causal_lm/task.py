@@ -28,7 +28,7 @@ from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import RunError
 from attnorm.models.generation import SpecialTokens
 from attnorm.models.sampling import Sampling, sample
-from attnorm.spec.settings import ResolvedConfig
+from attnorm.settings import ResolvedConfig
 from attnorm.tasks.causal_lm.features import (
     WINDOW,
     DocumentWindows,

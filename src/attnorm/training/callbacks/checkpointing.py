@@ -24,7 +24,7 @@ from attnorm.run.checkpoint import (
 from attnorm.run.integrity import check_fit
 from attnorm.run.resume import with_advice
 from attnorm.run.run import Run
-from attnorm.spec.settings import RunSettings
+from attnorm.settings import RunSettings
 from attnorm.tasks.ranks import Ranks
 from attnorm.training.callbacks.graceful_stop import GracefulStop
 from attnorm.training.module import TrainingModule

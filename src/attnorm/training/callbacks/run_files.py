@@ -13,7 +13,7 @@ from attnorm.attention.linear import kernels
 from attnorm.errors import Interrupted
 from attnorm.run.folder import RunState
 from attnorm.run.writing import RunWriter
-from attnorm.spec.settings import ResolvedConfig
+from attnorm.settings import ResolvedConfig
 from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.compiled import CompiledModel
 from attnorm.training.environment import describe_environment, peak_memory

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnorm.choices import choices
+from attnorm.config.compose import values_typed
+from attnorm.config.lightning import read_trainer
 from attnorm.data.sources.base import Source
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem, UnknownOption, key_of
 from attnorm.imports import SYNONYMS, did_you_mean
 from attnorm.parts import RESERVED, TARGET, Part, Problems, names_of
 from attnorm.schema import read_options
-from attnorm.spec.compose import values_typed
-from attnorm.spec.lightning import read_trainer
-from attnorm.spec.settings import CleaningConfig, DataConfig, PathsConfig, RunConfig, RunSettings, leaves
+from attnorm.settings import CleaningConfig, DataConfig, PathsConfig, RunConfig, RunSettings, leaves
 
 if TYPE_CHECKING:
     from attnorm.tasks.task import Task
@@ -29,7 +29,7 @@ EARLY = ("data", "tokenizer", "trainer", "run", "paths")  # groups that are read
 
 def check_early(settings: Mapping[str, Any], overrides: Sequence[str]) -> None:
     """Raises ConfigError for the problems of the groups EARLY. If keys of other groups were typed, it does nothing, so
-    that `spec.read.resolve` reports the problems of all groups together."""
+    that `config.read.resolve` reports the problems of all groups together."""
     typed, elsewhere = values_typed(overrides), {*names_of(RunConfig), *GROUPS} - {"attention"}
     if any(key not in elsewhere and key.partition(".")[0] not in EARLY for key in typed):
         return

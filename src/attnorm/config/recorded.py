@@ -9,15 +9,15 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from attnorm.choices import CONF
+from attnorm.config.command import cannot_be_set
+from attnorm.config.compose import Setting, compose_files, escaped, remove, settings_of
 from attnorm.errors import ConfigError, Problem, RunError, in_yaml, is_in
 from attnorm.imports import nearest
 from attnorm.parts import class_of, names_of
 from attnorm.run.folder import EVENTS
 from attnorm.run.run import Run
 from attnorm.run.trust import check_names, own_cache
-from attnorm.spec.command import cannot_be_set
-from attnorm.spec.compose import Setting, compose_files, escaped, remove, settings_of
-from attnorm.spec.settings import CleaningConfig, DataConfig, leaves
+from attnorm.settings import CleaningConfig, DataConfig, leaves
 
 log = logging.getLogger(__name__)
 

@@ -13,17 +13,9 @@ from torch import nn
 
 from attnorm.attention.sites import Sites
 from attnorm.attention.testing.before_training import problems_before_training
-from attnorm.errors import ConfigError, Problem
-from attnorm.imports import did_you_mean, nearest
-from attnorm.optim import read_optimization
-from attnorm.parts import RESERVED, TARGET, Part, Problems, names_of
-from attnorm.run.fixed_shares import with_fixed_shares
-from attnorm.run.resume import check_resume
-from attnorm.run.warm_start import resolve_init
-from attnorm.schema import defaults_of, read_options
-from attnorm.spec.compose import values_typed
-from attnorm.spec.lightning import CHECKED, check_trainer, differs, read_entries, read_trainer
-from attnorm.spec.read_parts import (
+from attnorm.config.compose import values_typed
+from attnorm.config.lightning import CHECKED, check_trainer, differs, read_entries, read_trainer
+from attnorm.config.read_parts import (
     GROUPS,
     _without,
     defaults_of_others,
@@ -36,7 +28,15 @@ from attnorm.spec.read_parts import (
     with_defaults,
     with_owners,
 )
-from attnorm.spec.settings import (
+from attnorm.errors import ConfigError, Problem
+from attnorm.imports import did_you_mean, nearest
+from attnorm.optim import read_optimization
+from attnorm.parts import RESERVED, TARGET, Part, Problems, names_of
+from attnorm.run.fixed_shares import with_fixed_shares
+from attnorm.run.resume import check_resume
+from attnorm.run.warm_start import resolve_init
+from attnorm.schema import defaults_of, read_options
+from attnorm.settings import (
     CleaningConfig,
     DataConfig,
     ResolvedConfig,

@@ -5,7 +5,7 @@ read, or would misread although it names an existing file, is the text that was 
 equals sign or an umlaut is a syntax error in that grammar, "a,b.json" is a sweep, and 2024 is a number.
 
 - `model.dropout=0.1` sets a key whether a file sets it or not. Which keys are valid depends on the parts that are used;
-  `spec.read` checks that, and knows better names than Hydra.
+  `config.read` checks that, and knows better names than Hydra.
 - `callbacks=null` leaves the group out, as `~callbacks` does.
 - `attention=package.module.Class` and `attention=[dnas,softmax]` set the default of the file softmax.
 """

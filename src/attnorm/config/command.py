@@ -17,10 +17,10 @@ from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import ValidationError
 
+from attnorm.config.compose import Setting, is_misread, parsed, settings_of
 from attnorm.errors import ConfigError, Problem, key_of
 from attnorm.imports import nearest
 from attnorm.schema import EMPTY, converted_value, parameters, read_options, value_problems
-from attnorm.spec.compose import Setting, is_misread, parsed, settings_of
 
 Keys = TypeVar("Keys")
 

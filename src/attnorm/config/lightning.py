@@ -22,7 +22,7 @@ from attnorm.imports import nearest, parameters
 from attnorm.parts import RESERVED, TARGET, Part, Problems
 from attnorm.progress import quiet_libraries
 from attnorm.schema import is_name, read_options
-from attnorm.spec.settings import TrainerConfig
+from attnorm.settings import TrainerConfig
 
 CHECKED = {  # groups whose classes are tried, and the keys of them that are checked completely before that
     "trainer": (
