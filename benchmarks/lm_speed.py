@@ -9,7 +9,7 @@ positions and are equally large. The contestants:
   packed             GPT-2 on the same rows, with positions that restart, from which it separates the documents
   not separated      GPT-2 on the same rows as one text each, which is less work and another loss
   one document       GPT-2 with one piece of a document to a row, padded to the longest of a batch of like lengths
-Before anything is timed, the peer gets our parameters and must have our loss on packed rows and on single pieces.
+Before anything is timed, ours gets the parameters of the peer and must have its loss on packed rows and single pieces.
 Ratios are to `packed`, the same rows with the same loss.
 
 Contestants take turns, round by round. A table shows the median speed over the rounds and the median (lowest-highest)
@@ -61,20 +61,30 @@ def their_loss(peer, batch: dict, separated: bool = True):
 
 
 def equal_peer(ours, batches: list[dict]) -> Callable:
-    """What makes a peer of the same size, after one with our parameters had our loss on these batches, to 1e-4."""
+    """What makes a peer of the same size, after ours had its loss with its parameters on these batches, to 1e-4."""
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
     from transformers.utils import logging
 
-    from attnorm.models.load_weights import export
+    from attnorm.models.gpt_checkpoint import SETTINGS
+    from attnorm.models.load_weights import load_into, read_weights
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     ours = ours.eval()
+    config = GPT2Config(
+        **{key: getattr(ours.shape, name) for name, (key, _) in SETTINGS.items()},
+        embd_pdrop=ours.shape.dropout,
+        n_positions=ours.shape.max_target,
+        vocab_size=ours.output.out_features,
+        bos_token_id=None,
+        eos_token_id=None,
+        attn_implementation="sdpa",
+    )
+    peer = GPT2LMHeadModel(config).eval()
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-        export(ours, folder)
-        config = GPT2Config.from_pretrained(folder, attn_implementation="sdpa")
-        peer = GPT2LMHeadModel.from_pretrained(folder, config=config).eval()
+        peer.save_pretrained(folder)
+        load_into(ours, read_weights(folder))
         for batch in batches:
             few = {name: batch[name].cpu() for name in ("ids", "segments", "labels", "positions", "their_labels")}
             losses = [our_loss(ours, few).item(), their_loss(peer, few).item()]

@@ -10,8 +10,8 @@ that says whether the goal is met, 1.2x the peer's tokens/s with less memory:
              longest of the batch, as many documents an update as ours; and theirs with like lengths together
 Ours computes scores of the vocabulary at the hidden places only, the peer everywhere, with the label -100 where nothing
 is hidden, as its users do it; a row of the first part shows the peer without these scores, for information. Both have
-dropout 0.1, none on attention weights, and torch's fused (sdpa) attention. Before anything is timed the peer gets our
-parameters and must have our loss.
+dropout 0.1, none on attention weights, and torch's fused (sdpa) attention. Before anything is timed, our model gets
+the parameters of the peer and must have its loss.
 
 Contestants take turns, round by round. A table shows the median speed over the rounds and the median (lowest-highest)
 of the ratios within a round. Tokens are real ones, padding never counts. Batches are made before the clock starts.
@@ -86,21 +86,30 @@ def their_loss_at_places(peer, batch: dict):
 
 
 def equal_peer(ours, batch: dict) -> Callable:
-    """What makes a peer of the same size, after one with our parameters had our loss, dropout off, to 1e-4."""
+    """What makes a peer of the same size, after ours had its loss with its parameters, dropout off, to 1e-4."""
     import torch
     from transformers import BertConfig, BertForMaskedLM
     from transformers.utils import logging
 
-    from attnorm.models.load_weights import export
+    from attnorm.models.bert_checkpoint import SETTINGS
+    from attnorm.models.load_weights import load_into, read_weights
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     assert not batch["real"].all(), "a batch without padding, which would not show that both leave it out"
     ours = ours.to(batch["ids"].device).eval()
+    config = BertConfig(
+        **{key: getattr(ours.shape, name) for name, (key, _) in SETTINGS.items()},
+        max_position_embeddings=ours.shape.max_source,
+        vocab_size=ours.encoder.embeddings.tokens.num_embeddings,
+        pad_token_id=ours.pad_id,
+        attn_implementation="sdpa",
+    )
+    peer = BertForMaskedLM(config).eval()
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-        export(ours, folder)
-        config = BertConfig.from_pretrained(folder, attn_implementation="sdpa")
-        peer = BertForMaskedLM.from_pretrained(folder, config=config).to(batch["ids"].device).eval()
+        peer.save_pretrained(folder)
+        load_into(ours, read_weights(folder))
+        peer.to(batch["ids"].device)
         losses = [our_loss(ours, batch), their_loss(peer, batch), their_loss_at_places(peer, batch)]
     assert timing.parameters(peer) == timing.parameters(ours), "not of equal size"
     assert all(math.isclose(loss, losses[0], rel_tol=0, abs_tol=1e-4) for loss in losses), losses
