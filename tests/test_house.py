@@ -18,7 +18,7 @@ SOURCE = ROOT / "src" / "attnorm"
 FILES = sorted(file for file in SOURCE.rglob("*.py") if not file.is_relative_to(SOURCE / "skeleton"))
 DOORS = ("train.py", "eval.py", "generate.py")
 BASE: dict[str, set[str]] = {  # single files that every floor may import, and which others of them each imports
-    **{name: set() for name in ("choices", "errors", "files", "imports", "moved", "progress", "wording")},
+    **{name: set() for name in ("choices", "errors", "files", "imports", "progress", "wording")},
     "schema": {"errors", "imports"},
     "parts": {"errors", "imports", "schema"},
     "settings": {"parts", "schema"},
@@ -270,24 +270,12 @@ def targets(settings):
 
 def test_every_class_that_a_yaml_file_names_can_be_imported():
     from attnorm.imports import locate
-    from attnorm.moved import MOVED
 
     named = {path for file in (ROOT / "conf").rglob("*.yaml") for path in targets(yaml.safe_load(file.read_text()))}
     for path in named:
         assert callable(locate(path)), path
-        assert path.rpartition(".")[0] not in MOVED, path  # a run that records it would be opened with another name
     for group in ("tasks", "models", "data", "training", "optim"):  # so that none of them is overlooked
         assert any(path.startswith(f"attnorm.{group}.") for path in named), group
-
-
-def test_a_module_that_has_moved_can_still_be_imported_by_users():
-    from attnorm.moved import MOVED
-
-    for old, new in MOVED.items():
-        names, now = (vars(importlib.import_module(module)) for module in (old, new))
-        own = {name: value for name, value in now.items() if not name.startswith("__") and type(value) is not type(ast)}
-        assert all(names[name] is value for name, value in own.items())
-    assert_none([path_of(file) for file in FILES for module, _ in imports(file) if module in MOVED])
 
 
 def test_scripts_use_what_is_there():

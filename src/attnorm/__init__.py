@@ -1,9 +1,5 @@
 """attnorm: a laboratory for attention normalizers. `attnorm.attention` stands alone; the rest trains and compares."""
 
-import sys
-
-from attnorm.moved import MovedModules
-
 TYPE_CHECKING = False  # no library is imported here: with `python -m`, it could be a file of the working directory
 if TYPE_CHECKING:
     from attnorm.analysis.run import LoadedRun as Run
@@ -12,7 +8,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Run", "load_run", "train"]
 __version__ = "0.1.0"
-sys.meta_path.insert(0, MovedModules())
 
 
 def __getattr__(name: str) -> object:

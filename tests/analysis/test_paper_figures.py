@@ -78,7 +78,7 @@ def test_the_working_directory_is_a_clone_unless_it_may_come_from_anyone(tmp_pat
     """It may for a verb that reads runs of others, and in the folder of a run."""
     ended = installed(runs.ROOT, "figures")
     assert ended.returncode == 0 and "dnas_fig2" in ended.stdout
-    data = "attnorm.data.sources.bible_alignments.BibleAlignments"
+    data = "attnorm.experiments.alignments.bible_alignments.BibleAlignments"
     typed = ["task=translation", f"data._target_={data}", "trainer=cpu"]
     run = make_run(tmp_path / "run", settings={"data._target_": data})
     for folder in (tmp_path, run):

@@ -89,7 +89,7 @@ def test_a_command_loads_what_it_needs(tmp_path, typed, most, needed, code):
     program = () if typed[0].startswith("import ") else (VERB,)
     ended = runs.command("-X", "importtime", "-c", *program, *(it.format(**places) for it in typed), cwd=tmp_path)
     loaded = set(re.findall(r"\| +([\w.]+)$", ended.stderr, re.M))
-    assert "attnorm.moved" in loaded  # the list is one
+    assert "attnorm.imports" in loaded  # the list is one
     assert loaded & HEAVY <= needed
     assert len(loaded) <= most
     assert ended.returncode == code, ended.stderr[-500:]

@@ -114,7 +114,7 @@ def test_each_character_that_cannot_be_spelled_is_one_unk(trained, word):
 
 
 @pytest.mark.parametrize("word", UNSPELLED)
-def test_a_tokenizer_of_an_older_version_reads_a_word_as_it_did(trained, word):
+def test_a_tokenizer_of_others_reads_a_word_as_it_does_there(trained, word):
     """Models without our mark, and vocabularies of BERT: a word with an unknown character is unknown as a whole."""
     surface = b"\xe2\x02\x05"  # the field of a model that says how an unknown piece is written
     old = trained.to_bytes().replace(surface + b"<unk>", surface + " ⁇ ".encode())  # the default of sentencepiece

@@ -109,7 +109,7 @@ def test_a_stopped_run_continues_in_its_folder(monkeypatch, tmp_path, straight, 
 
 
 def test_a_run_continues_with_the_tokenizer_that_it_has_trained(monkeypatch, tmp_path):
-    """As in an older version, whose models of sentencepiece do not say how unknown characters are read."""
+    """Another version of a library may train another one: here, without a text for unknown characters."""
     cache, trained = tmp_path / "cache", sentencepiece.SentencePieceTrainer.train
     overrides = (*SHORT[:2], "trainer.max_steps=3", f"paths.cache_dir={cache}")
     with monkeypatch.context() as patch:

@@ -191,7 +191,7 @@ def test_a_sweep_does_not_mix_two_versions_of_an_own_module(swept, tmp_path):
     for name in OWN:
         with pytest.raises(RunError, match=f"{name} was edited"):
             refuse_other_code(Journal(tmp_path / "s"), [Checked(), Checked(modules=digests | {name: now})])
-    del environment["modules"]  # of an earlier version
+    del environment["modules"]  # anyone may have written the record
     record.write_text(json.dumps(environment))
     refuse_other_code(Journal(tmp_path / "s"), [Checked(modules=dict.fromkeys(OWN, now))])
 

@@ -11,14 +11,12 @@ import pytest
 import runs
 import torch
 import torch.nn.functional as F
-import yaml
 from builders import BOS, EOS, PAD, SPECIAL, random_words, rough_model
 from marks import slow
 from torch.testing import assert_close
 
 from attnorm.data.sampler import TokenBatches
 from attnorm.models.generation import Decoding, generate
-from attnorm.run.key import run_key
 from attnorm.tasks.headlines import HeadlineModule
 from attnorm.tasks.pairs import PairCollator, special_tokens, target_logits, write_texts
 from attnorm.tasks.rouge import Rouge, lead, words_for
@@ -92,12 +90,6 @@ def test_words_of_ascii_are_those_of_rouge_score_in_both_kinds(stemmer):
 def test_the_share_of_letters_beyond_ascii_decides_about_the_words():
     assert words_for(["x" * 99 + "é", "12 – …"]) == "ascii" and words_for(["x" * 98 + "éé"]) == "unicode"
     assert words_for(["a"]) == words_for([]) == words_for(["12"]) == "ascii"
-
-
-def test_a_run_of_an_older_version_without_the_keys_of_scripts_is_the_same_run():
-    older, later = {"stemmer": True}, {"rouge_words": None, "rouge_lsum": False, "bleu_tokenizer": "13a"}
-    assert run_key({"task": older}) == run_key({"task": {**older, **later}})
-    assert run_key({"task": older}) != run_key({"task": {**older, "rouge_words": "unicode"}})
 
 
 def test_rouge_lsum_takes_the_longest_subsequence_of_each_sentence():
@@ -405,13 +397,8 @@ def test_headlines_in_any_script_are_learned_and_scored(monkeypatch, tmp_path, c
     assert json.loads((run / "rouge.json").read_text()) == {"words": "unicode"} and found["undefined"]["rougeL"] == 0
     assert runs.call(monkeypatch, "eval", f"run={run}") == 0
     assert json.loads((run / "eval_validation.json").read_text())["metrics"] == found["metrics"]
-    # a run of an older version has no such key and no such file
-    (run / "rouge.json").unlink()
-    config = yaml.safe_load((run / "config.yaml").read_text())
-    del config["task"]["rouge_words"], config["task"]["rouge_lsum"]
-    (run / "config.yaml").write_text(yaml.safe_dump(config))
     capsys.readouterr()
-    assert runs.call(monkeypatch, "eval", f"run={run}") == 0
+    assert runs.call(monkeypatch, "eval", f"run={run}", "task.rouge_words=ascii") == 0
     assert "ROUGE-L F1 is undefined for 100.0% of the references" in " ".join(capsys.readouterr().out.split())
     assert json.loads((run / "eval_validation_2.json").read_text())["metrics"]["rougeL"] == 0
     assert runs.call(monkeypatch, "eval", f"run={run}", "task.rouge_words=unicode", "task.rouge_lsum=true") == 0

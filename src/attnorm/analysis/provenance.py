@@ -8,11 +8,8 @@ from attnorm.analysis.arms import Arm
 from attnorm.analysis.scores import ExampleTable
 from attnorm.data.readers.text import digest
 from attnorm.errors import RunError
-from attnorm.imports import package_of
-from attnorm.run.trust import dotted_paths
 from attnorm.source_code import recorded
 
-LIBRARIES = ("attnorm", "torch", "pytorch_lightning")  # packages of parts that are not own ones
 LISTED = 3  # runs or values that a sentence names
 DATA_KEYS = ("data.", "tokenizer.", "task.", "model.")  # settings on which the fingerprints of training data depend
 
@@ -20,7 +17,7 @@ DATA_KEYS = ("data.", "tokenizer.", "task.", "model.")  # settings on which the 
 def doubts_of(arms: Sequence[Arm]) -> list[str]:
     """What makes a comparison of these arms doubtful, as sentences."""
     older = [f"{arm.label}, seed {run.seed} ({run.folder})" for arm in arms for run in arm.superseded]
-    notes = [*environment_notes(arms), *unrecorded_code(arms), *training_data_notes(arms)]
+    notes = [*environment_notes(arms), *training_data_notes(arms)]
     if older:
         notes.append(f"Of several finished runs with one seed, the newest counts. Left out: {some(older)}.")
     return notes
@@ -42,23 +39,6 @@ def check_code(arms: Sequence[Arm]) -> None:
                 f"version {one}, and {second} with {other} (SHA-256 of the file). Compare runs of one version, or "
                 "train the others again"
             )
-
-
-def unrecorded_code(arms: Sequence[Arm]) -> list[str]:
-    """A sentence if runs have parts of one's own whose code is not recorded."""
-    names = [
-        f"{arm.label}, seed {run.seed}"
-        for arm in arms
-        for run in arm.finished.values()
-        if "modules" not in run.environment
-        and any(package_of(path) not in LIBRARIES for _, path in dotted_paths(dict(run.config), training=True))
-    ]
-    if not names:
-        return []
-    return [
-        "It cannot be checked whether own modules were edited between the runs: "
-        f"{some(names)} {'was' if len(names) == 1 else 'were'} trained by an older version of attnorm."
-    ]
 
 
 def environment_notes(arms: Sequence[Arm]) -> list[str]:
@@ -138,8 +118,8 @@ def check_inputs(tables: Mapping[str, ExampleTable], ids: Sequence[str]) -> list
     if not unknown:
         return []
     return [
-        "It cannot be checked whether all runs were given the same inputs and scored with their final checkpoints: "
-        f"{some(unknown)} {'was' if len(unknown) == 1 else 'were'} scored by an older version of attnorm."
+        "It cannot be checked whether all runs were given the same inputs: the predictions of "
+        f"{some(unknown)} have no hashes of them."
     ]
 
 

@@ -91,9 +91,6 @@ def run_probe(arguments: list[str]) -> int:
     progress.console.print(f"written to {page} and {folder / 'probe.csv'} ({took})", markup=False)
     if edited := sorted({name for outcome in outcomes for name in outcome.edited}):
         progress.console.print(f"trained again, because the code has changed: {listed(edited)}", markup=False)
-    if unrecorded := sum(outcome.unrecorded for outcome in outcomes):
-        kept = f"{counted(unrecorded, 'result')} of an earlier version, which did not record the code: kept"
-        progress.console.print(f"{kept}. To train again, choose another folder: out=<folder>", markup=False)
     failed = grouped({outcome.cell.title: outcome.failed for outcome in outcomes})
     diverged = [
         f"{of.cell.title}: {arm}: the outputs of {counted(result.diverged, 'seed')} are not finite, and score as zeros"

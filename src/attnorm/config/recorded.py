@@ -44,10 +44,8 @@ def changed(recorded: Mapping[str, Any], changes: Sequence[tuple[str, Any]]) -> 
             cfg.data = {**group_of_file("data", value), **kept}
         elif "." not in key:
             problems.append(f"{key}={value}: type single keys here, such as {key}.<name>=<value>")
-        elif (
-            OmegaConf.select(cfg, key, default="absent") == "absent"
-            and key not in (names := dict(leaves(_plain(cfg))))
-            and key not in allowed  # an older version may not have recorded it
+        elif OmegaConf.select(cfg, key, default="absent") == "absent" and key not in (
+            names := dict(leaves(_plain(cfg)))
         ):
             problems.append(f"{key}: the run's config has no such key.{nearest(key, names)}")
         else:

@@ -63,7 +63,7 @@ class ProbePlan:
 class CellOutcome:
     """The results of a cell. tuning: for each arm and rate, the scores of the tuning seeds. rate: the best one of each
     arm. tests: the results of the comparison. further: those of arms at other rates. failed: why a job of an arm
-    failed. unrecorded: the number of results whose code is not recorded. edited: modules of results that do not count.
+    failed. edited: modules of results that do not count.
     """
 
     cell: Cell
@@ -73,7 +73,6 @@ class CellOutcome:
     failed: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     further: dict[str, dict[float, ProbeResult]] = field(default_factory=dict)
-    unrecorded: int = 0
     edited: set[str] = field(default_factory=set)
 
 
@@ -189,13 +188,12 @@ def _results_of(
     missing = []
     for outcome, job in jobs:
         known = load(job, folder)
-        then, now = (known and known.code) or {}, job.code()
+        then, now = known.code if known else {}, job.code()
         edited = {name for name in then.keys() & now.keys() if then[name] != now[name]}
         outcome.edited |= edited
         if known is None or edited:
             missing.append((outcome, job))
         else:
-            outcome.unrecorded += known.code is None
             yield outcome, job, known
     for index, result in workers.results([job for _, job in missing], folder):
         outcome, job = missing[index]

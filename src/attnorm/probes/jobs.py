@@ -112,10 +112,7 @@ class ProbeJob:
         return {**fields, "sources": sources, "attnorm": version("attnorm")}
 
     def code(self) -> dict[str, str]:
-        """The digests of all modules on which the result depends, by name: own ones, and those of attnorm.
-
-        They stand beside the identity, not in it: results without them can still be used.
-        """
+        """The digests of all modules on which the result depends, by name: own ones, and those of attnorm."""
         names = [__name__, *(cls.__module__ for cls in self.classes())]
         return digests_of(names, ("attnorm.attention", "attnorm.probes"))
 
@@ -150,7 +147,7 @@ class ProbeResult:
     scores:    for each size, the score of every test example, (E, examples).
     scalars:   the learned scalars, (E,) each. measures: of the attention weights, (E,) each.
     diverged:  the number of members whose outputs were not finite. seconds: CPU time of the training, of all members.
-    code:      see `ProbeJob.code`; None if it was not recorded.
+    code:      see `ProbeJob.code`.
     """
 
     curve: np.ndarray
@@ -159,7 +156,7 @@ class ProbeResult:
     measures: dict[str, np.ndarray]
     diverged: int
     seconds: float
-    code: dict[str, str] | None = None
+    code: dict[str, str]
 
     @property
     def all_diverged(self) -> bool:
@@ -241,7 +238,7 @@ def load(job: ProbeJob, folder: Path) -> ProbeResult | None:
                 group, _, key = name.partition("/")
                 if key:
                     groups[group][int(key) if group == "scores" else key] = file[name]
-            numbers = {name: about[name] for name in ("diverged", "seconds")}
-            return ProbeResult(file["curve"], **groups, **numbers, code=about.get("code"))
+            numbers = {name: about[name] for name in ("diverged", "seconds", "code")}
+            return ProbeResult(file["curve"], **groups, **numbers)
     except (OSError, EOFError, KeyError, ValueError, BadZipFile):
         return None

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from attnorm.errors import CheckpointError, ConfigError, Problem, SaveError, UserError
-from attnorm.moved import CALLBACKS
 from attnorm.run.integrity import check_fit, companions, first_problems, nonfinite_tensors, parameters_of, seal, verify
 from attnorm.run.shards import copy_shards, remove_unused, with_shards
 
@@ -146,8 +145,6 @@ def checked_content(content: Any, path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: not a checkpoint of a run: {str(error).splitlines()[0]}") from error
     if broken:
         raise CheckpointError(f"{path}: the parameters are not finite: {first_problems(broken)}")
-    if isinstance(states := content.get("callbacks"), dict):
-        content["callbacks"] = {CALLBACKS.get(key, key): state for key, state in states.items()}
     return content
 
 

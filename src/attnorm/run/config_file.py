@@ -8,17 +8,12 @@ from typing import Any
 import yaml
 
 from attnorm.errors import RunError
-from attnorm.moved import present_name
-from attnorm.parts import TARGET
 from attnorm.schema import is_name
 
 MOST_BYTES, MOST_DEPTH, LARGEST = 1 << 20, 20, 1 << 53  # a real one has 3 kB and 4 levels
 GROUPS = ("task", "model", "attention", "data", "tokenizer", "optimizer", "scheduler", "trainer", "paths")
 REQUIRED_GROUPS = ("task", "model", "attention", "data", "optimizer")
 TABLES = ("prior", "scorer", "bank", "gate", "exclusive", "differential", "laser")  # of attention, by site
-BEFORE = {  # options of data sources that were added later, with the values that older runs were trained with
-    "attnorm.data.sources.newswire.Newswire": {"difficulty": "easy"},
-}
 Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # both build plain values only
 
 
@@ -44,20 +39,9 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise RunError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
     if not isinstance(config, dict) or not config:
         raise RunError(f"{path}: expected the settings of a run, a YAML mapping")
-    translate_targets(config)
     for problem in chain(unlike_settings("", config), unlike_run(config)):
         raise RunError(f"{path}: {problem}")
-    for option, value in BEFORE.get(str(config.get("data", {}).get("_target_")), {}).items():
-        config["data"].setdefault(option, value)
     return config
-
-
-def translate_targets(value: Any) -> None:
-    """Gives the classes that are named inside a value by the modules of earlier versions their present names."""
-    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        translate_targets(inner)
-    if isinstance(value, dict) and isinstance(path := value.get(TARGET), str):
-        value[TARGET] = present_name(path)
 
 
 def check_events(text: str, path: Path) -> None:

@@ -18,7 +18,7 @@ from attnorm.run.checkpoint import (
     read_resumable,
 )
 from attnorm.run.folder import CONFIG, RunState, opened
-from attnorm.run.key import run_key, with_first_names, without_later
+from attnorm.run.key import run_key
 from attnorm.run.run import Run
 from attnorm.settings import ResolvedConfig, leaves
 from attnorm.tasks.task import Task
@@ -46,8 +46,7 @@ def deciding(record: Mapping[str, Any]) -> dict[str, Any]:
     """
     task = class_of("task", record["task"], Task)
     free = (*FREE, *task.scoring, *(() if record["task"].get("monitor") else task.monitoring))
-    named = leaves(with_first_names(without_later(record)))
-    kept = {key: value for key, value in named if not any(is_in(key, group) for group in free)}
+    kept = {key: value for key, value in leaves(record) if not any(is_in(key, group) for group in free)}
     moved = [key for key, value in kept.items() if key.startswith("data.") and isinstance(value, (str, list))]
     kept = {key: value for key, value in kept.items() if key not in moved or key == f"data.{TARGET}"}
     return kept | {f"trainer.{name}": record["trainer"][name] for name in NOT_FREE if name in record["trainer"]}

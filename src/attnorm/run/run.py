@@ -15,7 +15,7 @@ from attnorm.imports import short_name
 from attnorm.run import folder as named
 from attnorm.run.config_file import read_settings
 from attnorm.run.folder import FolderLock, RunState, opened, read_record
-from attnorm.run.key import trained_settings, without_later
+from attnorm.run.key import trained_settings
 from attnorm.run.tables import COLUMNS, read_csv
 from attnorm.settings import leaves
 
@@ -114,7 +114,7 @@ class Run:
     def settings(self) -> dict[str, Any]:
         """The flat settings in which the runs of an arm of a comparison agree: not where they train, nor the seeds."""
         kept = {key: value for key, value in trained_settings(self.config).items() if key not in ("seed", "ckpt_path")}
-        return dict(leaves(without_later(kept)))
+        return dict(leaves(kept))
 
     @property
     def label(self) -> object:

@@ -42,7 +42,7 @@ class HeadlineTaskConfig(Seq2SeqTaskConfig):
 
     rouge_pairs: Annotated[int, Field(ge=0, le=1000)] = 200
     stemmer: bool = True
-    rouge_words: Words | None = "ascii"  # of runs that were trained before there was this key
+    rouge_words: Words | None = None
     rouge_lsum: bool = False
 
 

@@ -163,7 +163,7 @@ class TranslationTaskConfig(Seq2SeqTaskConfig):
 
     scored_pairs: Annotated[int, Field(ge=0, le=1000)] = 200
     detokenize: Literal["auto"] | Language | None = AUTO
-    bleu_tokenizer: Literal["auto"] | BleuTokenizer = "13a"  # of runs that were trained before there was this key
+    bleu_tokenizer: Literal["auto"] | BleuTokenizer = "auto"
 
 
 class TranslationTask(Seq2SeqTask):

@@ -180,7 +180,7 @@ def fit(
 def own_tokenizer(config: ResolvedConfig) -> Tokenizer | None:
     """The tokenizer that a run has trained before the checkpoint from which it continues; None to train or read one.
 
-    An older version of attnorm may have trained it in another way.
+    Another version of a library may train it in another way.
     """
     if config.checkpoint is None or not config.tokenizer.cls.needs_training(config.tokenizer.options):
         return None

@@ -110,9 +110,6 @@ class TimeLimit(Timer):
     def state_dict(self) -> dict[str, Any]:
         return {}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Nothing: an earlier version has saved the time."""
-
 
 class EarlyStopping(pl.callbacks.EarlyStopping):
     """Lightning's early stopping on the metric that the task monitors.
