@@ -100,8 +100,8 @@ def test_a_field_has_the_score_and_the_difference_of_its_cell(html, cells):
                 [found] = [row for row in cell.rows if row.arm == arm and row.size == size]
                 expected = f"{found.score:.3f}"
                 if arm not in ("softmax", "uniform"):
-                    half = (found.high - found.low) / 2
-                    expected += f"{found.difference:+.3f} ± {half:.3f}" + "*" * (found.verdict == "shown")
+                    expected += f"{found.difference:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
+                    expected += "*" * (found.verdict == "shown")
                 assert entry == expected
 
 
@@ -229,7 +229,7 @@ def test_fields_are_coloured_between_the_null_arms_and_the_ceiling_and_say_so_in
     assert colour_of(float("nan")) not in (colour_of(0), colour_of(1))
     cell = Cell("hub", "0.9")
     shown, flips = (entry_of(row(cell, "dnas", 0.2, it), "") for it in ("shown", "depends on the rate"))
-    assert (shown.detail, flips.detail) == ("+0.200 ± 0.010*", "+0.200 ± 0.010†")
+    assert (shown.detail, flips.detail) == tuple(f"+0.200 (+0.190 to +0.210){mark}" for mark in "*†")
     assert shown.words == "score 0.500 with the learning rate 0.01; difference shown"
     assert entry_of(None, "no gradient").words == "no gradient" and entry_of(None, "").words == "not run"
 

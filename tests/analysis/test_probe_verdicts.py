@@ -213,6 +213,7 @@ BEST, NEAR, FAR = (np.array([0.8, 0.82, 0.81]) - lower for lower in (0, 0.01, 0.
     ("near", "word"),
     [
         (0.62, "shown"),
+        (0.77, "shown at these rates only"),  # p 0.026, which is above 5 % times two
         (0.85, "shown at these rates only"),
         (None, "shown at these rates only"),
         (nan, "shown at these"),
@@ -221,11 +222,12 @@ BEST, NEAR, FAR = (np.array([0.8, 0.82, 0.81]) - lower for lower in (0, 0.01, 0.
 )
 @pytest.mark.parametrize("worse", ["softmax", "dnas"])
 def test_a_difference_is_shown_only_if_it_holds_at_every_rate_that_may_be_the_best(worse, near, word):
-    """The rate 0.003 may be the best one of the worse arm, and 0.001 is not."""
+    """The rate 0.003 may be the best one of the worse arm, and 0.001 is not. What is not shown keeps its interval."""
     tests = {worse: TESTS["softmax"], ({"softmax", "dnas"} - {worse}).pop(): TESTS["dnas"]}
-    found = made_up({arm: tests[arm] for arm in ("softmax", "dnas")}, cell=HUB)
+    equal = result((0.601 if worse == "softmax" else 0.801, 0.5), seed=3)  # to softmax, but counted by Holm
+    arms = [Arm("softmax"), Arm("dnas"), Arm("hnas")]
+    found = made_up({"softmax": tests["softmax"], "dnas": tests["dnas"], "hnas": equal})
     found.tuning = {arm: {1e-3: FAR, 3e-3: NEAR, 1e-2: BEST} for arm in tests}
-    arms = ARMS[:2]
     assert further_rates(found, arms) == {worse: [3e-3], ({"softmax", "dnas"} - {worse}).pop(): [3e-3]}
     if near is not None:
         table = result((near, near), seed=7) if near != "diverged" else result((0.9, 0.9), diverged=SEEDS)
@@ -239,7 +241,8 @@ def test_a_difference_is_shown_only_if_it_holds_at_every_rate_that_may_be_the_be
         assert row.over_rates >= row.p_value and (row.low, row.high) != (at_rates.low, at_rates.high)
         assert row.low * row.high > 0 and row.high - row.low > at_rates.high - at_rates.low
     else:
-        assert row.over_rates == 1 and (row.low, row.high) == (at_rates.low, at_rates.high)
+        assert row.over_rates == 1 or (near == 0.77 and 0.025 < row.over_rates < 0.05)
+        assert (row.low, row.high) == (at_rates.low, at_rates.high)
 
 
 def test_discoveries_are_those_of_benjamini_and_hochberg_over_all_cells(cell):

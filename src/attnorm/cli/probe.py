@@ -265,13 +265,12 @@ def show_cells(cells: Sequence[CellResults], arms: Sequence[Arm]) -> None:
 
 
 def difference(row: Row | None, missing: str) -> str:
-    """The difference with its interval, such as '+0.233 ± 0.012 *', or why it is missing."""
+    """The difference with its interval, such as '+0.233 (+0.221 to +0.247) *', or why it is missing."""
     if row is None:
         return missing
     if isnan(row.difference):
         return row.verdict
-    half = (row.high - row.low) / 2
-    if isnan(half):
-        return f"{row.difference:+.3f} ({row.verdict})"
+    if isnan(row.low):
+        return f"{row.estimate} ({row.verdict})"
     mark = {"shown": " *", "depends on the rate": " (flips)", AT_THESE_RATES: " (*)"}.get(row.verdict, "")
-    return f"{row.difference:+.3f} ± {half:.3f}{mark}"
+    return f"{row.estimate}{mark}"

@@ -93,11 +93,9 @@ def entry_of(row: Row | None, reason: str) -> Entry:
     if isnan(row.difference):
         reason = f"; no difference: {row.verdict}" if row.verdict else ""
         return Entry(f"{row.score:.3f}", "", colour_of(row.normalized), words + reason)
-    half = (row.high - row.low) / 2
     mark = {"shown": "*", "depends on the rate": "†", AT_THESE_RATES: "(*)"}.get(row.verdict, "")
-    detail = f"{row.difference:+.3f}" + ("" if isnan(half) else f" ± {half:.3f}") + mark
     verdict = row.verdict or "no verdict"
-    return Entry(f"{row.score:.3f}", detail, colour_of(row.normalized), f"{words}; difference {verdict}")
+    return Entry(f"{row.score:.3f}", row.estimate + mark, colour_of(row.normalized), f"{words}; difference {verdict}")
 
 
 def colour_of(share: float) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import stats
 
 from attnorm.analysis.probes.rates import flipping_rates, other_rates
-from attnorm.analysis.statistics.crossed import Difference, paired_difference
+from attnorm.analysis.statistics.crossed import Difference, Interval, paired_difference
 from attnorm.analysis.statistics.multiple import holm
 from attnorm.analysis.statistics.tuned import DISMISSAL
 from attnorm.analysis.verdict import AT_THESE_RATES, FALSE_CALLS, charged
@@ -28,7 +28,8 @@ class Row:
     trained:    whether this is the size at which rates are chosen.
     score, spread: mean over seeds and examples, and the standard deviation over seeds.
     normalized: (score - null) / (ceiling - null); NaN without a null arm or a ceiling.
-    difference, low, high: to the baseline, with the interval for new seeds and new examples.
+    difference, low, high: to the baseline, with the interval for new seeds and new examples. If it is shown,
+                the end next to zero is the closest one over the rates of `over_rates`.
     p_value, adjusted: of no difference, adjusted for the arms of the cell (Holm).
     discovery:  the same, adjusted for all differences at the sizes of training (Benjamini and Hochberg 1995).
     over_rates: the largest p-value over all rates of the worse arm that may be its best one; 1 if one of them has no
@@ -73,6 +74,13 @@ class Row:
     share_wanted: float = nan
     learned: str = ""
 
+    @property
+    def estimate(self) -> str:
+        """The difference and both ends of its interval, such as "+0.233 (+0.210 to +0.265)". They need not be equally
+        far away. Without an interval, the difference alone."""
+        interval = "" if isnan(self.low) else f" ({self.low:+.3f} to {self.high:+.3f})"
+        return f"{self.difference:+.3f}{interval}"
+
 
 @dataclass(frozen=True)
 class CellResults:
@@ -95,7 +103,7 @@ def results_of_cell(outcome: CellOutcome, arms: Sequence[Arm], rates: Sequence[f
     """
     probe = outcome.cell.probe()
     baseline = arms[0].label
-    rows: list[Row] = []
+    rows, closest = list[Row](), dict[tuple[int, str], Interval]()
     for size in probe.test_sizes:
         test = probe.batch(probe.test_examples, size, generator(type(probe).__qualname__, "test", size))
         ceiling = nan if (solved := probe.ceiling(test)) is None else float(solved.mean())
@@ -114,7 +122,7 @@ def results_of_cell(outcome: CellOutcome, arms: Sequence[Arm], rates: Sequence[f
                     verdict = NOT_FINITE
             row = _row_of(outcome, arm, size, null, ceiling, difference)
             if difference is not None and difference.no_verdict is None:
-                row = over_rates(row, outcome, arm.label, baseline)
+                row, closest[size, row.arm] = over_rates(row, outcome, arm.label, baseline)
             rows.append(replace(row, verdict=verdict) if verdict else row)
     unfit = {arm.label: reason for arm in arms if (reason := arm.unfit(probe.site))}
     curves = {
@@ -122,7 +130,7 @@ def results_of_cell(outcome: CellOutcome, arms: Sequence[Arm], rates: Sequence[f
         for arm, of in outcome.tuning.items()
         if arm not in NULLS
     }
-    return CellResults(outcome, judged(rows, outcome, arms, rates), curves, {**unfit, **outcome.failed})
+    return CellResults(outcome, judged(rows, closest, outcome, arms, rates), curves, {**unfit, **outcome.failed})
 
 
 def _row_of(of: CellOutcome, arm: Arm, size: int, null: float, ceiling: float, difference: Difference | None) -> Row:
@@ -170,8 +178,17 @@ NOT_FINITE = "scores that are not finite"
 MEASURES = ("entropy", "column_mass_min", "wanted", "mass_on_wanted", "share_wanted")
 
 
-def judged(rows: Sequence[Row], outcome: CellOutcome, arms: Sequence[Arm], rates: Sequence[float]) -> list[Row]:
-    """The rows with verdicts, adjusted for the arms that are compared at the same size."""
+def judged(
+    rows: Sequence[Row],
+    closest: Mapping[tuple[int, str], Interval],
+    outcome: CellOutcome,
+    arms: Sequence[Arm],
+    rates: Sequence[float],
+) -> list[Row]:
+    """The rows with verdicts, adjusted for the arms that are compared at the same size.
+
+    closest: by size and arm, the interval of a difference that is shown, as `over_rates` returns it.
+    """
     labels = {arm.short: arm.label for arm in arms}
     complete = []
     for size in dict.fromkeys(row.size for row in rows):
@@ -194,17 +211,20 @@ def judged(rows: Sequence[Row], outcome: CellOutcome, arms: Sequence[Arm], rates
                 word = "depends on the rate" if flips and word in ("shown", AT_THESE_RATES) else word
                 of_rates = " ".join(f"{rate:g}" for rate in flips)
                 row = replace(row, adjusted=adjusted[row.arm] if is_shown else p_here, verdict=word, flips=of_rates)
+                if word == "shown":
+                    row = replace(row, **asdict(closest[row.size, row.arm]))
             complete.append(row)
     return complete
 
 
-def over_rates(row: Row, outcome: CellOutcome, arm: str, baseline: str) -> Row:
-    """The row with its p-value over all rates of the worse arm. If the difference holds at all of them, the end of the
-    interval next to zero is the closest one."""
+def over_rates(row: Row, outcome: CellOutcome, arm: str, baseline: str) -> tuple[Row, Interval]:
+    """The row with its p-value over all rates of the worse arm, and the interval whose end next to zero is the closest
+    one over these rates, for a difference that is shown."""
+    low, high = row.low, row.high
     worse, better = (baseline, arm) if row.difference > 0 else (arm, baseline)
     if worse not in outcome.tuning:
-        return row
-    p_values, low, high = [row.p_value], row.low, row.high
+        return row, Interval(low, high)
+    p_values = [row.p_value]
     for rate in other_rates(outcome)[worse]:
         result = outcome.further.get(worse, {}).get(rate)
         if result is not None and result.all_diverged:  # so it is not the best rate
@@ -215,13 +235,11 @@ def over_rates(row: Row, outcome: CellOutcome, arm: str, baseline: str) -> Row:
             gain = outcome.tests[better].scores[row.size] - scores
             difference = paired_difference(gain if worse == baseline else -gain, level=LEVEL)
         if difference is None or isnan(difference.p_value) or difference.estimate * row.difference <= 0:
-            return replace(row, over_rates=1.0)
+            return replace(row, over_rates=1.0), Interval(low, high)
         p_values.append(difference.p_value)
-        ends = difference.new_seeds_and_examples
-        low, high = (min(low, ends.low), high) if row.difference > 0 else (low, max(high, ends.high))
-    if max(p_values) >= FALSE_CALLS:
-        low, high = row.low, row.high
-    return replace(row, over_rates=max(p_values), low=low, high=high)
+        more = difference.new_seeds_and_examples
+        low, high = (min(low, more.low), high) if row.difference > 0 else (low, max(high, more.high))
+    return replace(row, over_rates=max(p_values)), Interval(low, high)
 
 
 def further_rates(outcome: CellOutcome, arms: Sequence[Arm]) -> dict[str, list[float]]:
