@@ -702,8 +702,6 @@ RESUMED = {  # content of a checkpoint with the right checksum
     "schedules of texts": junk(lambda content: content.update(lr_schedulers=["x"])),
     "settings with numbers as keys": junk(lambda content: content["run"]["settings"].update({1: 2})),
     "a logged row that is a list": junk(lambda content: content.update(logged=[1])),
-    "shards that are a number": junk(lambda content: content.update(shards=3)),
-    "shards of texts": junk(lambda content: content.update(shards={"folder": "x", "files": {1: 2}, "places": {}})),
 }
 
 

@@ -1,10 +1,8 @@
 """Several processes train what one process trains, share data and scoring, and resume each other's checkpoints."""
 
 import functools
-import json
 import os
 import pickle
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,10 +20,9 @@ from tolerance import rounding
 from attnorm.cli.new import write_skeleton
 from attnorm.config.lightning import check_trainer, read_trainer
 from attnorm.config.read import resolve_recorded
-from attnorm.errors import CheckpointError, UserError
+from attnorm.errors import UserError
 from attnorm.parts import Problems
-from attnorm.run import shards as sharded_checkpoint
-from attnorm.run.checkpoint import read_checkpoint, read_resumable
+from attnorm.run.checkpoint import read_resumable
 from attnorm.run.opening import open_run
 from attnorm.run.run import Run
 from attnorm.settings import ResolvedConfig
@@ -39,12 +36,10 @@ from attnorm.training.train import train
 CLIP = 0.5  # below the norm of every gradient, so that clipping acts
 SGD = ("optimizer=sgd", "optimizer.lr=0.1", "optimizer.momentum=0.9")  # Adam would enlarge the rounding of gradients
 SAME = (*SGD, "scheduler=constant", "model.dropout=0.0", f"trainer.gradient_clip_val={CLIP}")
-SHARDED = "trainer.strategy.sharded_checkpoints=true"
 WAYS = {  # how a run is started, and its number of processes
     "one": (1, ()),
     "ddp": (2, ("trainer=ddp", "trainer.devices=2")),
     "fsdp": (2, ("trainer=fsdp", "trainer.devices=2")),
-    "sharded": (2, ("trainer=fsdp", "trainer.devices=2", SHARDED)),
 }
 
 
@@ -149,7 +144,6 @@ def problems_of(**trainer):
         ({"_target_": "attnorm.training.sharding.FullySharded", "shards": 2}, 1, "trainer.strategy.shards=2: "),
         ({"_target_": "attnorm.training.sharding.Missing"}, 1, "trainer.strategy._target_=attnorm.training.sharding."),
         ({"_target_": "torch.nn.Linear"}, 1, "must be a subclass of pytorch_lightning.strategies"),
-        ({"_target_": "attnorm.training.sharding.FullySharded", "sharded_checkpoints": 1}, 1, "sharded_checkpoints=1"),
         ("ddp", 2, "trainer.num_nodes=2: start the processes of all machines with torchrun or srun"),
     ],
 )
@@ -244,7 +238,7 @@ def test_a_run_of_two_processes_leaves_the_files_of_one(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
-    [*(("one", way) for way in ("ddp", "fsdp", "sharded")), ("sharded", "one"), ("fsdp", "one"), ("sharded", "fsdp")],
+    [("one", "ddp"), ("one", "fsdp"), ("ddp", "fsdp"), ("fsdp", "one")],
 )
 def test_a_checkpoint_is_resumed_with_another_number_of_processes(tmp_path, before, after):
     typed = ("attention=hnas", "trainer.accumulate_grad_batches=2", "trainer.val_check_interval=4")
@@ -267,62 +261,11 @@ def test_a_checkpoint_is_resumed_with_another_number_of_processes(tmp_path, befo
 def test_fsdp_resumes_itself_bit_for_bit(tmp_path):
     """With dropout, so with the random streams of both processes."""
     typed = ("attention=hnas", "model.dropout=0.1")
-    half = trained(tmp_path / "half", "sharded", *typed, "trainer.max_steps=2")
+    half = trained(tmp_path / "half", "fsdp", *typed, "trainer.max_steps=2")
     last = half / "checkpoints/last.ckpt"
-    resumed = trained(tmp_path / "resumed", "sharded", *typed, "trainer.max_steps=4", f"ckpt_path={last}")
+    resumed = trained(tmp_path / "resumed", "fsdp", *typed, "trainer.max_steps=4", f"ckpt_path={last}")
     whole = trained(tmp_path / "whole", "fsdp", *typed, "trainer.max_steps=4")
     assert runs.unequal(weights(whole), weights(resumed)) == []
-
-
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory) -> Path:
-    """A run whose checkpoints are in shards."""
-    return trained(tmp_path_factory.mktemp("shards") / "run", "sharded", "attention=hnas", "trainer.max_steps=2")
-
-
-def copied(shards: Path, folder: Path) -> tuple[Path, Path]:
-    """A copy of the run, and the folder with the shards of its last checkpoint."""
-    run = Path(shutil.copytree(shards, folder / "run"))
-    return run, run / "checkpoints" / sharded_checkpoint.shards_of(run / "checkpoints/last.ckpt")
-
-
-@pytest.mark.slow
-def test_shards_are_read_by_evaluation_and_unused_ones_removed(monkeypatch, shards, tmp_path):
-    run, _ = copied(shards, tmp_path)
-    assert runs.call(monkeypatch, "eval", f"run={run}", "split=validation") == 0
-    found = json.loads((run / "eval_validation.json").read_text())
-    assert found["metrics"]["loss"] == pytest.approx(runs.summary_of(run)["validation"]["metrics"]["loss"], rel=1e-6)
-    folder = shards / "checkpoints"
-    named = {sharded_checkpoint.shards_of(path) for path in folder.glob("*.ckpt")}
-    assert {path.name for path in folder.glob("shards-*")} == named
-    assert len(named) == 2
-
-
-@pytest.mark.parametrize("damage", ["flip", "missing", "code"])
-def test_damaged_shards_are_recognized(monkeypatch, shards, tmp_path, damage):
-    run, folder = copied(shards, tmp_path)
-    file = sorted(folder.glob("*.distcp"))[1]
-    if damage == "flip":
-        content = bytearray(file.read_bytes())
-        content[len(content) // 2] ^= 1
-        file.write_bytes(content)
-    elif damage == "missing":
-        file.unlink()
-    else:
-        evil = tmp_path / "ran"
-
-        class Evil:
-            def __reduce__(self):
-                return Path.touch, (evil,)
-
-        (folder / ".metadata").write_bytes(pickle.dumps(Evil()))
-        content = torch.load(run / "checkpoints/last.ckpt", weights_only=True)[sharded_checkpoint.SHARDS]
-        # as if whoever changed the files had changed their checksums, too
-        monkeypatch.setattr(sharded_checkpoint, "digest_of", lambda path: content["files"][path.name])
-    with pytest.raises(CheckpointError, match=r"last.ckpt: .*shard") as raised:
-        read_checkpoint(run / "checkpoints/last.ckpt")
-    assert "intact in that folder: previous.ckpt" in str(raised.value) or damage == "code"
-    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from attnorm.errors import CheckpointError, ConfigError, Problem, SaveError, UserError
 from attnorm.run.integrity import check_fit, companions, first_problems, nonfinite_tensors, parameters_of, seal, verify
-from attnorm.run.shards import copy_shards, remove_unused, with_shards
 
 BEST, LAST, PREVIOUS = "best", "last", "previous"
 UNFINISHED = ".unfinished"
@@ -39,7 +38,7 @@ def read_checkpoint(path: Path, may_be_bare: bool = False) -> dict[str, Any]:
     which other checkpoint of the folder can be used. may_be_bare: whether a file of other values is read as well.
     """
     try:
-        content = load_verified(path)
+        content = load_file(path)
         is_bare = may_be_bare and isinstance(content, dict) and "state_dict" not in content
         return content if is_bare else checked_content(content, path)
     except CheckpointError as error:
@@ -102,18 +101,11 @@ def intact(folder: Path) -> list[str]:
     names = []
     for path in checkpoints_of(folder):
         try:
-            checked_content(load_verified(path), path)
+            checked_content(load_file(path), path)
         except CheckpointError:
             continue
         names.append(path.name)
     return names
-
-
-def load_verified(path: Path) -> Any:
-    """What a checkpoint holds, tensors in shards included. Raises CheckpointError for a damaged one, and for code."""
-    content = load_file(path)
-    with naming_the_reason(path):
-        return with_shards(content, path) if isinstance(content, dict) else content
 
 
 def load_file(path: Path) -> Any:
@@ -224,7 +216,6 @@ def restore_best(folder: Path, content: dict[str, Any]) -> None:
 def replace_by_copy(source: Path, target: Path) -> None:
     """Makes `target` a copy of `source`, whole at any moment and flushed to disk."""
     unfinished = target.with_name(target.name + UNFINISHED)
-    copy_shards(source, target)
     with open(source, "rb") as original, open(unfinished, "wb") as copy:
         shutil.copyfileobj(original, copy, 1 << 20)
         copy.flush()
@@ -263,4 +254,3 @@ def sweep_unfinished(folder: Path) -> None:
             shutil.rmtree(leftover)
         else:
             leftover.unlink()
-    remove_unused(folder)

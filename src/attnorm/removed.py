@@ -1,0 +1,5 @@
+"""What attnorm had once, by the name under which it is typed. There is no other trace of it in the code."""
+
+REMOVED: dict[str, str] = {  # a verb: "doctor"; a key of a verb: "sweep search"; a key: "run.x"; a file: "data=books"
+    "trainer.strategy.sharded_checkpoints": "sharded checkpoints were removed; see docs/gpu.md#several-gpus",
+}
