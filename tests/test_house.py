@@ -63,7 +63,7 @@ ALONE = {  # libraries that importing a module does not load
     "attnorm.cli.doctor": {"torch", "numpy", "pytorch_lightning", "hydra", "omegaconf", "pydantic", "rich", "yaml"},
     "attnorm.analysis.run": {"torch", "numpy", "pytorch_lightning", "hydra", "omegaconf", "matplotlib"},
     "attnorm.cli.train": {"torch", "pytorch_lightning", "datasets", "matplotlib"},
-    "attnorm.cli.sweep": {"torch", "pytorch_lightning", "datasets", "matplotlib", "optuna", "submitit", "ray"},
+    "attnorm.cli.sweep": {"torch", "pytorch_lightning", "datasets", "matplotlib", "submitit", "ray"},
 }
 
 

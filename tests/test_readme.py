@@ -11,6 +11,7 @@ import pkgutil
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -29,6 +30,7 @@ from safetensors.torch import save_file
 from scripts import load
 from test_house import BELOW
 
+import attnorm
 from attnorm.analysis.verdict import p_is
 from attnorm.cli import main
 from attnorm.cli import train as front
@@ -46,10 +48,11 @@ from attnorm.config import recorded as rerun
 from attnorm.config.command import read
 from attnorm.config.read import resolve_recorded
 from attnorm.data.sources.gigaword import FILES
-from attnorm.errors import ConfigError
+from attnorm.errors import ConfigError, Interrupted
 from attnorm.experiments.papers.figures import read_figures
 from attnorm.probes.experiment import ProbePlan
 from attnorm.run.opening import read_run
+from attnorm.run.run import Run
 from attnorm.run.tables import read_csv
 from attnorm.sweeps import tuning
 from attnorm.sweeps.command import read_sweep
@@ -367,7 +370,7 @@ def test_the_python_blocks_run_and_print_what_they_say(monkeypatch, tmp_path, ca
     shutil.copy(tmp_path / "failed/failures/step_000001.pt", run / "failures/step_000120.pt")
     capsys.readouterr()
     pages = {document: codes for document in DOCUMENTS if (codes := blocks(document, "python"))}
-    del pages[runs.ROOT / "docs/paper.md"]  # those of its notebook
+    del pages[runs.ROOT / "docs/paper.md"], pages[runs.ROOT / "docs/sweeps.md"]  # in tests of their own
     assert len(pages) >= 10
     for document, codes in pages.items():
         names: dict = {"__name__": "page"}
@@ -381,6 +384,33 @@ def test_the_python_blocks_run_and_print_what_they_say(monkeypatch, tmp_path, ca
             printed = capsys.readouterr().out
             assert not said or printed.splitlines() == said, name_of(document)
     assert (tmp_path / "my_bert/model.safetensors").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.training
+def test_the_recipe_of_a_search_continues_where_it_was_stopped(monkeypatch, tmp_path, capsys):
+    optuna = pytest.importorskip("optuna", reason="the recipe needs optuna")
+    monkeypatch.chdir(tmp_path)
+    [code] = blocks(runs.ROOT / "docs/sweeps.md", "python")
+    tiny = [it for it in runs.tiny_overrides() if not it.startswith("optimizer.lr=")]
+    train, step, steps = attnorm.train, TrainingModule.training_step, itertools.count(1)
+
+    def stopped_in_the_second_run(module, *given):
+        if next(steps) == 6:  # runs have four updates
+            signal.raise_signal(signal.SIGINT)
+        return step(module, *given)
+
+    monkeypatch.setattr(attnorm, "train", lambda overrides: train([*overrides, *tiny]))
+    monkeypatch.setattr(TrainingModule, "training_step", stopped_in_the_second_run)
+    with pytest.raises(Interrupted):
+        exec(code.replace("< 20", "< 3"), {})
+    exec(code.replace("< 20", "< 3"), {})
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend("search.jsonl"))
+    trials = optuna.load_study(study_name="search", storage=storage).trials
+    assert [trial.state.name for trial in trials] == ["COMPLETE"] * 3
+    found = [Run(path.parent) for path in tmp_path.rglob("summary.json")]
+    assert sorted(run.best_value for run in found) == sorted(trial.value for trial in trials)
+    assert "optimizer.lr" in capsys.readouterr().out
 
 
 @pytest.mark.slow

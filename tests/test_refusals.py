@@ -31,7 +31,6 @@ pytestmark = pytest.mark.training
 SWEEP = ("x=0.1,0.2", "steps=1", "jobs=2")
 TUNE = ("seed=110", "tune=x=0.1,0.2,0.4", "tune_seeds=100", "steps=1", "jobs=3")
 COST = ("attention=dnas,softmax", "price=0.2", "steps=1", "seed=1")
-SEARCH = ("x=interval(0,1)", "search=random", "steps=1", "pruner=none")
 PROBE = ("normalizers=softmax,dnas", "probes=demand:2", "preset=quick")
 
 
@@ -71,7 +70,7 @@ def write_pairs(folder):
 @pytest.fixture(scope="module")
 def swept(made):
     """The same with sweeps that have ended."""
-    kinds = {"grid": SWEEP, "tuned": TUNE, "priced": (*COST, "cost=time"), "search": (*SEARCH, "trials=2")}
+    kinds = {"grid": SWEEP, "tuned": TUNE, "priced": (*COST, "cost=time")}
     for name, typed in kinds.items():
         sweep(made, *typed, f"dir={name}")
     return made
@@ -235,16 +234,13 @@ REFUSED = {  # verb: (what is spoilt, what is typed, words of the message); {} i
     ],
     "sweep": [
         (None, ("--x", *SWEEP, "dir={}/grid"), "no such option"),
-        (None, (*SWEEP, "search=random", "dir={}/grid"), "trials: must be given"),
         (None, (*SWEEP, "tune=y=1,2", "dir={}/grid"), "seed: must be given with tune"),
         (None, ("upper=0.1", *SWEEP, "dir={}/grid"), "x=0.2: at most 0.1"),
         (None, (*SWEEP, "launcher=ray", "ray.nothing=1", "dir={}/grid"), "ray"),
         (None, ("x=0.2,0.4", *TUNE[:1], *TUNE[3:], "dir={}/tuned", "seed=100,101"), "is there already, to tune"),
         (None, (*COST, "cost=flops", "dir={}/priced"), "not the same flops"),
-        (None, ("x=interval(0,2)", *SEARCH[1:], "trials=3", "dir={}/search"), "search over other values"),
         (lambda folder: (folder / "grid/figures").symlink_to(folder), (*SWEEP, "dir={}/grid"), "is a link to"),
         (None, (*SWEEP, "dir={}/run"), "dir={}/run: has a config.yaml, as a run has; choose another one"),
-        (write("search/study.jsonl", "x\n"), (*SEARCH, "trials=3", "dir={}/search"), "study.jsonl: cannot be read"),
     ],
     "probe": [
         (None, (*PROBE, "out={}/probe", "normalizers=softmax,nothing"), "nothing"),

@@ -21,7 +21,6 @@ from attnorm.analysis.swept import EqualCost, parts_of
 from attnorm.analysis.tuning import TuningRecord
 from attnorm.cli.compare import run_compare
 from attnorm.cli.sweep import values_to_try
-from attnorm.errors import ConfigError
 from attnorm.run.folder import read_record
 from attnorm.sweeps.cost import ArmCost
 
@@ -301,59 +300,3 @@ def test_a_sweep_file_of_another_form_is_left_out(tmp_path, better, broken, left
     folder = sweep_copied(tmp_path / "sweep", better, **broken(read_record(better / "sweep.json")))
     arms = arms_of(find_runs([folder]))
     assert (len(parts_of(arms, "tuning", TuningRecord)), len(parts_of(arms, "cost", EqualCost))) == left
-
-
-TRIALS = [  # attention, learning rate, state and validation loss
-    ("softmax", "0.001", "complete", 5.0),
-    ("hnas", "0.02", "complete", 4.0),
-    ("hnas", "0.3", "pruned", None),
-    ("softmax", "0.004", "complete", 4.5),
-]
-
-
-def searched(folder, **changes):
-    """A search of four trials."""
-    trials = []
-    for number, (arm, rate, state, value) in enumerate(TRIALS):
-        make_run(folder / f"trial-{number}", arm, 1, examples=20, settings={"optimizer.lr": float(rate)})
-        values = {"attention": arm, "optimizer.lr": rate}
-        trials.append({"number": number, "job": f"trial-{number}", "state": state, "value": value, "values": values})
-    search = {"monitor": "val/loss", "mode": "min", "logarithmic": ["optimizer.lr"], "best": 1, "trials": trials}
-    search |= {"command": "attnorm train attention=hnas optimizer.lr=0.02", **changes}
-    (folder / "jobs.jsonl").touch()
-    (folder / "sweep.json").write_text(json.dumps({"jobs": [], "search": search}))
-    return folder
-
-
-def test_a_search_is_shown_by_its_best_trial_and_not_as_a_comparison(tmp_path, capsys):
-    page = collect([searched(tmp_path / "s")])
-    [(search, (by_name, by_rate))] = page.searches
-    assert not page.tasks and page.title == search.title == "Search of attention, optimizer.lr"
-    assert "number 1 of 4 trials, 3 of which have finished. The validation loss" in search.headline
-    assert "is 4 (lower is better) with attention=hnas, optimizer.lr=0.02" in search.headline
-    assert [row[0].text for row in search.table.rows] == ["1", "3", "0", "2"]
-    assert by_name.data["rows"][0] == {"at": "hnas", "metric": 4.0}
-    assert [it["at"] for it in by_rate.data["rows"]] == [0.02, 0.004, 0.001]
-    assert by_rate.spec["layer"][0]["encoding"]["x"]["scale"]["type"] == "log"
-    text = html_of(page)
-    assert "<code>attnorm train attention=hnas optimizer.lr=0.02</code>" in text and "no verdict" not in text
-    assert 'data-chart="search-1-2"' in text
-    for others in (), ("softmax", "hnas"):
-        [make_run(tmp_path / "others" / arm, arm, 1, examples=20) for arm in others]
-        run_compare([f"against=[{','.join(f'{tmp_path}/{it}' for it in ('s', 'others') if others or it == 's')}]"])
-        said = " ".join(capsys.readouterr().out.split())
-        assert search.headline in said and search.command in said and "All trials, the best one first" in said
-        assert ("hnas minus softmax" in said) == bool(others) and "0.004" in said and "Caution" not in said
-    with pytest.raises(ConfigError, match=r"a.csv: these runs are a search, on which no verdict rests"):
-        run_compare([f"against={tmp_path}/s", f"out={tmp_path}/a.csv"])
-
-
-@pytest.mark.parametrize(
-    "broken", [{"trials": 3}, {"trials": [{}]}, {"monitor": "val/loss", "logarithmic": None}, None]
-)
-def test_a_search_of_another_form_is_left_out_and_a_single_trial_is_a_run(monkeypatch, tmp_path, broken):
-    without_charts(monkeypatch)
-    folder = searched(tmp_path, **(broken or {}))
-    page = collect([folder if broken else folder / "trial-1"])
-    assert not page.searches and page.tasks
-    assert broken or [task.facts[0] for task in page.tasks] == [("arms", "1")]

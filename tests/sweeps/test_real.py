@@ -196,15 +196,6 @@ def test_a_sweep_does_not_mix_two_versions_of_an_own_module(swept, tmp_path):
     refuse_other_code(Journal(tmp_path / "s"), [Checked(modules=dict.fromkeys(OWN, now))])
 
 
-def test_a_real_search_finds_values_and_prunes(tmp_path):
-    typed = ("search=optuna", "trials=3", "optimizer.lr=tag(log,interval(1e-4,1e-1))", "model.dropout=0.0,0.1", "dir=s")
-    ended = attnorm(tmp_path, *typed, "jobs=2")
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    found = report(tmp_path / "s")
-    assert {it["state"] for it in found["jobs"]} <= {"finished", "pruned"} and len(found["jobs"]) == 3
-    assert (tmp_path / "s/study.jsonl").is_file() and "optimizer.lr" in ended.stdout
-
-
 @pytest.mark.timeout(900)  # at least ten processes that import their libraries
 def test_a_real_sweep_tunes_and_compares_at_equal_cost(tmp_path):
     typed = [it for it in runs.tiny_overrides() if not it.startswith("optimizer.lr=")]

@@ -46,9 +46,7 @@ def test_the_state_of_a_job_is_that_of_its_folder(tmp_path):
     assert state_of_job(one, journal) is JobState.KILLED
     (one.folder / "summary.json").write_text('{"state": "interrupted"}')
     assert state_of_job(one, journal) is JobState.INTERRUPTED
-    journal.add("prune", "a")
-    assert state_of_job(one, journal) is JobState.PRUNED
-    (one.folder / "summary.json").write_text('{"state": "finished"}')  # before the signal reached it
+    (one.folder / "summary.json").write_text('{"state": "finished"}')
     assert state_of_job(one, journal) is JobState.FINISHED
     for name in (JOB_LOCK, "run.lock"):
         lock = FolderLock(one.folder, name)
@@ -109,7 +107,7 @@ def test_threads_follow_from_cores_and_processes(monkeypatch, tmp_path):
 
 
 def test_results_are_ranked_by_state_and_value(tmp_path):
-    found = (("failed", None), ("finished", 1.0), ("finished", None), ("pruned", 0.1), ("finished", 3.0))
+    found = (("failed", None), ("finished", 1.0), ("finished", None), ("killed", 0.1), ("finished", 3.0))
     rest = (1, 1.0, None, None, {})
     values = [JobResult(job(tmp_path), JobState(state), 1, 0, None, "m", value, *rest) for state, value in found]
     assert [it.best_value for it in ranked(values, "max")] == [3.0, 1.0, None, 0.1, None]

@@ -1,4 +1,4 @@
-"""What the sweeps that trained some runs have recorded in sweep.json: what an update cost, and the trials of a search.
+"""What the sweeps that trained some runs have recorded in sweep.json: what an update cost.
 
 The file is not trusted: a part that has another form is left out. `analysis.tuning` reads what was tuned.
 """
@@ -10,11 +10,8 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from attnorm.analysis.arms import Arm, as_number
-from attnorm.analysis.table import Cell, Column, Table, number, title_of_curve
-from attnorm.run.run import Run
 from attnorm.sweeps.cost import ArmCost, costs_in
 from attnorm.sweeps.record import recorded
-from attnorm.wording import counted
 
 Part = TypeVar("Part")
 OF_ANOTHER_FORM = (AttributeError, IndexError, KeyError, TypeError, ValueError)  # written by another program
@@ -91,67 +88,3 @@ class EqualCost:
         others = beside(arms, self.arms, "measured")
         who = "Only some arms" if others else "All arms"
         return f"{who} spend the same {self.unit}, with different numbers of updates: {updates}.{more}{others}"
-
-
-class SearchRecord:
-    """The trials of a search.
-
-    title, headline: the keys, and the best trial in words. command: trains it again. metric: in words. table: of all
-    trials, the best one first. points: by key, its value as text and the metric of each trial, and whether its axis is
-    logarithmic.
-    """
-
-    def __init__(self, content: Mapping[str, Any]):
-        """content: the part "search" of sweep.json."""
-        is_min, self.metric = content["mode"] == "min", title_of_curve(str(content["monitor"]))
-        trials = [{**trial, "value": as_number(trial["value"])} for trial in content["trials"]]
-        keys = list(dict.fromkeys(str(key) for trial in trials for key in trial["values"]))
-        done = [trial for trial in trials if trial["value"] is not None]
-        done.sort(key=lambda trial: trial["value"] * (1 if is_min else -1))
-        self.title, self.command = f"Search of {', '.join(keys)}", str(content["command"] or "")
-        self.headline = "No trial has finished yet."
-        if done:
-            values = ", ".join(f"{key}={value}" for key, value in done[0]["values"].items())
-            better = "lower" if is_min else "higher"
-            of = f"number {done[0]['number']} of {counted(len(trials), 'trial')}, {len(done)} of which have finished"
-            best = f"The {self.metric} is {done[0]['value']:.4g} ({better} is better) with {values}."
-            self.headline = f"Best trial: {of}. {best}"
-        rows = [
-            [
-                Cell(str(trial["number"]), trial["number"], mark="shown" if done and trial is done[0] else ""),
-                number(trial["value"], 4),
-                *(Cell(str(trial["values"].get(key, "")), spelled(trial["values"].get(key))) for key in keys),
-                Cell(str(trial["state"])),
-            ]
-            for trial in (*done, *(trial for trial in trials if trial["value"] is None))
-        ]
-        columns = [Column("trial", True), Column(self.metric, True), *(Column(key, True) for key in keys)]
-        self.table = Table("All trials, the best one first", [*columns, Column("state")], rows, can_copy=True)
-        self.points: dict[str, tuple[list[tuple[str, float]], bool]] = {}
-        for key in keys:
-            tried = [(str(trial["values"][key]), trial["value"]) for trial in done if key in trial["values"]]
-            self.points |= {key: (tried, key in content["logarithmic"])} if tried else {}
-
-
-def searches_of(runs: Iterable[Run]) -> tuple[list[SearchRecord], list[Run]]:
-    """The searches of which several runs are given, and the runs that belong to none of them."""
-    folders: dict[Path, list[Run]] = {}
-    for run in runs:
-        folders.setdefault(run.folder.parent, []).append(run)
-    searches, others = list[SearchRecord](), list[Run]()
-    for folder, members in folders.items():
-        content = recorded(folder).get("search") if len(members) > 1 else None
-        try:
-            searches += [SearchRecord(content)] if content else []
-            others += [] if content else members
-        except OF_ANOTHER_FORM:
-            others += members
-    return searches, others
-
-
-def spelled(value: object) -> float | None:
-    """The number that a value spells, if it spells one."""
-    try:
-        return as_number(float(str(value)))
-    except ValueError:
-        return None

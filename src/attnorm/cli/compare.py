@@ -6,7 +6,6 @@ from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
-from attnorm.analysis.arms import find_runs
 from attnorm.analysis.cautions import simple_label, withheld_lines
 from attnorm.analysis.comparison import SOURCES, Comparison, Terms
 from attnorm.analysis.record import ENDINGS, write_study
@@ -14,12 +13,11 @@ from attnorm.analysis.score_files import score_files
 from attnorm.analysis.score_tables import Better, study_of_files
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.statistics.power import plan
-from attnorm.analysis.study import Study, listed_places, study_of
-from attnorm.analysis.swept import searches_of
+from attnorm.analysis.study import Study, study_of
 from attnorm.analysis.verdict import COSTS, Verdict
 from attnorm.config.command import Command, read
 from attnorm.config.compose import quoted
-from attnorm.errors import ConfigError, Problem
+from attnorm.errors import Problem
 from attnorm.progress import console
 from attnorm.run.folder import why_not_writable
 from attnorm.schema import Level, Positive, Text
@@ -71,7 +69,7 @@ def compare_problems(command: Command[CompareSettings]) -> Iterator[Problem]:
 
 
 def run_compare(arguments: list[str]) -> None:
-    """Prints the scores of the arms and the verdicts, or a plan; of a search, the best trial and the value of each."""
+    """Prints the scores of the arms and the verdicts, or a plan."""
     outs = [argument.removeprefix("out=") for argument in arguments if argument.startswith("out=")]
     if len(outs) > 1:  # a shell makes several of out=result.{csv,tex}
         rest = [argument for argument in arguments if not argument.startswith("out=")]
@@ -82,17 +80,9 @@ def run_compare(arguments: list[str]) -> None:
         options: dict[str, Any] = {"better": settings.better, "level": settings.level}
         return show_study(settings, study_of_files(settings.scores, settings.baseline, settings.metric, **options))
     assert settings.against is not None
-    searches, others = searches_of(find_runs(listed_places(settings.against)))
-    if searches and not others and settings.files:
-        message = "these runs are a search, on which no verdict rests"
-        raise ConfigError([Problem("out", message, str(settings.files[0]))])
-    for search in searches:
-        show_lines(search.headline, search.command)
-        print_table(search.table.caption, search.table.texts)
-    if searches and not others:
-        return
-    against = [run.folder for run in others] if searches else settings.against
-    places: tuple[Any, Any] = (against, None) if settings.baseline is None else (settings.baseline, against)
+    places: tuple[Any, Any] = (settings.against, None)
+    if settings.baseline is not None:
+        places = (settings.baseline, settings.against)
     show_study(settings, study_of(*places, settings.metric, Terms(settings.split, settings.level)))
 
 

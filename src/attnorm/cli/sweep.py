@@ -58,8 +58,8 @@ def sweep(command: SweepCommand) -> int:
         journal.begin()
 
         def about() -> dict[str, Any]:
-            kind, costs = "search" if command.settings.is_search else "tuning", list(planner.costs.values())
-            chosen = {kind: decided} if (decided := plan.record()) else {}
+            costs = list(planner.costs.values())
+            chosen = {"tuning": decided} if (decided := plan.record()) else {}
             return {**chosen, **({"cost": record_of(command.settings.cost, costs)} if costs else {})}
 
         typed = shlex.join(["attnorm", "sweep", *command.arguments])
@@ -118,12 +118,6 @@ def close(folder: Path, record: SweepRecord, code: int) -> int:
     print_results(results)
     if isinstance(record.plan, Tuned):
         print_tuning(record.plan.record(), results)
-    if content := record.about().get("search"):
-        from attnorm.analysis.swept import SearchRecord
-        from attnorm.training.console import show_lines
-
-        search = SearchRecord(content)  # as `attnorm compare` and the report show it
-        show_lines(search.headline, search.command)
     if left:
         saved = "saved; " if any(result.state is JobState.INTERRUPTED for result in results) else ""
         sentence = f"{left} of {record.plan.total} jobs are unfinished"

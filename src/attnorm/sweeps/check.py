@@ -61,7 +61,7 @@ class Checked:
         """The metric that selects its best model, and whether "min" or "max" of it is best. Raises ConfigError if they
         are not known."""
         if self.monitor is None or self.mode is None:
-            message = "a search, or tuning, needs to know the metric: annotate the return type of its method `module`"
+            message = "tuning needs to know the metric: annotate the return type of its method `module`"
             raise ConfigError([Problem("task._target_", message)])
         return self.monitor, self.mode
 

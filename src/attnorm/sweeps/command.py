@@ -1,11 +1,11 @@
 """The command line of `attnorm sweep`: its own keys, and the overrides of its runs."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
@@ -13,7 +13,7 @@ from hydra.core.override_parser.types import Override
 from attnorm.choices import split_options
 from attnorm.config.command import Command, read
 from attnorm.config.compose import hydra_started
-from attnorm.errors import ConfigError, Problem
+from attnorm.errors import Problem
 from attnorm.imports import nearest
 from attnorm.parts import names_of
 from attnorm.schema import Count, Text, WholeNumber
@@ -21,15 +21,9 @@ from attnorm.settings import RunConfig
 from attnorm.sweeps.jobs import as_typed, choices, expand, override_key, parse, readable
 from attnorm.sweeps.tuning import Tuning
 
-if TYPE_CHECKING:
-    from attnorm.sweeps.search import Dimension
-
 Overrides = tuple[str, ...]  # of a job
 EXPECTED = "expected <key>=<value>,<value>,..."  # of tune
 COSTLY = ("attention", "data", "decoding", "model", "task", "tokenizer", "trainer")  # their keys may change the cost
-SEARCH_KEYS = ("trials", "search_seed", "pruner")
-GRID_KEYS = ("tune", "tune_seeds", "cost")
-LAUNCHER_KEYS = ("submitit", "ray")
 TUNING = frozenset(("tune", "tune_seeds"))
 REFUSED = {  # keys of a single run
     "resume": "a sweep resumes its runs by itself; repeat its command",
@@ -37,7 +31,7 @@ REFUSED = {  # keys of a single run
     "hydra.run.dir": "the run folders are in the sweep folder; use dir=<sweep folder>",
     "hydra.sweep.dir": "the run folders are in the sweep folder; use dir=<sweep folder>",
     "hydra.mode": "each job of a sweep is a single run",
-    "hydra/sweeper": "attnorm sweep has searches of its own; use search=optuna or search=random",
+    "hydra/sweeper": "attnorm sweep trains all combinations; docs/sweeps.md#search has a recipe for a search",
     "hydra/launcher": "attnorm sweep has launchers of its own; use launcher=submitit or launcher=ray",
 }
 
@@ -51,10 +45,6 @@ class SweepSettings:
     retries:     how many more times a job that failed is tried.
     fail_fast:   whether the other jobs save and exit once a job is not tried again.
     launcher:    where jobs run: on this machine, or as jobs of SLURM or Ray.
-    search:      all combinations of the values, or so many trials.
-    trials:      number of runs of a search.
-    search_seed: seed of a search.
-    pruner:      when to stop unpromising runs of a search.
     tune:        a key and the values that every arm tries before it is compared at its best one.
     tune_seeds:  the seeds of these runs.
     cost:        what all arms spend: as many updates, as much time, or as many floating-point operations.
@@ -67,35 +57,19 @@ class SweepSettings:
     retries: WholeNumber = 1
     fail_fast: bool = False
     launcher: Literal["local", "submitit", "ray"] = "local"
-    search: Literal["grid", "random", "optuna"] = "grid"
-    trials: Count | None = None
-    search_seed: WholeNumber = 0
-    pruner: Literal["none", "median", "halving", "hyperband"] = "median"
     tune: Text | None = None
     tune_seeds: Text | None = None
     cost: Literal["updates", "time", "flops"] = "updates"
     submitit: dict[str, Any] = field(default_factory=dict)
     ray: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def is_search(self) -> bool:
-        """Whether an algorithm chooses the values."""
-        return self.search != "grid"
-
     def problems(self, typed: Collection[str]) -> list[Problem]:
         """What is wrong with the combination of keys. typed: the keys that were given."""
-        searches = "search=random and search=optuna"
-        others, use = (GRID_KEYS, "search=grid") if self.is_search else (SEARCH_KEYS, searches)
-        message = f"has no effect with search={self.search}; it is for {use}"
-        problems = [Problem(key, message, getattr(self, key)) for key in others if key in typed]
-        if self.is_search and self.trials is None:
-            problems.append(Problem("trials", f"must be given with search={self.search}, as in trials=20"))
-        for name in LAUNCHER_KEYS:
-            if name in typed and self.launcher != name:
-                problems.append(
-                    Problem(name, f"has no effect with launcher={self.launcher}; it is for launcher={name}")
-                )
-        return problems
+        return [
+            Problem(name, f"has no effect with launcher={self.launcher}; it is for launcher={name}")
+            for name in ("submitit", "ray")
+            if name in typed and self.launcher != name
+        ]
 
 
 OWN = names_of(SweepSettings)
@@ -142,35 +116,14 @@ class SweepCommand:
         return " ".join(as_typed([text for text in job if text.partition("=")[0] in keys])) or "the only job"
 
     def samples(self) -> list[Overrides]:
-        """The jobs that are checked before the first one starts: all of a grid. Of a search, one for each choice and
-        for both ends of each interval, with the first value of the other keys. Of a sweep that tunes, all that tune,
-        and the comparison at the first value."""
+        """The jobs that are checked before the first one starts: all of them. Of a sweep that tunes, all that tune, and
+        the comparison at the first value."""
         if tuning := self.tuning:
             arms = expand(override for override in self.overrides if plain_key(override) not in self.varied)
             pairs = [(value, seed) for value in tuning.values for seed in tuning.seeds]
             pairs += [(tuning.values[0], seed) for seed in tuning.compare]
             return [tuning.job(arm, *pair) for arm in arms for pair in pairs]
-        if not self.settings.is_search:
-            return expand(self.overrides)
-        space = self.dimensions()
-        first = {dimension.key: dimension.extremes()[0] for dimension in space}
-        varied = [first] + [{**first, dimension.key: end} for dimension in space for end in dimension.extremes()[1:]]
-        return [self.with_values(values) for values in varied]
-
-    def dimensions(self) -> "list[Dimension]":
-        """The keys that a search varies. Raises ConfigError if Optuna is missing."""
-        try:
-            from attnorm.sweeps.search import Dimension
-        except ImportError as error:
-            if error.name != "optuna":
-                raise
-            message = "needs the package optuna; install it with: pip install optuna"
-            raise ConfigError([Problem("search", message, self.settings.search)]) from error
-        return [Dimension(override) for override in self.space]
-
-    def with_values(self, values: Mapping[str, str]) -> Overrides:
-        """The overrides of a job, given those of the searched keys."""
-        return tuple(values.get(override.get_key_element(), override.input_line or "") for override in self.overrides)
+        return expand(self.overrides)
 
     def texts(self) -> list[str]:
         """All overrides as they were typed."""
@@ -195,7 +148,7 @@ def read_sweep(arguments: Sequence[str]) -> SweepCommand:
     overrides: list[Override] = []
 
     def check(command: Command[SweepSettings]) -> Iterator[Problem]:
-        if not command.wrong & {"search", "launcher"}:
+        if "launcher" not in command.wrong:
             yield from command.settings.problems(command.typed)
         if not problems:  # otherwise, Hydra may not be able to read them
             with hydra_started(folders):
@@ -210,15 +163,10 @@ def read_sweep(arguments: Sequence[str]) -> SweepCommand:
 
 def problems_of(settings: SweepSettings, overrides: Sequence[Override]) -> Iterator[Problem]:
     """What is wrong with the overrides of the runs for a sweep with these settings."""
-    if settings.is_search:
-        if not any(override.is_sweep_override() for override in overrides):
-            yield Problem("search", "needs at least one key with several values", settings.search)
-        return
     for override in overrides:
         if override.is_interval_sweep():
-            message = "an interval is for search=random and search=optuna; search=grid needs single values"
             typed = as_typed([override.input_line or ""])[0]
-            yield Problem.about(override.key_or_group, f"{typed}: {message}")
+            yield Problem.about(override.key_or_group, f"{typed}: a sweep needs single values, not an interval")
     yield from read_tuning(settings, overrides)[2]
     if settings.cost != "updates":
         if any(plain_key(override) == "trainer.max_steps" and override.is_sweep_override() for override in overrides):
@@ -243,7 +191,7 @@ def read_tuning(
 
     overrides: those of the runs, among them the seeds that compare.
     """
-    if settings.is_search or (settings.tune is None and settings.tune_seeds is None):
+    if settings.tune is None and settings.tune_seeds is None:
         return None, [], []
     problems = []
     compared = [typed for typed in overrides if plain_key(typed) == "seed" and not typed.is_interval_sweep()]

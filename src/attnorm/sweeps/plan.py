@@ -1,12 +1,11 @@
-"""The jobs of a sweep, with their folders, and the plan that gives them out: a grid, a search, or tuned arms."""
+"""The jobs of a sweep, with their folders, and the plan that gives them out: a grid, or tuned arms."""
 
-import hashlib
 import os
 import shutil
 import signal
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from attnorm.errors import ConfigError, Interrupted, Problem, RunError
@@ -61,8 +60,7 @@ def sweep_folder(command: SweepCommand, facts: Sequence[Checked]) -> Path:
         if Run(settings.dir).exists and not (Path(settings.dir) / EVENTS).exists():
             raise ConfigError([Problem("dir", "has a config.yaml, as a run has; choose another one", settings.dir)])
         return Path(settings.dir)
-    chosen = [f"search={settings.search}", f"search_seed={settings.search_seed}"] if settings.is_search else []
-    chosen += [f"tune_seeds={settings.tune_seeds}"] if command.tuning else []
+    chosen = [f"tune_seeds={settings.tune_seeds}"] if command.tuning else []
     chosen += [f"cost={settings.cost}"] if settings.cost != "updates" else []
     return Path(facts[0].log_dir) / "sweeps" / sweep_name((fact.task for fact in facts), [*command.texts(), *chosen])
 
@@ -108,11 +106,6 @@ class Planner:
         """
         if self.command.settings.cost != "updates":
             self.costs = self.measured_costs()
-        if self.command.settings.is_search:
-            plan = self.search()
-            keys = ", ".join(override.key_or_group for override in self.command.space)
-            console.print(f"checked the values of {keys} in {seconds:.0f} s", markup=False)
-            return plan
         done = f"checked {len(self.samples)} jobs in {seconds:.0f} s"
         if self.command.tuning is not None:
             console.print(done)
@@ -126,27 +119,6 @@ class Planner:
         same = f"; {len(samples) - len(jobs)} of them equal another one" if len(jobs) < len(samples) else ""
         console.print(f"{done}{same}")
         return Plan(jobs)
-
-    def search(self) -> Plan:
-        """The trials of a search."""
-        from attnorm.sweeps.search import Search
-
-        command = self.command
-        first = replace(self.facts[0], named=[name for fact in self.facts for name in fact.named])  # of all values
-
-        def make_job(number: int, values: Sequence[str]) -> Job:
-            overrides = command.with_values({value.partition("=")[0]: value for value in values})
-            if known := self.journal.trials.get(number):
-                return self.job(known["name"], known["key"], overrides, first)
-            [fact] = self.checker.check([overrides])
-            # a combination that is wrong although each of its values is not: the run says why
-            key = fact.key or hashlib.sha256(" ".join(overrides).encode()).hexdigest()
-            label = command.label_of(overrides)
-            name = f"trial-{number:04}_{name_of(label, key)}"
-            self.journal.add("job", name, key=key, label=label, overrides=overrides, trial=number)
-            return self.job(name, key, overrides, first)
-
-        return Search(self.journal.folder, command, first.metric, make_job)
 
     def tuned(self) -> Plan:
         """The runs that tune, and those that compare."""

@@ -15,7 +15,7 @@ from attnorm.sweeps.state import JobState, Journal, state_of_job
 
 SECONDS = 1.0  # between two writes
 ORDER = (  # of states in the closing table
-    *(JobState.FINISHED, JobState.PRUNED, JobState.RUNNING, JobState.INTERRUPTED, JobState.KILLED),
+    *(JobState.FINISHED, JobState.RUNNING, JobState.INTERRUPTED, JobState.KILLED),
     *(JobState.FAILED, JobState.WAITING),
 )
 
@@ -71,7 +71,7 @@ def result_of(job: Job, journal: Journal) -> JobResult:
         state,
         len(journal.of(job.name, "start")),
         end.get("code"),
-        "pruned by the search" if state is JobState.PRUNED else why,
+        why,
         both.get("monitor"),
         both.get("best_value"),
         both.get("steps", both.get("step")),
@@ -133,7 +133,7 @@ class SweepRecord:
     def unfinished(self, results: list[JobResult]) -> int:
         """The number of jobs that are left to do."""
         done = sum(self.plan.is_done(result.job, result.state) for result in results)
-        return self.plan.total - self.plan.repeated - done
+        return self.plan.total - done
 
     def write(self, results: list[JobResult], code: int | None = None) -> None:
         """Writes the file. code: the exit code of the sweep; None while it runs."""

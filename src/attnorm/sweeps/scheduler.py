@@ -12,46 +12,40 @@ from attnorm import progress
 from attnorm.errors import stopping
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.launchers.base import Handle, Launcher
-from attnorm.sweeps.state import DONE_STATES, JobState, Journal, state_of_job
+from attnorm.sweeps.state import JobState, Journal, state_of_job
 
 if TYPE_CHECKING:
     from attnorm.sweeps.table import View
 
 POLL = 0.05  # seconds between two looks at the jobs
-LOOK = 1.0  # seconds between two looks at their metrics
 WRONG_CONFIG = 2  # exit code
 
 
 class Plan:
     """Gives out the jobs of a sweep. Here, all of them are known beforehand; subclasses decide them while others run.
 
-    jobs:     those that are known so far.
-    repeated: trials that have no job because an earlier one tried the same values.
+    jobs: those that are known so far.
     """
 
     def __init__(self, jobs: Sequence[Job] = ()):
-        self.jobs, self.repeated = list(jobs), 0
+        self.jobs = list(jobs)
         self.left = deque(jobs)  # those that are to be given out
 
     @property
     def total(self) -> int:
-        """The number of jobs, or of trials."""
+        """The number of jobs."""
         return len(self.jobs)
 
     def next(self) -> Job | None:
         """A job that was not given out before; None if there is no such job at the moment."""
         return self.left.popleft() if self.left else None
 
-    def unpromising(self, job: Job) -> bool:
-        """Whether a running job is to be stopped because of its metrics."""
-        return False
-
     def ended(self, job: Job, state: JobState) -> None:
         """A job has come to its end and will not be started again."""
 
     def is_done(self, job: Job, state: JobState) -> bool:
         """Whether a job in this state need not run again, also when the command of the sweep is repeated."""
-        return state in DONE_STATES
+        return state is JobState.FINISHED
 
     def record(self) -> dict[str, Any]:
         """What it has decided, for sweep.json."""
@@ -75,7 +69,6 @@ class Scheduler:
         self.waiting: deque[Job] = deque()
         self.code = 0  # the exit code of a sweep that is stopped: 128 + the first signal, or 1 after a failure
         self.forced = self.announced = False
-        self.looked = 0.0
 
     def run(self) -> int:
         """Runs all jobs. Returns the exit code if a signal or a failure stopped the sweep, or else 0."""
@@ -89,7 +82,6 @@ class Scheduler:
                         del self.running[name]
                         self.note_end(handle.job, handle.code)
                 if not self.code:
-                    self.watch()
                     self.fill()
                 self.view.show()
                 if not self.running and (self.code or not self.waiting):
@@ -136,7 +128,7 @@ class Scheduler:
         if handle := self.launcher.attach(job, placed[-1] if placed else {}):
             self.view.said(job, "still running; waiting for it")
             self.running[job.name] = handle
-            if self.code or self.journal.of(job.name, "prune"):  # the sweep before was killed before it stopped it
+            if self.code:
                 handle.stop()
             return True
         if not self.launcher.has_room(job):
@@ -158,16 +150,6 @@ class Scheduler:
         repeats = self.journal.last_end(job.name).get("code") in (0, WRONG_CONFIG)
         return failures > self.retries or (failures > 0 and repeats)
 
-    def watch(self) -> None:
-        """Stops running jobs that the plan finds unpromising."""
-        if time.monotonic() - self.looked < LOOK:
-            return
-        self.looked = time.monotonic()
-        for name, handle in self.running.items():
-            if not self.journal.of(name, "prune") and self.plan.unpromising(handle.job):
-                self.journal.add("prune", name)
-                handle.stop()
-
     def note_end(self, job: Job, code: int | None) -> None:
         """Writes down how a job has ended. code: its exit code; None if it is not known.
 
@@ -175,9 +157,9 @@ class Scheduler:
         it and may have stopped it. Wrong settings (exit code 2) and a time limit (exit code 0) would only repeat.
         """
         state = state_of_job(job, self.journal)
-        failure = state not in DONE_STATES and code is not None and not self.code
-        why = None if state in DONE_STATES else (code != WRONG_CONFIG and job.run.why) or job.run.last_output
-        again = state not in DONE_STATES and not self.code
+        failure = state is not JobState.FINISHED and code is not None and not self.code
+        why = None if state is JobState.FINISHED else (code != WRONG_CONFIG and job.run.why) or job.run.last_output
+        again = state is not JobState.FINISHED and not self.code
         self.journal.add("end", job.name, code=code, state=str(state), why=why, failure=failure)
         state = state_of_job(job, self.journal)
         if again and not self.has_failed(job):

@@ -20,18 +20,14 @@ SWEEP_LOCK = "sweep.lock"
 
 
 class JobState(StrEnum):
-    """The state of a job; as of its run folder, except that a job waits before it starts, and may be pruned."""
+    """The state of a job; as of its run folder, except that a job waits before it starts."""
 
     WAITING = "waiting"
     RUNNING = "running"
     FINISHED = "finished"
-    PRUNED = "pruned"
     INTERRUPTED = "interrupted"
     FAILED = "failed"
     KILLED = "killed"
-
-
-DONE_STATES = (JobState.FINISHED, JobState.PRUNED)
 
 
 class Journal:
@@ -40,13 +36,12 @@ class Journal:
     | event | meaning | further values |
     |---|---|---|
     | open | a process took over the sweep | command |
-    | job | a job was added | key, label, overrides, trial in a search, and purpose if it has one |
+    | job | a job was added | key, label, overrides, and purpose if it has one |
     | aside | it is no longer part of the sweep: other values or seeds are tuned, another is best, or another budget | |
     | tuned | the best values were chosen | worst (names of failed jobs that count as the worst) |
     | start | a process of the job is about to be started | attempt |
     | place | it was started | what the launcher needs to find it again |
     | end | the process was seen to have ended | code, state, why, failure |
-    | prune | a search decided to stop the job | |
     | close | the process that had opened the sweep ended by itself | code |
     """
 
@@ -64,7 +59,6 @@ class Journal:
     def reload(self) -> None:
         """Reads the file again. A last line that was being written when the process was killed is left out."""
         self.by_name: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        self.trials: dict[int, dict[str, Any]] = {}  # events "job" by the number of the trial
         # how many processes of each job failed since the last "close", which a sweep that was killed has not added
         self.failed: Counter[str] = Counter()
         self.worst: set[str] = set()  # failed jobs that count as the worst of their tuning
@@ -96,9 +90,7 @@ class Journal:
 
     def _note(self, content: dict[str, Any]) -> None:
         self.by_name[content.get("name", "")].append(content)
-        if content["event"] == "job" and "trial" in content:
-            self.trials[content["trial"]] = content
-        elif content["event"] == "tuned":
+        if content["event"] == "tuned":
             self.worst = {name for name in content["worst"] if isinstance(name, str)}
         elif content["event"] == "close":
             self.failed.clear()
@@ -171,8 +163,6 @@ def state_of_job(job: Job, journal: Journal) -> JobState:
     state = job.run.state
     if state is RunState.FINISHED:
         return JobState.FINISHED
-    if journal.of(job.name, "prune"):
-        return JobState.PRUNED
     if state is RunState.ABSENT:
         return JobState.FAILED if journal.last_end(job.name).get("failure") else JobState.WAITING
     return JobState(state)

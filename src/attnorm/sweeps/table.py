@@ -15,13 +15,12 @@ from attnorm.sweeps.cost import ArmCost
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.record import JobResult, SweepRecord
 from attnorm.sweeps.scheduler import Plan
-from attnorm.sweeps.state import DONE_STATES, JobState, Journal, state_of_job
+from attnorm.sweeps.state import JobState, Journal, state_of_job
 
 REFRESH, QUIET = 1.0, 60.0  # seconds between two pictures of the live table, and between two lines without it
 COLOURS = {
     JobState.RUNNING: "cyan",
     JobState.FINISHED: "green",
-    JobState.PRUNED: "yellow",
     JobState.FAILED: "red",
     JobState.KILLED: "red",
     JobState.INTERRUPTED: "yellow",
@@ -76,12 +75,12 @@ class View(AbstractContextManager["View"]):
         """Running jobs first, then those that have ended, the latest ones first, as far as the terminal has lines."""
         counts = Counter(states.values())
         del counts[JobState.WAITING]
-        waiting = self.plan.total - self.plan.repeated - counts.total()
+        waiting = self.plan.total - counts.total()
         parts = sorted(f"{count} {state}" for state, count in counts.items())
         table = Table(title=", ".join([*parts, f"{waiting} waiting"]), title_justify="left")
         for name in ("job", "state", "updates", "metric", "time left"):
             table.add_column(name, justify="left" if name in ("job", "state") else "right", no_wrap=name != "job")
-        order = (JobState.RUNNING, JobState.INTERRUPTED, JobState.KILLED, JobState.FAILED, *DONE_STATES)
+        order = (JobState.RUNNING, JobState.INTERRUPTED, JobState.KILLED, JobState.FAILED, JobState.FINISHED)
         rows = [job for state in order for job in reversed(self.plan.jobs) if states[job.name] is state]
         most = max(3, console.height - 8)
         for job in rows[:most]:

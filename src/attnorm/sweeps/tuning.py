@@ -18,7 +18,7 @@ from attnorm.errors import ConfigError
 from attnorm.run.folder import FURTHER, TUNE
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.scheduler import Plan
-from attnorm.sweeps.state import DONE_STATES, JobState, Journal, is_held
+from attnorm.sweeps.state import JobState, Journal, is_held
 
 MOST_ADDED = 3  # values that may be added at each end of the grid
 Choice = tuple[int, str, str]  # the index of an arm, a value and a seed
@@ -163,7 +163,7 @@ class Tuned(Plan):
                 self.compared[arm].append(job)
             self.set_aside(TUNE, "compare")
             tried = [job for arm, _ in chosen for value in self.values for job in self.trials[arm, value]]
-            worst = [job.name for job in tried if self.states.get(job.name) not in DONE_STATES]
+            worst = [job.name for job in tried if self.states.get(job.name) is not JobState.FINISHED]
             if worst or self.journal.worst:
                 self.journal.add("tuned", worst=worst)
 

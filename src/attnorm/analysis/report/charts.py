@@ -171,29 +171,6 @@ def by_layer(
     return Chart(name, title, description, specified(alt.layer(rule, dots)), {"rows": rows}, fields, used, "", reading)
 
 
-def scatter(name: str, metric: str, key: str, points: Sequence[tuple[str, float]], is_log: bool) -> Chart:
-    """A point per trial: the metric against the value of a parameter, which is a number or a text.
-
-    points: the value as it is typed, and the metric. is_log: whether the values are on a logarithmic axis.
-    """
-    try:
-        rows: Rows = [{"at": float(value), "metric": metric_value} for value, metric_value in points]
-        axis = alt.Axis(tickCount=5, format=".4~g")
-        kind = "log" if is_log and all(row["at"] > 0 for row in rows) else "linear"
-        x = alt.X("at:Q", title=key, axis=axis, scale=alt.Scale(type=kind, zero=False))  # type: ignore[arg-type]
-    except ValueError:  # names
-        rows = [{"at": value, "metric": metric_value} for value, metric_value in points]
-        x = alt.X("at:N", title=key, axis=alt.Axis(labelAngle=0))
-    y = alt.Y("metric:Q", title=None, scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=5, format=".6~g"))
-    shown = [alt.Tooltip(x.shorthand, title=key), alt.Tooltip("metric:Q", title=metric, format=".4~g")]
-    dots = alt.Chart(alt.NamedData("rows")).mark_point(filled=True, size=60, opacity=0.8, color="var(--accent)")
-    title = f"{metric} against {key}"
-    chart = alt.layer(dots.encode(x=x, y=y, tooltip=shown))
-    return Chart(
-        name, title, f"Scatter plot of {title}.", specified(chart), {"rows": rows}, {"at": key, "metric": metric}, []
-    )
-
-
 def scales(styles: Sequence[Style]) -> tuple[alt.Color, alt.Stroke, alt.StrokeDash]:
     """The encodings of series by colour, by the colour of outlines, and by dash.
 

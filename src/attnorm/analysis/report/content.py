@@ -9,12 +9,10 @@ from pathlib import Path
 from attnorm.analysis.arms import Arm, arms_of, as_number, baseline_of, find_runs
 from attnorm.analysis.comparison import Terms
 from attnorm.analysis.provenance import check_code
-from attnorm.analysis.report.charts import Chart, scatter
 from attnorm.analysis.report.examples import shortened
 from attnorm.analysis.report.task_page import TaskPage
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.study import Study, adjust_together, study_of_arms
-from attnorm.analysis.swept import SearchRecord, searches_of
 from attnorm.analysis.waiting import sweep_at_work, waiting_jobs
 from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.run.folder import RunState
@@ -57,7 +55,6 @@ class RunProgress:
 class Report:
     """The whole page.
 
-    searches: those that are shown as a whole, with their charts; their trials are no arms.
     troubles: runs that are not finished. running: how far the others have come. waiting: planned runs that have not
     started. refresh: seconds after which the page loads itself again; None: never.
     """
@@ -67,7 +64,6 @@ class Report:
     places: list[str]
     facts: list[tuple[str, str]]
     tasks: list[TaskPage]
-    searches: list[tuple[SearchRecord, list[Chart]]]
     troubles: list[Trouble]
     running: list[RunProgress]
     waiting: list[str]
@@ -97,9 +93,8 @@ def collect(
     damaged: dict[Path, RunError] = {}
     runs = find_runs(places, damaged, lambda place: bool(waiting_jobs([place])))
     waiting, at_work = waiting_jobs(places), not ended and sweep_at_work(places)
-    searches, compared = searches_of(runs)
     by_task: dict[str, list[Arm]] = defaultdict(list)
-    for arm in arms_of(compared):
+    for arm in arms_of(runs):
         by_task[arm.task].append(arm)
     for members in by_task.values():
         check_code(members)
@@ -120,18 +115,12 @@ def collect(
         raise ConfigError([Problem("metric", f"the runs have no such metric; allowed: {', '.join(names)}", metric)])
     adjust_together(studies)
     finished = sum(run.state is RunState.FINISHED for _, run in arms)
-    searched: list[tuple[SearchRecord, list[Chart]]] = []
-    for number, search in enumerate(searches, start=1):
-        of_keys = enumerate(search.points.items(), start=1)  # the metric of the trials against each key
-        charts = [scatter(f"search-{number}-{at}", search.metric, key, *points) for at, (key, points) in of_keys]
-        searched.append((search, charts))
     return Report(
-        title=_title_of(studies) if studies or not searches else searches[0].title,
+        title=_title_of(studies),
         written=f"{datetime.now():%Y-%m-%d %H:%M:%S}",
         places=[str(place) for place in places],
         facts=[("runs finished", f"{finished:,} of {len(arms) + len(waiting):,}")],
         tasks=[TaskPage(f"task-{number}", study, metric) for number, study in enumerate(studies, start=1)],
-        searches=searched,
         troubles=[
             *(
                 Trouble(_name_of(arm, run), str(run.state), _reason(run), str(run.folder))

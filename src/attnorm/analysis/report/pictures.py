@@ -30,7 +30,7 @@ STYLE = CONFIG | {
 class ChartPicture:
     """A chart with its legend in it, in the width of one column of a paper, in the colours of the page on white.
 
-    chart: as the page shows it. task: the name of its task, "" for a search.
+    chart: as the page shows it. task: the name of its task.
     """
 
     chart: Chart
@@ -39,7 +39,7 @@ class ChartPicture:
     @property
     def caption(self) -> str:
         """What is drawn, and how its marks are read."""
-        title = f"{self.chart.title[:1].upper()}{self.chart.title[1:]}" + f" ({self.task})" * bool(self.task)
+        title = f"{self.chart.title[:1].upper()}{self.chart.title[1:]}" + f" ({self.task})"
         return " ".join(filter(None, (f"{title}.", self.chart.reading, self.chart.note)))
 
     def spec(self) -> dict[str, Any]:
@@ -85,8 +85,7 @@ class ChartPicture:
 
 def pictures_of(report: Report) -> Mapping[str, ChartPicture]:
     """All charts of a report, by the name of their files."""
-    charts = [ChartPicture(chart, "") for _, searched in report.searches for chart in searched]
-    charts += [ChartPicture(chart, page.name) for page in report.tasks for chart in page.charts]
+    charts = [ChartPicture(chart, page.name) for page in report.tasks for chart in page.charts]
     pictures: dict[str, ChartPicture] = {}
     for picture in charts:
         name = re.sub(r"[^a-z0-9]+", "_", picture.chart.title.lower()).strip("_")[:60]
