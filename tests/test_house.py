@@ -18,7 +18,8 @@ SOURCE = ROOT / "src" / "attnorm"
 FILES = sorted(file for file in SOURCE.rglob("*.py") if not file.is_relative_to(SOURCE / "skeleton"))
 DOORS = ("train.py", "eval.py", "generate.py")
 BASE: dict[str, set[str]] = {  # single files that every floor may import, and which others of them each imports
-    **{name: set() for name in ("choices", "errors", "files", "imports", "progress", "wording")},
+    **{name: set() for name in ("choices", "errors", "files", "imports", "progress", "removed", "wording")},
+    "errors": {"removed"},
     "schema": {"errors", "imports"},
     "parts": {"errors", "imports", "schema"},
     "settings": {"parts", "schema"},

@@ -7,6 +7,8 @@ import signal
 from collections.abc import Iterable
 from pathlib import Path
 
+from attnorm.removed import REMOVED
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGUSR1, signal.SIGHUP)  # that stop a run
 LONGEST_SHOWN = 1000  # characters of a value in a message
 _UNSET = object()
@@ -40,6 +42,14 @@ class UnknownOption(Problem):
     """An option that a part does not have."""
 
     __slots__ = ()
+
+
+def unknown(name: str, otherwise: Problem) -> Problem:
+    """The problem with a verb, a key or a file that is not there: what became of it, if it was removed.
+
+    name: as in `REMOVED`.
+    """
+    return Problem.about(otherwise.key, REMOVED[name]) if name in REMOVED else otherwise
 
 
 def in_yaml(value: object) -> str:

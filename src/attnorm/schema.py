@@ -26,7 +26,7 @@ from pydantic import (
 )
 from typing_extensions import TypedDict
 
-from attnorm.errors import Problem, UnknownOption
+from attnorm.errors import Problem, UnknownOption, unknown
 from attnorm.imports import accepts_any, nearest, parameters
 
 Count = Annotated[int, Field(ge=1)]
@@ -97,7 +97,8 @@ def read_options(
             has = f"it has {', '.join(free)}.{nearest(name, free)}" if free else "it has none"
             named = getattr(owner or maker, "__qualname__", str(owner or maker)).removesuffix(".from_settings")
             message = f"{named} has no such option; {has}"
-            problems.append(UnknownOption(prefix + name, message, value))
+            verb = f"{owner.removeprefix('attnorm ')} " if isinstance(owner, str) else ""
+            problems.append(unknown(f"{verb}{prefix}{name}", UnknownOption(prefix + name, message, value)))
         elif name in wrong:
             problems.append(refused(prefix + name, value, known[name].annotation))
         else:

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from attnorm.cli.verbs import VERBS, added, listing
+from attnorm.errors import Problem, unknown
 from attnorm.imports import laboratory_is_missing, nearest
 
 COLLECT_EVERY = 10_000  # new objects; Python's 700 makes importing torch and Lightning take a sixth longer
@@ -40,7 +41,8 @@ def typed() -> int:
         return complete(arguments)
     if verb not in VERBS and verb not in added():
         names = [*VERBS, *added()]
-        print(f"error: {verb}: no such verb; allowed: {', '.join(names)}.{nearest(verb, names)}", file=sys.stderr)
+        message = f"no such verb; allowed: {', '.join(names)}.{nearest(verb, names)}"
+        print(f"error: {unknown(verb, Problem(verb, message))}", file=sys.stderr)
         return 2
     return dispatch(verb, arguments)
 

@@ -18,7 +18,7 @@ from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 from pydantic import ValidationError
 
 from attnorm.config.compose import Setting, is_misread, parsed, settings_of
-from attnorm.errors import ConfigError, Problem, key_of
+from attnorm.errors import ConfigError, Problem, key_of, unknown
 from attnorm.imports import nearest
 from attnorm.schema import EMPTY, converted_value, parameters, read_options, value_problems
 
@@ -103,10 +103,10 @@ def read(
         elif groups and ("." in key or key in groups):
             changes.append((key, value))
         elif groups:
-            problems.append(cannot_be_set(key, [*types, *groups]))
+            problems.append(unknown(f"{owner.removeprefix('attnorm ')} {key}", cannot_be_set(key, [*types, *groups])))
         else:
-            _, unknown = read_options("", keys, {key: value}, owner=owner)
-            problems += [problem for problem in unknown if problem.key == key]
+            _, wrong_keys = read_options("", keys, {key: value}, owner=owner)
+            problems += [problem for problem in wrong_keys if problem.key == key]
     needed = {name for name, parameter in parameters(keys).items() if parameter.default is EMPTY}
     for key, value in values.items():
         if value == "" and value_problems(key, value, types[key]):
@@ -165,4 +165,4 @@ def fitting(value: Any, text: str, annotation: Any) -> Any:
 
 def cannot_be_set(key: str, allowed: Sequence[str]) -> Problem:
     """The problem with a key that a command cannot change."""
-    return Problem(key, f"cannot be set here; allowed: {', '.join(allowed)}.{nearest(key, allowed)}")
+    return unknown(key, Problem(key, f"cannot be set here; allowed: {', '.join(allowed)}.{nearest(key, allowed)}"))

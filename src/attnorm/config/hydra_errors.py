@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from attnorm.choices import CONF, selectable
-from attnorm.errors import ConfigError, Problem
+from attnorm.errors import ConfigError, Problem, unknown
 from attnorm.imports import nearest
 
 
@@ -61,7 +61,8 @@ def no_such_file(group: str, name: str, names: Iterable[str]) -> Problem:
     """The problem with a choice of a group that is not one of its files. names: those of its files."""
     options = selectable(group, names)
     also = ", or a normalizer as package.module.Class" if group == "attention" else ""
-    return Problem(group, f"allowed: {', '.join(options)}{also}.{nearest(name, options)}", name)
+    allowed = f"allowed: {', '.join(options)}{also}.{nearest(name, options)}"
+    return unknown(f"{group}={name}", Problem(group, allowed, name))
 
 
 def suggest_key(key: str) -> str:

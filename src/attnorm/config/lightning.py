@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from attnorm.errors import Problem
+from attnorm.errors import Problem, unknown
 from attnorm.imports import nearest, parameters
 from attnorm.parts import RESERVED, TARGET, Part, Problems
 from attnorm.progress import quiet_libraries
@@ -91,8 +91,8 @@ def read_trainer(settings: Mapping[str, Any], data: Mapping[str, Any], problems:
         if key in OWN_KEYS:
             problems.append(Problem(f"trainer.{key}", f"cannot be set; {OWN_KEYS[key]}"))
         elif key not in ARGUMENTS:
-            near = nearest(key, ARGUMENTS)
-            problems.append(Problem(f"trainer.{key}", f"pytorch_lightning.Trainer has no such argument.{near}"))
+            message = f"pytorch_lightning.Trainer has no such argument.{nearest(key, ARGUMENTS)}"
+            problems.append(unknown(f"trainer.{key}", Problem(f"trainer.{key}", message)))
     limited = dict(settings)
     limited.pop("arguments", None)  # reported above
     for key in LIMITS:

@@ -28,7 +28,7 @@ from attnorm.config.read_parts import (
     with_defaults,
     with_owners,
 )
-from attnorm.errors import ConfigError, Problem
+from attnorm.errors import ConfigError, Problem, unknown
 from attnorm.imports import did_you_mean, nearest
 from attnorm.optim import read_optimization
 from attnorm.parts import RESERVED, TARGET, Part, Problems, names_of
@@ -283,4 +283,4 @@ def unknown_keys(settings: Mapping[str, Any], task: type[Task] | None) -> Iterat
         if key not in names and key not in groups and (task or not isinstance(settings[key], dict)):
             same = keys_named(key, settings)
             meant = did_you_mean(same) if same else nearest(key, (*names, *groups), cutoff=0.7)
-            yield Problem(key, f"nothing reads this key.{meant}")
+            yield unknown(key, Problem(key, f"nothing reads this key.{meant}"))

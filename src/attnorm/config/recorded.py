@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from attnorm.choices import CONF
 from attnorm.config.command import cannot_be_set
 from attnorm.config.compose import Setting, compose_files, escaped, remove, settings_of
-from attnorm.errors import ConfigError, Problem, RunError, in_yaml, is_in
+from attnorm.errors import ConfigError, Problem, RunError, in_yaml, is_in, unknown
 from attnorm.imports import nearest
 from attnorm.parts import class_of, names_of
 from attnorm.run.folder import EVENTS
@@ -47,7 +47,7 @@ def changed(recorded: Mapping[str, Any], changes: Sequence[tuple[str, Any]]) -> 
         elif OmegaConf.select(cfg, key, default="absent") == "absent" and key not in (
             names := dict(leaves(_plain(cfg)))
         ):
-            problems.append(f"{key}: the run's config has no such key.{nearest(key, names)}")
+            problems.append(unknown(key, Problem(key, f"the run's config has no such key.{nearest(key, names)}")))
         else:
             OmegaConf.update(cfg, key, value)
     problems += [f"{key}: must be given, as in {key}=<value>" for key in OmegaConf.missing_keys(cfg)]

@@ -13,9 +13,10 @@ from hydra.core.override_parser.types import Override
 from attnorm.choices import split_options
 from attnorm.config.command import Command, read
 from attnorm.config.compose import hydra_started
-from attnorm.errors import Problem
+from attnorm.errors import Problem, unknown
 from attnorm.imports import nearest
 from attnorm.parts import names_of
+from attnorm.removed import REMOVED
 from attnorm.schema import Count, Text, WholeNumber
 from attnorm.settings import RunConfig
 from attnorm.sweeps.jobs import as_typed, choices, expand, override_key, parse, readable
@@ -141,8 +142,9 @@ def read_sweep(arguments: Sequence[str]) -> SweepCommand:
             problems.append(Problem.about(key, f"{argument}: {REFUSED[key]}"))
         elif "." in key or key in names_of(RunConfig) or any((folder / key).is_dir() for folder in folders):
             continue  # a key of the runs
-        elif suggestion := nearest(key, OWN, cutoff=0.7):
-            problems.append(Problem.about(key, f"{argument}: attnorm sweep has no such key.{suggestion}"))
+        elif (suggestion := nearest(key, OWN, cutoff=0.7)) or f"sweep {key}" in REMOVED:
+            misspelt = Problem.about(key, f"{argument}: attnorm sweep has no such key.{suggestion}")
+            problems.append(unknown(f"sweep {key}", misspelt))
     if sum(override_key(argument) == "tune" for argument in of_sweep) > 1:
         problems.append(Problem("tune", "is given more than once; a sweep tunes one key"))
     overrides: list[Override] = []
