@@ -14,6 +14,7 @@ from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem, UnknownOption, key_of
 from attnorm.imports import SYNONYMS, did_you_mean
 from attnorm.parts import RESERVED, TARGET, Part, Problems, names_of
+from attnorm.removed import REMOVED
 from attnorm.schema import read_options
 from attnorm.settings import CleaningConfig, DataConfig, PathsConfig, RunConfig, RunSettings, leaves
 
@@ -30,6 +31,8 @@ EARLY = ("data", "tokenizer", "trainer", "run", "paths")  # groups that are read
 def check_early(settings: Mapping[str, Any], overrides: Sequence[str]) -> None:
     """Raises ConfigError for the problems of the groups EARLY. If keys of other groups were typed, it does nothing, so
     that `config.read.resolve` reports the problems of all groups together."""
+    if gone := [Problem.about(key, REMOVED[key]) for key, _ in leaves(settings) if key in REMOVED]:
+        raise ConfigError(gone)
     typed, elsewhere = values_typed(overrides), {*names_of(RunConfig), *GROUPS} - {"attention"}
     if any(key not in elsewhere and key.partition(".")[0] not in EARLY for key in typed):
         return
