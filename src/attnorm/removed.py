@@ -2,4 +2,8 @@
 
 REMOVED: dict[str, str] = {  # a verb: "doctor"; a key of a verb: "sweep search"; a key: "run.x"; a file: "data=books"
     "trainer.strategy.sharded_checkpoints": "sharded checkpoints were removed; see docs/gpu.md#several-gpus",
+    "sweep search": "searches were removed; see docs/sweeps.md#search",
+    "sweep trials": "searches were removed; see docs/sweeps.md#search",
+    "sweep search_seed": "searches were removed; see docs/sweeps.md#search",
+    "sweep pruner": "searches were removed; see docs/sweeps.md#search",
 }
