@@ -19,6 +19,7 @@ from attnorm.analysis import compare
 from attnorm.analysis.statistics.crossed import paired_difference
 from attnorm.analysis.statistics.power import detectable
 from attnorm.attention import check_attention
+from attnorm.experiments.vqa_table1.shape_questions import EasyVqa
 from attnorm.run.tables import read_csv
 
 FOLDER = runs.ROOT / "experiments"
@@ -127,6 +128,13 @@ def test_table_1_has_an_arm_per_way_of_fusing(tmp_path, monkeypatch, capsys, com
     rows = cells(capsys.readouterr().out)
     assert rows["one view"][-2:] == ["68.33", "-"] and rows["fused, dnas"][-2:] == ["69.70", "70.01"]
     assert rows["fused, hnas"][:1] == ["4.15 ± 0.07"] and rows["fused, hnas"][-1] == "-"
+
+
+@pytest.mark.parametrize("name", ["vqa_table1", "em_routing"])
+def test_the_images_of_a_package_are_read_by_a_class_beside_the_experiment(tmp_path, monkeypatch, commands, name):
+    start(monkeypatch, name, "--data", "easy_vqa", "--folder", tmp_path)
+    data = [it for it in commands[0][1] if it.startswith("data")]
+    assert isinstance(runs.checked(runs.composed("task=vqa", *data)).source.build(), EasyVqa)
 
 
 def test_table_1_reads_the_files_of_vqa_v2(tmp_path, monkeypatch, capsys, commands):

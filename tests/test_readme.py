@@ -61,7 +61,7 @@ from attnorm.training.module import NonFiniteLoss, TrainingModule
 
 LAB = runs.ROOT / "src/attnorm/skeleton/lab"
 README = (runs.ROOT / "README.md").read_text()
-PACKAGES = ("easy_vqa", "bible_alignments")  # of sources; commands with them are refused where they are not installed
+PACKAGES = ("bible_alignments",)  # of sources; commands with them are refused where they are not installed
 ANSWER = {"text": "a", "answer_start": 0}
 DOCUMENTS = [runs.ROOT / name for name in ("README.md", "CONTRIBUTING.md")]
 DOCUMENTS += [page for name in ("docs", "experiments") for page in sorted((runs.ROOT / name).rglob("*.md"))]

@@ -24,6 +24,10 @@ ARMS = {  # the settings by which the runs of an arm are found
     "mean of all boxes": {"attention": "uniform"},
     "no attention": {"attention": "none"},
 }
+DATA = {
+    "scenes": ["data=scenes"],
+    "easy_vqa": ["data=base", "data._target_=attnorm.experiments.vqa_table1.shape_questions.EasyVqa"],
+}
 SWEEPS = (
     ["attention=softmax,dnas,uniform,none"],
     ["attention=em_routing", f"{KEY}.n_iters=2,3", f"{KEY}.sigma=fixed"],
@@ -33,7 +37,7 @@ SWEEPS = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default="scenes", choices=("scenes", "easy_vqa"))
+    parser.add_argument("--data", default="scenes", choices=DATA)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--folder", type=Path, help="of the sweeps; default logs/em_routing_<data>")
     parser.add_argument("overrides", nargs="*", help="behind --: for every run, and keys of the sweep such as jobs=2")
@@ -44,7 +48,7 @@ def main() -> None:
         "task=vqa",
         "model=vqa_tiny",
         "model.fusion=attention",
-        f"data={args.data}",
+        *DATA[args.data],
         f"seed={several(args.seeds)}",
     ]
     runs = [run for arms in SWEEPS for run in sweep(folder, *shared, *arms, *args.overrides)]

@@ -24,7 +24,10 @@ PAPER = {  # accuracy on VQA v2, test-dev and test-std; LNAS is softmax
 }
 PAPER_COLUMNS = ["test-dev", "test-std"]
 ATTENTIONS = ("softmax", "dnas", "hnas")
-BUILT_IN = ("scenes", "easy_vqa")
+BUILT_IN = {
+    "scenes": ["data=scenes"],
+    "easy_vqa": ["data=base", "data._target_=attnorm.experiments.vqa_table1.shape_questions.EasyVqa"],
+}
 SIZES = {
     "small": ["task=vqa", "model=vqa_tiny"],
     "full": ["experiment=vqa_paper"],
@@ -46,7 +49,7 @@ def main() -> None:
         parser.error("--size full and --features need --data <folder of VQA v2>")
 
     folder = args.folder or ROOT / "logs" / f"vqa_table1_{args.data if built_in else f'vqa_v2_{args.size}'}"
-    data = [f"data={args.data}"] if built_in else vqa_v2(Path(args.data).resolve(), args.features)
+    data = BUILT_IN[args.data] if built_in else vqa_v2(Path(args.data).resolve(), args.features)
     shared = [*SIZES[args.size], *data, f"seed={several(args.seeds)}"]
     if not built_in and not args.features:
         print("no --features: without boxes there is nothing to fuse, so only the question alone is run")

@@ -39,10 +39,8 @@ YAML_FILES = sorted(runs.CONF.rglob("*.yaml"))
 GROUP_FILES = [file for file in YAML_FILES if file.parent != runs.CONF and file.parent.name != "hydra"]
 NO_COMMAND = {"data/base.yaml", "data/cleaned.yaml", "hydra/default.yaml"}  # not to be chosen by themselves
 NOT_CHOSEN = {"data/base.yaml", "data/cleaned.yaml"}
-if importlib.util.find_spec("easy_vqa") is None:
-    NOT_CHOSEN.add("data/easy_vqa.yaml")  # refused without the package
 if importlib.util.find_spec("bible_alignments") is None:
-    NOT_CHOSEN.add("data/bible_alignments.yaml")  # likewise
+    NOT_CHOSEN.add("data/bible_alignments.yaml")  # refused without the package
 VISUAL = [f"{split}_{file}" for split in ("train", "validation") for file in ("questions", "annotations")]
 
 
@@ -85,11 +83,11 @@ def needed(tmp_path, monkeypatch):
         (tmp_path / name).write_text("a sentence .\n")
     documents = ["task=document_classification", f"data.folder={tmp_path}/texts"]
     of_tasks = {
-        "image_classification": ("data/digits", "data/easy_vqa_images", "model/grid_tiny"),
+        "image_classification": ("data/digits", "model/grid_tiny"),
         "translation": ("data/phrases", "data/bible_alignments"),
         "mlm": ("data/newswire_text", "model/bert_tiny", "model/bert_small", "model/bert_base"),
         "causal_lm": ("data/chronicles", "model/gpt_tiny", "model/gpt_small"),
-        "vqa": ("data/scenes", "data/easy_vqa", *(f"model/vqa_{size}" for size in ("tiny", "small", "paper"))),
+        "vqa": ("data/scenes", *(f"model/vqa_{size}" for size in ("tiny", "small", "paper"))),
         "captioning": ("data/scenes_captions", "model/lstm_captioner", "model/transformer_captioner"),
     }
     needs = {

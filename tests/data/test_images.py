@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from builders import build_source
 
-from attnorm.data.sources.easy_vqa_images import LABELS, revealed_label
+from attnorm.experiments.vqa_table1.shape_images import LABELS, EasyVqaImages, revealed_label
 
 COLOURS = {  # of the shapes in the images
     "black": (0, 0, 0), "blue": (0, 0, 255), "brown": (165, 42, 42), "gray": (128, 128, 128),
@@ -65,7 +65,7 @@ def easy():
     for module in ("easy_vqa", "PIL"):  # not imported: another test has a package of this name
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"{module} is not installed")
-    return {label: build_source("easy_vqa_images", label=label) for label in LABELS}
+    return {label: EasyVqaImages(label=label) for label in LABELS}
 
 
 @pytest.mark.long

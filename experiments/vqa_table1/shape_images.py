@@ -1,5 +1,9 @@
 """The images of the package easy-vqa: 64 x 64 pixels, one coloured shape each. The label is the shape or the colour.
 
+    pip install easy-vqa pillow
+    attnorm train task=image_classification data=base model.patch=8 \\
+      data._target_=attnorm.experiments.vqa_table1.shape_images.EasyVqaImages data.label=colour
+
 The package has no list of labels, only questions and answers. The label of an image follows from them: from the answer
 to a question about it ("what shape is in the image?"), from a shape that a question takes for granted ("what color is
 the circle?"), or from a question about presence ("is there a circle?" yes; "is no circle present?" no). Images whose
@@ -15,7 +19,7 @@ import numpy as np
 from attnorm.data.arrow import progress
 from attnorm.data.images import ImageSource
 from attnorm.data.readers import text as files
-from attnorm.data.sources.easy_vqa import PART, EasyVqaPackage, part_folder, questions_of, read_pixels
+from attnorm.experiments.vqa_table1.shape_questions import PART, EasyVqaPackage, part_folder, questions_of, read_pixels
 
 LABELS = {
     "shape": ("circle", "rectangle", "triangle"),
@@ -29,7 +33,6 @@ class EasyVqaImages(EasyVqaPackage, ImageSource):
     label: "shape" (3 labels) or "colour" (8 labels).
     """
 
-    choice = "easy_vqa_images"
     shape = (64, 64, 3)
 
     def __init__(self, *, label: Literal["shape", "colour"] = "shape"):

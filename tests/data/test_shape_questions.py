@@ -6,9 +6,15 @@ import sys
 
 import numpy as np
 import pytest
-from builders import build_source
 
-from attnorm.data.sources.easy_vqa import VIEWS, brightness_patches, cell_boxes, colour_shares, edge_histograms
+from attnorm.experiments.vqa_table1.shape_questions import (
+    VIEWS,
+    EasyVqa,
+    brightness_patches,
+    cell_boxes,
+    colour_shares,
+    edge_histograms,
+)
 
 QUESTIONS = {
     "train": [["what color is it?", "red", 0], ["is there a circle?", "no", 3], ["is it red?", "yes", 0]],
@@ -35,7 +41,7 @@ def package(tmp_path, monkeypatch):
 
 
 def test_rows_and_splits(package):
-    source = build_source("easy_vqa")
+    source = EasyVqa()
     assert source.schema.name == "visual" and source.splits == ("train", "validation") and source.check() == []
     assert list(source.rows("train")) == [
         ("train-0", "train-0", "what color is it?", '["red"]', "other"),
@@ -43,11 +49,11 @@ def test_rows_and_splits(package):
         ("train-2", "train-0", "is it red?", '["yes"]', "yes/no"),
     ]
     assert list(source.rows("validation")) == [("test-0", "test-1", "what shape is it?", '["circle"]', "other")]
-    assert source.check(["test"]) == ["data=easy_vqa: there is no test split (its test part is the validation split)"]
+    assert source.check(["test"]) == ["data: there is no test split (its test part is the validation split)"]
 
 
 def test_views_of_a_split(package, tmp_path):
-    views = build_source("easy_vqa").views("train", tmp_path / "cache")
+    views = EasyVqa().views("train", tmp_path / "cache")
     assert views.names == ["colours", "edges", "patches"] and views.widths == [64, 36, 16]
     assert views.boxes == [36] * 3 and list(views.rows) == ["train-0", "train-3"]
     read = views.read(["train-3", "train-0"])
@@ -58,11 +64,11 @@ def test_views_of_a_split(package, tmp_path):
         pixels[:32, :32] = (1, 0, 0)
         np.testing.assert_allclose(features[0], describe(pixels), atol=1e-3)
     assert not np.allclose(read[0][0][0], read[0][0][1])
-    assert views.folder == build_source("easy_vqa").views("train", tmp_path / "cache").folder
+    assert views.folder == EasyVqa().views("train", tmp_path / "cache").folder
 
 
 def test_the_fingerprint_and_the_views_follow_the_package(package, tmp_path):
-    source = build_source("easy_vqa")
+    source = EasyVqa()
     before = source.fingerprint("train"), source.views("train", tmp_path / "c").folder
     assert source.fingerprint("validation") != before[0]
     (package / "train/images/3.png").write_bytes((package / "train/images/0.png").read_bytes())
@@ -73,10 +79,10 @@ def test_the_fingerprint_and_the_views_follow_the_package(package, tmp_path):
 
 def test_packages_that_are_missing_are_named(monkeypatch, tmp_path):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    source = build_source("easy_vqa")
+    source = EasyVqa()
     assert source.check() == [
-        "data=easy_vqa: the package easy-vqa is not installed; pip install easy-vqa",
-        "data=easy_vqa: the package pillow is not installed; pip install pillow",
+        "data: the package easy-vqa is not installed; pip install easy-vqa",
+        "data: the package pillow is not installed; pip install pillow",
     ]
     uses = (source.fingerprint, lambda split: list(source.rows(split)), lambda split: source.views(split, tmp_path))
     for use in uses:
@@ -158,7 +164,7 @@ def test_the_package_itself(tmp_path):
     pytest.importorskip("PIL", reason="pillow is not installed")
     if importlib.util.find_spec("easy_vqa") is None:
         pytest.skip("easy-vqa is not installed")
-    source = build_source("easy_vqa")
+    source = EasyVqa()
     rows = list(source.rows("validation"))
     assert len(list(source.rows("train"))) == 38_575 and len(rows) == 9_673
     assert len({row[3] for row in rows}) == 13

@@ -1,4 +1,7 @@
-"""easy-VQA (package easy-vqa): questions about 64 x 64 images of one coloured shape, with three views of the pixels.
+"""easy-VQA: questions about 64 x 64 images of one coloured shape, with three views of the pixels.
+
+    pip install easy-vqa pillow
+    attnorm train task=vqa data=base data._target_=attnorm.experiments.vqa_table1.shape_questions.EasyVqa
 
 Each view divides an image into 6 x 6 cells, which are its boxes. The features of a cell are
 
@@ -13,7 +16,6 @@ import importlib.util
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
@@ -31,10 +33,9 @@ FLAT = 0.01  # change of brightness per pixel; a cell with much smaller changes 
 
 
 class EasyVqaPackage(Source):
-    """A source that reads the package. choice: its name in the group `data`."""
+    """A source that reads the package."""
 
     splits = tuple(PART)
-    choice: ClassVar[str]
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
         """Splits that do not exist, and packages that are not installed."""
@@ -46,7 +47,7 @@ class EasyVqaPackage(Source):
         for module, package in (("easy_vqa", "easy-vqa"), ("PIL", "pillow")):
             if importlib.util.find_spec(module) is None:
                 wrong.append(f"the package {package} is not installed; pip install {package}")
-        return [f"data={self.choice}: {problem}" for problem in wrong]
+        return [f"data: {problem}" for problem in wrong]
 
 
 def part_folder(split: str) -> Path:
@@ -64,8 +65,6 @@ def questions_of(split: str) -> list[tuple[str, str, int]]:
 
 class EasyVqa(EasyVqaPackage, VisualSource):
     """The questions of the installed package. Its test part is the validation split."""
-
-    choice = "easy_vqa"
 
     def fingerprint(self, split: str) -> str:
         """A hash of the questions."""
