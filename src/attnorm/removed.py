@@ -6,6 +6,6 @@ REMOVED: dict[str, str] = {  # a verb: "doctor"; a key of a verb: "sweep search"
     "sweep trials": "searches were removed; see docs/sweeps.md#search",
     "sweep search_seed": "searches were removed; see docs/sweeps.md#search",
     "sweep pruner": "searches were removed; see docs/sweeps.md#search",
-    "data=easy_vqa": "easy_vqa is now beside its experiment; see experiments/vqa_table1/README.md#easy-vqa",
-    "data=easy_vqa_images": "easy_vqa_images is now beside an experiment; see experiments/vqa_table1/README.md#easy-vqa",
+    "data=easy_vqa": "easy_vqa was moved; see experiments/vqa_table1/README.md#easy-vqa",
+    "data=easy_vqa_images": "easy_vqa_images was moved; see experiments/vqa_table1/README.md#easy-vqa",
 }
