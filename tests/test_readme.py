@@ -243,8 +243,7 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
         verb, arguments = "sweep", [word for word in arguments if word != "-m"]
     if verb == "train":
         found = problems_of_job(searched(arguments))
-        # the run at hand is a tiny one, so its settings differ from those of the command, and its layers too
-        found = [it for it in found if not re.match(r"attention\.options\.\w+\.fixed", it)]
+        # the run at hand is a tiny one, so its settings differ from those of the command
         return [it for it in found if "the run being resumed" not in it and "resuming repeats" not in it]
     if verb == "sweep":
         jobs = read_sweep(arguments).samples()

@@ -73,6 +73,18 @@ def test_a_run_gets_a_figure_of_each_table_it_has(run, drawn):
     assert draw_run(run) == []
 
 
+def test_the_shares_of_a_mix_are_drawn_in_one_figure(tmp_path):
+    (tmp_path / "config.yaml").write_text(
+        yaml.safe_dump(CONFIG | {"attention": CONFIG["attention"] | {"encoder": "mix"}})
+    )
+    for member in ("dnas", "softmax"):
+        for step in STEPS:
+            CsvTable(tmp_path / f"mix_{member}.csv").append(
+                {"step": step, "layer": "encoder/0", "head": "", "value": 0.5}
+            )
+    assert draw_run(tmp_path) == [tmp_path / "figures" / "mix.png"]
+
+
 @pytest.mark.slow
 def test_there_is_one_panel_per_stack_with_every_recorded_step_and_a_legend_outside(run, drawn):
     draw_run(run)

@@ -167,6 +167,7 @@ def test_fixed_shares_are_those_of_the_place_and_are_not_trained():
     [
         (1.5, "fixed=1.5: allowed: a number from 0 to 1"),
         ([0.1, "x"], "allowed: a number from 0 to 1"),
+        ("logs/mlm/hnas/run", "fixed='logs/mlm/hnas/run': allowed: a number from 0 to 1, or a list with one per head"),
         ({"encoder": [0.1, 2]}, "fixed=2: allowed: a number from 0 to 1"),
         ({"encoder": 0.1}, "expected a list with a value per layer"),
         ({"encoder": [0.1]}, "has no value for layer 1 of encoder"),

@@ -11,7 +11,9 @@ from torch import nn
 
 from attnorm.config.compose import values_typed
 from attnorm.config.read import read_attention, read_model, run_label
+from attnorm.errors import ConfigError
 from attnorm.models.grid import GridClassifier
+from attnorm.models.vqa.mcan import MCAN
 from attnorm.parts import Problems, class_of
 from attnorm.schema import defaults_of
 from attnorm.sweeps.jobs import as_typed, readable
@@ -347,3 +349,13 @@ def test_what_is_wrong_is_one_problem_under_its_key(monkeypatch, tmp_path, capsy
     assert runs.call(monkeypatch, "train", typed) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {problem}")
+
+
+@pytest.mark.slow
+def test_values_per_head_are_as_many_as_the_heads_of_the_site():
+    typed = (*runs.tiny_overrides("mlm"), "attention=hnas", "+attention.options.hnas.fixed=[0.1,0.2,0.3]")
+    with pytest.raises(ConfigError, match=r"attention.options.hnas.fixed: .*: 3 values for 2 heads"):
+        runs.checked(runs.composed(*typed, "model.n_heads=2"))
+    settings = {"fusion": "attention", "n_heads": 4, "fusion_heads": 1}
+    assert MCAN.site_heads(settings) == {"fusion": 1, "encoder": 4, "guided": 4}
+    assert MCAN.site_heads({}).keys() == MCAN.sites_of({}).keys()

@@ -32,7 +32,6 @@ from attnorm.errors import ConfigError, Problem, unknown
 from attnorm.imports import did_you_mean, nearest
 from attnorm.optim import read_optimization
 from attnorm.parts import RESERVED, TARGET, Part, Problems, names_of
-from attnorm.run.fixed_shares import with_fixed_shares
 from attnorm.run.resume import check_resume
 from attnorm.run.warm_start import resolve_init
 from attnorm.schema import defaults_of, read_options
@@ -115,14 +114,13 @@ def resolve_recorded(settings: Mapping[str, Any], splits: Sequence[str] = ()) ->
 def completed(settings: dict[str, Any], problems: Problems) -> tuple[dict[str, Any], type[Task] | None]:
     """The settings with what follows from them for their task, and its class; None if there is no such task.
 
-    Raises ConfigError for a group that is something else, and if shares are to be those of a run that has none.
+    Raises ConfigError for a group that is something else.
     """
     task = problems.class_of("task", settings["task"], Task)
     for group, cls in {"task": task.Config, **task.groups}.items() if task else {"task": TaskConfig}.items():
         if not isinstance(given := settings.get(group) or {}, dict):
             raise ConfigError([Problem(group, f"expected settings by name, as in {group}.<name>=<value>", given)])
         settings[group] = optional(cls) | given
-    settings["attention"] = with_fixed_shares(settings["attention"])
     return (task.completed(settings) if task else settings), task
 
 
