@@ -118,7 +118,8 @@ def arms_of(runs: Sequence[Run]) -> list[Arm]:
         newest_last = sorted(group, key=lambda run: (run.state is RunState.FINISHED, run.config_file.stat().st_mtime))
         best = {run.seed: run for run in newest_last}
         members.append(tuple(best[seed] for seed in sorted(best)))
-    labels = _labels_of([next((run for run in counting if run.label), counting[0]) for counting in members])
+    named = [next((run for run in counting if run.label), counting[0]) for counting in members]
+    labels = labels_of([(run.attention_label, run.settings) for run in named])
     return [
         Arm(label, counting, tuple(run for run in group if run.state is RunState.FINISHED and run not in counting))
         for label, counting, group in zip(labels, members, groups.values(), strict=True)
@@ -140,17 +141,18 @@ def baseline_of(arms: Sequence[Arm], label: str | None) -> Arm:
     return arms[labels.index(label)]
 
 
-def _labels_of(arms: Sequence[Run]) -> list[str]:
-    """A label for each arm, given one run of each: its attention, and what tells it from others with that attention."""
+def labels_of(arms: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+    """A label for each arm, given its attention and its settings: its attention, and what tells it from other arms of
+    the task with that attention."""
     labels = []
-    for arm in arms:
-        attention, task = arm.attention_label, arm.settings["task.name"]
-        alike = [run for run in arms if (run.attention_label, run.settings["task.name"]) == (attention, task)]
-        keys = distinguishing([run.settings for run in alike])
+    for attention, settings in arms:
+        task = settings["task.name"]
+        alike = [other for label, other in arms if (label, other["task.name"]) == (attention, task)]
         prefix = f"attention.options.{attention}."
-        more = [f"{key.removeprefix(prefix)}={_shown(key, arm.settings[key])}" for key in keys if key in arm.settings]
+        keys = [key for key in distinguishing(alike) if key in settings]
+        more = [f"{key.removeprefix(prefix)}={_shown(key, settings[key])}" for key in keys]
         labels.append(f"{attention} ({', '.join(more)})" if more else attention)
-    names = [(arm.settings["task.name"], label) for arm, label in zip(arms, labels, strict=True)]
+    names = [(settings["task.name"], label) for (_, settings), label in zip(arms, labels, strict=True)]
     # classes of one name in different modules look alike
     numbers = [f" [{names[:n].count(name) + 1}]" if names.count(name) > 1 else "" for n, name in enumerate(names)]
     return [label + number for label, number in zip(labels, numbers, strict=True)]

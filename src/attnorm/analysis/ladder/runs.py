@@ -1,0 +1,115 @@
+"""The runs of a ladder, read from run folders."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from math import isfinite
+
+from attnorm.analysis.arms import Arm, arms_of, as_number, labels_of
+from attnorm.analysis.comparison import metric_of
+from attnorm.analysis.ladder.scores import LOSS, LadderRun, LadderScores, Rung, ladder_scores
+from attnorm.analysis.provenance import check_code, doubts_of
+from attnorm.analysis.scores import SplitName, check_current, common_split, direction_of, example_table
+from attnorm.errors import RunError
+from attnorm.run.folder import RunState
+from attnorm.run.run import Run
+
+FREE = ("attention.", "optimizer.")  # settings that may differ between arms on one rung
+
+
+def scores_of_runs(runs: Sequence[Run], metric: str | None = None, split: SplitName = "auto") -> LadderScores:
+    """The scores of the runs of one ladder, or of several whose rungs agree in all but the attention and the optimizer.
+
+    metric, split: see `analysis.compare`; the metric is the loss by default.
+
+    Raises RunError for runs of no ladder or of different ladders or tasks, for runs of one arm that differ in more than
+    the seed on a rung, and for what `ladder_scores` and `compare` refuse.
+    """
+    for run in runs:
+        if not run.ladder:
+            raise RunError(f"{run.folder}: belongs to no ladder, so it is not compared with runs of one")
+    if len(tasks := {run.settings["task.name"]: run for run in runs}) > 1:
+        raise RunError(f"runs of different tasks cannot be compared: {', '.join(tasks)}")
+    of_rungs = {str(key) for run in runs if isinstance(keys := run.ladder.get("keys"), list) for key in keys}
+    tuned = {str(run.ladder.get("tuned")) for run in runs}
+    rungs = {run.folder: _rung_of(run) for run in runs}
+    kept = {
+        run.folder: {key: value for key, value in run.settings.items() if key not in of_rungs | tuned} for run in runs
+    }
+    groups: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        groups[repr(sorted(kept[run.folder].items()))].append(run)
+    firsts = [next((run for run in group if run.label), group[0]) for group in groups.values()]
+    labels = labels_of([(run.attention_label, kept[run.folder]) for run in firsts])
+    arms: list[tuple[Rung, Arm]] = []  # one for each arm on each rung
+    for label, group in zip(labels, groups.values(), strict=True):
+        for number in sorted({rungs[run.folder].number for run in group}):
+            members = [run for run in group if rungs[run.folder].number == number]
+            several = arms_of(members)
+            if len(several) > 1:
+                places = " and ".join(str(each.runs[0].folder) for each in several[:2])
+                raise RunError(f"{label} has different settings on rung {number}: {places}; compare one of them")
+            arms.append((rungs[members[0].folder], Arm(label, several[0].runs, several[0].superseded)))
+    _check_rungs(arms, of_rungs - tuned)
+    every = [arm for _, arm in arms]
+    check_code(every)
+    finished = [run for arm in every for run in arm.finished.values()]
+    check_current(finished, split)
+    shared = common_split(finished, split)
+    tables = {run.folder: example_table(run, shared) for run in finished}
+    known = [table for table in tables.values() if table is not None]
+    if not known:
+        raise RunError("no run of the ladder has finished with scores of single examples")
+    metric = metric_of(known, metric or LOSS, None)
+    if len(sources := {table.source for table in known}) > 1:
+        raise RunError("the checkpoints of some runs were selected on all validation examples and of others on half")
+    found = []
+    for rung, arm in arms:
+        for run in arm.runs:
+            table, speed = tables.get(run.folder), as_number(run.summary.get("tokens_per_second"))
+            if table is not None and not isfinite(table.overall(metric, list(table.rows.index))):
+                table = None
+            diverged = run.state is RunState.FAILED or (run.state is RunState.FINISHED and table is None)
+            seconds = 1 / speed if speed else None
+            place = f"{arm.label}, rung {rung.number}, seed {run.seed} ({run.folder})"
+            found.append(LadderRun(arm.label, rung, run.seed, table, diverged, seconds, device_of(run), place))
+    notes = doubts_of(every)
+    if sources == {"validation"}:
+        notes.append("The checkpoints were selected on these examples, so all scores are too good.")
+    more = {
+        arm.label: f"{own:,.0f} instead of {rung.parameters:,}"
+        for rung, arm in arms
+        for run in arm.runs
+        if (own := as_number(run.ladder.get("own_parameters"))) and own > rung.parameters
+    }
+    notes += [
+        f"{label} has more parameters than softmax on its largest rung: {words}." for label, words in more.items()
+    ]
+    return ladder_scores(found, metric, direction_of(finished, metric), next(iter(tasks)), notes)
+
+
+def device_of(run: Run) -> str:
+    """The machine that trained a run, as a text: seconds are compared only where it is equal."""
+    known = run.environment
+    gpus = known.get("gpus") or [known.get("cpu") or known.get("platform"), f"{known.get('cpu_threads')} threads"]
+    return ", ".join(map(str, gpus))
+
+
+def _rung_of(run: Run) -> Rung:
+    """The rung that a run has recorded. The file may come from anyone."""
+    names = ("rung", "parameters", "train_tokens", "flops_per_token")
+    number, parameters, tokens, flops = (as_number(run.ladder.get(name)) for name in names)
+    if not (number and parameters and tokens and flops) or min(number, parameters, tokens, flops) <= 0:
+        raise RunError(f"{run.folder}: has not recorded its rung: {', '.join(names)} must be numbers above 0")
+    return Rung(int(number), int(parameters), tokens, flops * tokens, run.ladder.get("beyond") is True)
+
+
+def _check_rungs(arms: Sequence[tuple[Rung, Arm]], keys: set[str]) -> None:
+    """Raises RunError if arms differ, on one rung, in a setting of the rung that is not free."""
+    first: dict[int, Arm] = {}
+    for rung, arm in arms:
+        other = first.setdefault(rung.number, arm)
+        for key in sorted(key for key in keys if not key.startswith(FREE)):
+            values = [each.settings.get(key) for each in (other, arm)]
+            if values[0] != values[1]:
+                where = f"{other.label} with {key}={values[0]} and {arm.label} with {key}={values[1]}"
+                raise RunError(f"rung {rung.number} is not the same for all arms: {where}")
