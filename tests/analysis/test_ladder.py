@@ -1,7 +1,6 @@
 """Ladders: contrasts over rungs, what runs and tables of scores say about them, and what is refused."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,19 +11,19 @@ from scipy import stats
 
 from attnorm.analysis.arms import find_runs
 from attnorm.analysis.ladder.comparison import compare_ladder
-from attnorm.analysis.ladder.record import sentences, table_of, write_comparison
+from attnorm.analysis.ladder.record import sentences, table_of
 from attnorm.analysis.ladder.runs import scores_of_runs
 from attnorm.analysis.ladder.tables import scores_of_tables, write_scores
 from attnorm.analysis.statistics.ladder import (
     baseline_slope,
     compute_multiplier,
-    contrast,
     deviation_weights,
     held_weights,
     projection_weights,
     slope_weights,
     trend_weights,
 )
+from attnorm.cli.compare import run_compare
 from attnorm.errors import ConfigError, DataError, RunError
 from attnorm.run.run import Run
 from attnorm.tasks.results import Predictions
@@ -104,7 +103,7 @@ def test_weights_give_a_line_and_a_parabola_back():
     assert trend_weights(X) @ line == pytest.approx(-0.2)
     assert projection_weights(X, 2.6) @ line == pytest.approx(3 - 0.2 * 2.6)
     assert deviation_weights(X) @ line == pytest.approx(0, abs=1e-12)
-    assert deviation_weights(X) @ (line + [0, 0, 0, 0.07]) == pytest.approx(0.07)
+    assert deviation_weights(X) @ [*line[:3], line[3] + 0.07] == pytest.approx(0.07)
     assert held_weights(X, 2.6) @ [*line, 3 - 0.2 * 2.6 + 0.01] == pytest.approx(0.01)
     assert slope_weights(X, 1.7) @ (line + 0.3 * X**2) == pytest.approx(-0.2 + 0.6 * 1.7)
     with pytest.raises(ValueError, match="a line needs two rungs"):
@@ -189,3 +188,281 @@ def test_the_numbers_of_a_ladder_are_those_of_the_predictions(ladder):
     assert top.multiplier[0] == pytest.approx(10 ** (d[4].mean() / at), rel=1e-9)
     seconds = [np.median([1 / (s * 1e6 / WIDTHS[4] + seed) for seed in DEFAULT_SEEDS]) for s in (0.8, 1.0)]
     assert top.net[0] == pytest.approx(top.multiplier[0] / (seconds[0] / seconds[1]), rel=1e-9)
+
+
+# which runs count
+
+
+def test_arms_are_told_apart_without_the_settings_of_rungs_and_rates(ladder, tmp_path):
+    for rung in (1, 2, 3):  # a ladder of its own, with other rates
+        for seed in DEFAULT_SEEDS[:3]:
+            own = {"optimizer.lr": 1.0, "optimizer.weight_decay": 0.1 * rung}
+            more = {"settings": own, "keys": [*KEYS, "optimizer.weight_decay"]}
+            make_ladder_run(tmp_path / f"hnas_{rung}_{seed}", "hnas", rung, seed, **more)
+    scores = scores_of_runs(find_runs([ladder, tmp_path]))
+    assert scores.arms == ["dnas", "softmax", "hnas"]
+    dnas, hnas = compare_ladder(scores).arms
+    assert [len(arm.compared) for arm in (dnas, hnas)] == [4, 3]
+    assert (len(dnas.seeds), len(hnas.seeds)) == (5, 3)
+    assert hnas.notes[0] == (
+        "hnas is compared on rungs 1, 2 and 3, because it and softmax share fewer than 3 seeds on rung 4."
+    )
+    p = [each.difference.p_value for arm in (dnas, hnas) for each in (arm.largest, arm.trend)]
+    order = np.argsort(p)
+    expected, floor = [0.0] * 4, 0.0
+    for place, index in enumerate(order):
+        expected[index] = floor = max(floor, min(1, (4 - place) * p[index]))
+    found = [each.adjusted for arm in (dnas, hnas) for each in (arm.largest, arm.trend)]
+    assert found == pytest.approx(expected)
+    words = {each.word for arm in (dnas, hnas) for each in (arm.largest, arm.trend)}
+    assert words <= {"shown at these rates only", "not shown"}
+
+
+def test_a_diverged_run_stands_in_the_row_and_its_seed_is_left_out(tmp_path):
+    make_ladder(tmp_path, rungs=(1, 2, 3))
+    for seed in (111, 112):
+        folder = tmp_path / f"dnas_3_{seed}"
+        summary = json.loads((folder / "summary.json").read_text())
+        (folder / "summary.json").write_text(json.dumps({**summary, "state": "failed"}))
+    [arm] = compared(tmp_path).arms
+    assert [result.diverged for result in arm.rungs] == ["", "", "diverged: 2 of 5 at rung 3"]
+    assert arm.seeds == [110, 113, 114]
+    assert "dnas: seeds 111 and 112 left out, because not every rung has scores of both arms." in arm.notes
+    assert arm.trend.difference.seeds == arm.rungs[0].difference.seeds == 3
+    for folder in tmp_path.glob("dnas_3_*"):
+        summary = json.loads((folder / "summary.json").read_text())
+        (folder / "summary.json").write_text(json.dumps({**summary, "state": "failed"}))
+    comparison = compared(tmp_path)
+    [arm] = comparison.arms
+    assert (arm.trend, arm.projection, arm.rungs[-1].difference) == (None, None, None)
+    assert arm.rungs[-1].diverged == "diverged: 5 of 5 at rung 3"
+    assert len(sentences(comparison, arm)) == 1
+    assert (
+        "dnas: no trend, because 2 rungs and 5 seeds are too few; at least 3 rungs and 3 seeds are needed." in arm.notes
+    )
+    write_scores(comparison.scores, tmp_path / "scores.csv")  # a table keeps what has diverged
+    [again] = compare_ladder(scores_of_tables([tmp_path / "scores.csv"])).arms
+    assert [result.diverged for result in again.rungs] == [result.diverged for result in arm.rungs]
+
+
+def test_a_rung_beyond_with_two_seeds_is_not_judged(tmp_path):
+    make_ladder(tmp_path, rungs=(1, 2, 3))
+    make_ladder(tmp_path, rungs=(6,), seeds=(110, 111))
+    comparison = compared(tmp_path)
+    [arm] = comparison.arms
+    assert [result.rung.number for result in arm.rungs] == [1, 2, 3]
+    assert sentences(comparison, arm)[-1] == (
+        "Rung 6, beyond the ladder, minus the projection to it (2 seeds): not judged, at least 3 seeds are needed "
+        "(found 2)."
+    )
+
+
+def test_projections_go_to_any_compute(ladder):
+    [arm] = compared(ladder, project=1e15).arms
+    slope, at = arm.trend.difference.estimate, arm.projection.estimate
+    [other] = compared(ladder, project=1e16).arms
+    assert other.projection.estimate - at == pytest.approx(slope)
+    assert arm.projected == 1e15
+
+
+# what is refused
+
+
+def changed(folder: Path, **more) -> None:
+    summary = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps({**summary, "ladder": {**summary["ladder"], **more}}))
+
+
+def with_table(folder: Path, change) -> None:
+    path = Run(folder).predictions_file()
+    rows = pd.read_parquet(path)
+    change(rows)
+    rows.to_parquet(path, index=False)
+
+
+REFUSED = {
+    "no ladder": (
+        lambda place: changed(place / "dnas_1_110", rung=None),
+        "has not recorded its rung: rung, parameters",
+    ),
+    "another size": (
+        lambda place: changed(place / "dnas_1_110", train_tokens=9.0),
+        r"rung 1 is not the same everywhere: tokens is .* in dnas, rung 1, seed 110 .* and .* in",
+    ),
+    "another input": (
+        lambda place: with_table(
+            place / "dnas_2_111", lambda rows: rows.__setitem__("input_hash", ["f" * 16, *rows["input_hash"][1:]])
+        ),
+        "dnas, rung 2, seed 111 .*: example p0 has another input than in",
+    ),
+    "other tokens": (
+        lambda place: with_table(
+            place / "dnas_2_111", lambda rows: rows.__setitem__("n_tokens", rows["n_tokens"] + (rows["id"] == "p3"))
+        ),
+        "dnas, rung 2, seed 111 .*: example p3 has another number of tokens than in",
+    ),
+    "other examples": (
+        lambda place: with_table(place / "dnas_2_111", lambda rows: rows.__setitem__("id", "q" + rows["id"])),
+        "no example in common",
+    ),
+    "two settings": (
+        lambda place: make_ladder_run(place / "x", "dnas", 1, 115, settings={"optimizer.lr": 3.0}),
+        "dnas has different settings on rung 1: .*; compare one of them",
+    ),
+    "unequal rungs": (
+        lambda place: [
+            make_ladder_run(place / f"x{seed}", "hnas", 1, seed, settings={"model.d_model": 50}) for seed in (110, 111)
+        ],
+        "rung 1 is not the same for all arms: .*model.d_model=48 and hnas with model.d_model=50",
+    ),
+    "another run": (lambda place: make_run(place / "x", "hnas", 1), "x: belongs to no ladder"),
+    "another task": (
+        lambda place: make_ladder_run(place / "x", "dnas", 1, 110, settings={"task.name": "mlm"}),
+        "runs of different tasks cannot be compared: causal_lm, mlm",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_does_not_fit_is_refused_in_one_sentence(tmp_path, kind):
+    make_ladder(tmp_path, rungs=(1, 2), seeds=(110, 111))
+    change, message = REFUSED[kind]
+    change(tmp_path)
+    with pytest.raises(RunError, match=message) as refusal:
+        compared(tmp_path)
+    assert "\n" not in str(refusal.value)
+
+
+# tables of scores
+
+
+@pytest.fixture(scope="module")
+def published(ladder, tmp_path_factory) -> Path:
+    file = tmp_path_factory.mktemp("published") / "scores.csv.xz"
+    write_scores(scores_of_runs(find_runs([ladder])), file)
+    return file
+
+
+def test_a_table_gives_the_numbers_of_its_runs(ladder, published):
+    of_runs, of_table = compared(ladder), compare_ladder(scores_of_tables([published]))
+    assert table_of(of_table).csv == table_of(of_runs).csv
+    for one, other in zip(of_runs.arms, of_table.arms, strict=True):
+        assert sentences(of_table, other) == sentences(of_runs, one)
+
+
+def test_a_stranger_adds_an_arm_without_training_the_baseline(published, tmp_path):
+    make_ladder(tmp_path / "runs", arms=("hnas",), rungs=(1, 2, 3))
+    mine = tmp_path / "mine.csv"
+
+    def write() -> pd.DataFrame:
+        write_scores(scores_of_runs(find_runs([tmp_path / "runs"])), mine)
+        rows = pd.read_csv(mine, dtype=str, keep_default_na=False).assign(device="my machine")
+        rows.to_csv(mine, index=False)
+        return rows
+
+    write()
+    hnas = {arm.label: arm for arm in compare_ladder(scores_of_tables([published, mine])).arms}["hnas"]
+    assert hnas.trend is not None and len(hnas.compared) == 3
+    assert all(result.multiplier is not None and result.net is None for result in hnas.compared)
+    assert any("no net multiplier on rungs 1, 2 and 3" in note for note in hnas.notes)
+    make_ladder_run(tmp_path / "runs/softmax", "softmax", 1, 110)
+    rows = write()
+    is_mine = rows["arm"] == "softmax"
+    rows.loc[is_mine, "loss_sum"] = "1000"  # published scores exist: only the seconds count
+    rows.to_csv(mine, index=False)
+    comparison = compare_ladder(scores_of_tables([published, mine]))
+    again = {arm.label: arm for arm in comparison.arms}["hnas"]
+    assert again.trend == hnas.trend
+    seconds = np.median([1 / (0.5e6 / 48 + seed) for seed in DEFAULT_SEEDS]) * (1e6 / 48 + 110)
+    assert [result.seconds_ratio for result in again.rungs] == pytest.approx([seconds] * 3, rel=0.01)
+    assert "hnas: the ratio of seconds on rungs 2 and 3 is that of rung 1." in again.notes
+    assert any("only the seconds count" in note for note in comparison.notes)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: rows.drop(columns="flops"), "no column flops; a table of a ladder has arm, seed, rung"),
+        (lambda rows: rows.assign(rung="one"), "line 2: rung='one': expected a whole number above 0"),
+        (lambda rows: rows.assign(flops=["-1", *rows["flops"][1:]]), "line 2: flops='-1': expected a finite number"),
+        (lambda rows: rows.assign(loss_sum=["", *rows["loss_sum"][1:]]), "line 2: loss_sum='': expected a finite"),
+        (lambda rows: rows.assign(arm=[*rows["arm"][:-1], ""]), "arm='': expected a value"),
+        (lambda rows: rows.assign(beyond="maybe"), "line 2: beyond='maybe': expected 0 or 1"),
+        (lambda rows: pd.concat([rows, rows.tail(1)]), "dnas, rung 1, seed 110: example p59 has a second row"),
+        (lambda rows: rows.assign(device=["other", *rows["device"][1:]]), "seed 110: the rows differ in device"),
+    ],
+)
+def test_a_wrong_table_is_refused_with_its_line(tmp_path, change, message):
+    make_ladder(tmp_path / "runs", arms=("dnas",), rungs=(1,), seeds=(110,))
+    file = tmp_path / "mine.csv"
+    write_scores(scores_of_runs(find_runs([tmp_path / "runs"])), file)
+    change(pd.read_csv(file, dtype=str, keep_default_na=False)).to_csv(file, index=False)
+    with pytest.raises(DataError, match=message):
+        scores_of_tables([file])
+
+
+def test_tables_of_other_rungs_do_not_fit(published, tmp_path):
+    make_ladder(tmp_path / "runs", arms=("hnas",), rungs=(1,), seeds=(110,), parameters=7)
+    write_scores(scores_of_runs(find_runs([tmp_path / "runs"])), tmp_path / "mine.csv")
+    with pytest.raises(
+        RunError, match=r"rung 1 is not the same everywhere: parameters is 115,200 in .* and 7 in .*mine"
+    ):
+        scores_of_tables([published, tmp_path / "mine.csv"])
+
+
+# the command
+
+
+def test_the_command_prints_and_writes_a_ladder(ladder, published, tmp_path, capsys):
+    made = [tmp_path / f"of.{ending}" for ending in ("json", "csv", "tex", "md")]
+    run_compare([f"against={ladder}", f"out=[{','.join(map(str, made))}]", f"scores_out={tmp_path / 'all.csv'}"])
+    printed = capsys.readouterr().out
+    record = json.loads(made[0].read_text())
+    [arm] = record["arms"]
+    assert [line for line in arm["sentences"] if line not in " ".join(printed.split())] == []
+    assert [rung["rung"] for rung in arm["rungs"]] == [1, 2, 3, 4]
+    assert {*arm["rungs"][0]} == {
+        *("rung", "parameters", "tokens", "flops", "seconds_ratio", "difference", "low", "high"),
+        *("multiplier", "net_multiplier"),
+    }
+    for name in ("largest", "trend"):
+        assert {*arm[name]} == {"difference", "low", "high", "p", "verdict"}
+    assert {"difference", "low", "high"} <= {*arm["projection"]} & {*arm["deviation"]} & {*arm["held"]}
+    assert len(pd.read_csv(made[1])) == 4
+    assert r"\toprule" in made[2].read_text() and "| dnas | 4 |" in made[3].read_text()
+    run_compare([f"scores={tmp_path / 'all.csv'}"])
+    assert arm["sentences"][1] in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        (["plan=0.1"], "plan"),
+        (["metric=rougeL"], "metric"),
+        (["baseline=[a,b]"], "baseline"),
+        (["baseline=nosuch"], "baseline"),
+        (["project=-1"], "project"),
+        (["scores_out=mine.parquet"], "scores_out"),
+    ],
+)
+def test_keys_that_do_not_go_with_a_ladder_are_refused(ladder, tmp_path, arguments, key, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as refusal:
+        run_compare([f"against={ladder}", "out=made.csv", *arguments])
+    assert [problem.key for problem in refusal.value.problems] == [key]
+    assert not list(tmp_path.iterdir())
+
+
+def test_keys_of_a_ladder_are_refused_elsewhere(tmp_path):
+    make_run(tmp_path / "a", "softmax", 1)
+    with pytest.raises(ConfigError, match="has no effect on anything but a ladder"):
+        run_compare([f"against={tmp_path}", "project=1e15"])
+
+
+def test_one_arm_alone_gives_a_table_for_others(tmp_path, capsys):
+    make_ladder(tmp_path / "runs", arms=("hnas",), rungs=(1,), seeds=(110,))
+    with pytest.raises(ConfigError, match="there is nothing to compare with the baseline, hnas"):
+        run_compare([f"against={tmp_path / 'runs'}"])
+    run_compare([f"against={tmp_path / 'runs'}", f"scores_out={tmp_path / 'mine.csv.gz'}"])
+    assert "written to" in capsys.readouterr().out
+    assert pd.read_csv(tmp_path / "mine.csv.gz")["arm"].unique() == ["hnas"]

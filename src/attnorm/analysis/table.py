@@ -85,7 +85,7 @@ class Table:
     @property
     def latex(self) -> str:
         """A float with a table of `booktabs` and the caption. It is as wide as a page at most."""
-        shown = self._filled(lambda column: not column.in_caption)
+        shown = self.filled(lambda column: not column.in_caption)
         head, *rows = (" & ".join(map(_in_latex, row)) + r" \\" for row in shown.texts)
         alignment = "".join("r" if column.is_numeric else "l" for column in shown.columns)
         lines = [
@@ -103,7 +103,7 @@ class Table:
     @property
     def markdown(self) -> str:
         """A table and the caption."""
-        shown = self._filled()
+        shown = self.filled()
         head, *rows = (f"| {' | '.join(map(_in_markdown, row))} |" for row in shown.texts)
         rule = f"|{'|'.join('---:' if column.is_numeric else '---' for column in shown.columns)}|"
         return "\n".join([head, rule, *rows, "", _in_markdown(self.full_caption), ""])
@@ -119,7 +119,7 @@ class Table:
         csv.writer(content, lineterminator="\n").writerows(list(chain(*row)) for row in (head, *rows))
         return content.getvalue()
 
-    def _filled(self, is_shown: Callable[[Column], bool] = lambda column: True) -> "Table":
+    def filled(self, is_shown: Callable[[Column], bool] = lambda column: True) -> "Table":
         """The table without columns in which no row has an entry, and with those to be shown."""
         has_entry = [any(row[place].text.strip(NOTHING) for row in self.rows) for place in range(len(self.columns))]
         kept = [has and is_shown(column) for has, column in zip(has_entry, self.columns, strict=True)]

@@ -8,6 +8,12 @@ from typing import Any
 
 from attnorm.analysis.cautions import simple_label, withheld_lines
 from attnorm.analysis.comparison import SOURCES, Comparison, Terms
+from attnorm.analysis.ladder.comparison import compare_ladder
+from attnorm.analysis.ladder.record import rows_of, sentences, write_comparison
+from attnorm.analysis.ladder.runs import are_of_ladder, scores_of_places
+from attnorm.analysis.ladder.scores import LadderScores
+from attnorm.analysis.ladder.tables import ENDINGS as ENDINGS_OF_SCORES
+from attnorm.analysis.ladder.tables import is_ladder_table, scores_of_tables, write_scores
 from attnorm.analysis.record import ENDINGS, write_study
 from attnorm.analysis.score_files import score_files
 from attnorm.analysis.score_tables import Better, study_of_files
@@ -40,6 +46,8 @@ class CompareSettings:
     split: SplitName = "auto"
     level: Level = 0.95
     plan: Positive | None = None
+    project: Positive | None = None
+    scores_out: Text | None = None
     out: tuple[Text, ...] | None = None
 
     @property
@@ -66,6 +74,14 @@ def compare_problems(command: Command[CompareSettings]) -> Iterator[Problem]:
             yield Problem("out", why, str(file))
         elif file.resolve() in (of.path.resolve() for of in score_files(settings.scores or ())):
             yield Problem("out", "is one of the files with scores", str(file))
+    if settings.scores_out is not None:
+        file = Path(settings.scores_out)
+        if not file.name.endswith(ENDINGS_OF_SCORES):
+            yield Problem("scores_out", f"must end with {', '.join(ENDINGS_OF_SCORES)}", str(file))
+        elif why := why_not_writable(file.parent, file.name):
+            yield Problem("scores_out", why, str(file))
+        elif file.resolve() in (of.path.resolve() for of in score_files(settings.scores or ())):
+            yield Problem("scores_out", "is one of the files with scores", str(file))
 
 
 def run_compare(arguments: list[str]) -> None:
@@ -75,6 +91,14 @@ def run_compare(arguments: list[str]) -> None:
         rest = [argument for argument in arguments if not argument.startswith("out=")]
         arguments = [*rest, f"out=[{','.join(map(quoted, outs))}]"]
     settings = read(arguments, CompareSettings, "attnorm compare", check=compare_problems).settings
+    tables = [] if settings.scores is None else [of.path for of in score_files(settings.scores)]
+    if any(map(is_ladder_table, tables)):
+        return show_ladder(settings, scores_of_tables(tables, settings.metric))
+    if settings.against is not None and are_of_ladder(listed_places(settings.against)):
+        return show_ladder(settings, scores_of_places(listed_places(settings.against), settings.metric, settings.split))
+    for key in ("project", "scores_out"):
+        if (value := getattr(settings, key)) is not None:
+            raise ConfigError([Problem(key, "has no effect on anything but a ladder", value)])
     if settings.scores is not None:
         assert not isinstance(settings.baseline, tuple)
         options: dict[str, Any] = {"better": settings.better, "level": settings.level}
@@ -84,6 +108,30 @@ def run_compare(arguments: list[str]) -> None:
     if settings.baseline is not None:
         places = (settings.baseline, settings.against)
     show_study(settings, study_of(*places, settings.metric, Terms(settings.split, settings.level)))
+
+
+def show_ladder(settings: CompareSettings, scores: LadderScores) -> None:
+    """Prints how the arms of a ladder differ on its rungs, and writes the files."""
+    for key in ("plan", "better"):
+        if (value := getattr(settings, key)) is not None:
+            raise ConfigError([Problem(key, "has no effect on a ladder", value)])
+    if isinstance(settings.baseline, tuple):
+        raise ConfigError([Problem("baseline", "expected the label of an arm of the ladder", list(settings.baseline))])
+    comparison = None
+    if len(scores.arms) > 1 or settings.scores_out is None or settings.files:  # a table of one arm is for others
+        comparison = compare_ladder(scores, settings.baseline, settings.project, settings.level)
+        for arm in comparison.arms:
+            print_table(f"{arm.label} minus {comparison.baseline} on the rungs of the ladder", rows_of(comparison, arm))
+            show_lines(*sentences(comparison, arm))
+            show_warnings([*arm.notes])
+        show_warnings([*comparison.notes])
+    if settings.scores_out is not None:
+        write_scores(scores, Path(settings.scores_out))
+        show_lines(f"written to {settings.scores_out}")
+    for file in settings.files:
+        assert comparison is not None
+        write_comparison(comparison, file)
+        show_lines(f"written to {file}")
 
 
 def show_study(settings: CompareSettings, study: Study) -> None:

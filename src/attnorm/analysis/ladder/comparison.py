@@ -22,7 +22,7 @@ from attnorm.analysis.statistics.ladder import (
 )
 from attnorm.analysis.statistics.multiple import holm
 from attnorm.analysis.verdict import AT_THESE_RATES, FALSE_CALLS, listed_seeds
-from attnorm.errors import ConfigError, Problem, RunError
+from attnorm.errors import ConfigError, Problem
 from attnorm.imports import nearest
 from attnorm.wording import counted
 
@@ -256,10 +256,3 @@ def _listed(numbers: Sequence[int]) -> str:
     """'rung 1', 'rungs 1, 2 and 4'."""
     *most, last = map(str, numbers)
     return f"rungs {', '.join(most)} and {last}" if most else f"rung {last}"
-
-
-def check_complete(pending: Sequence[str]) -> None:
-    """Raises RunError if planned runs have not finished: who looks early and stops when it pays makes false claims."""
-    if pending:
-        runs = f"{counted(len(pending), 'planned run')} ({pending[0]}{', ...' * (len(pending) > 1)})"
-        raise RunError(f"the ladder is compared when all its runs have ended; not finished yet: {runs}")

@@ -1,19 +1,40 @@
 """The runs of a ladder, read from run folders."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import isfinite
+from pathlib import Path
 
-from attnorm.analysis.arms import Arm, arms_of, as_number, labels_of
+from attnorm.analysis.arms import Arm, arms_of, as_number, find_runs, labels_of, run_folders
 from attnorm.analysis.comparison import metric_of
 from attnorm.analysis.ladder.scores import LOSS, LadderRun, LadderScores, Rung, ladder_scores
 from attnorm.analysis.provenance import check_code, doubts_of
 from attnorm.analysis.scores import SplitName, check_current, common_split, direction_of, example_table
+from attnorm.analysis.waiting import waiting_jobs
 from attnorm.errors import RunError
 from attnorm.run.folder import RunState
 from attnorm.run.run import Run
+from attnorm.wording import counted
 
 FREE = ("attention.", "optimizer.")  # settings that may differ between arms on one rung
+
+
+def are_of_ladder(places: Iterable[str | Path]) -> bool:
+    """Whether any run in these places is one of a ladder."""
+    return any(Run(folder).ladder for place in places for folder in run_folders(place))
+
+
+def scores_of_places(places: Sequence[str | Path], metric: str | None, split: SplitName) -> LadderScores:
+    """The scores of all runs in some places, see `scores_of_runs`.
+
+    Raises RunError if runs are still to come: who looks early, and stops when it pays, makes false claims.
+    """
+    runs = find_runs(places)
+    pending = [str(run.folder) for run in runs if run.state is RunState.RUNNING] + waiting_jobs(places)
+    if pending:
+        which = f"{counted(len(pending), 'planned run')} (such as {pending[0]})"
+        raise RunError(f"the ladder is compared when all its runs have ended; not finished yet: {which}")
+    return scores_of_runs(runs, metric, split)
 
 
 def scores_of_runs(runs: Sequence[Run], metric: str | None = None, split: SplitName = "auto") -> LadderScores:
@@ -90,8 +111,8 @@ def scores_of_runs(runs: Sequence[Run], metric: str | None = None, split: SplitN
 def device_of(run: Run) -> str:
     """The machine that trained a run, as a text: seconds are compared only where it is equal."""
     known = run.environment
-    gpus = known.get("gpus") or [known.get("cpu") or known.get("platform"), f"{known.get('cpu_threads')} threads"]
-    return ", ".join(map(str, gpus))
+    names = known.get("gpus") or [known.get("cpu"), known.get("platform"), known.get("cpu_threads")]
+    return ", ".join(str(name) for name in names if name) if isinstance(names, list) else ""
 
 
 def _rung_of(run: Run) -> Rung:
