@@ -19,11 +19,11 @@ from attnorm.analysis.score_files import score_files
 from attnorm.analysis.score_tables import Better, study_of_files
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.statistics.power import plan
-from attnorm.analysis.study import Study, study_of
+from attnorm.analysis.study import Study, listed_places, study_of
 from attnorm.analysis.verdict import COSTS, Verdict
 from attnorm.config.command import Command, read
 from attnorm.config.compose import quoted
-from attnorm.errors import Problem
+from attnorm.errors import ConfigError, Problem
 from attnorm.progress import console
 from attnorm.run.folder import why_not_writable
 from attnorm.schema import Level, Positive, Text

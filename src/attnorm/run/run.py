@@ -117,12 +117,6 @@ class Run:
         return dict(leaves(kept))
 
     @property
-    def ladder(self) -> dict[str, Any]:
-        """The rung of a ladder on which it was trained, see `analysis.ladder.runs`; {} if it belongs to none."""
-        content = self.record("summary").get("ladder")
-        return content if isinstance(content, dict) else {}
-
-    @property
     def label(self) -> object:
         """The label of its attention as it has recorded it, at the latest when it ended."""
         return self.summary.get("attention") or self.environment.get("attention")

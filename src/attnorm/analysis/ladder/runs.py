@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
 from attnorm.analysis.arms import Arm, arms_of, as_number, find_runs, labels_of, run_folders
 from attnorm.analysis.comparison import metric_of
@@ -19,9 +20,15 @@ from attnorm.wording import counted
 FREE = ("attention.", "optimizer.")  # settings that may differ between arms on one rung
 
 
+def ladder_of(run: Run) -> dict[str, Any]:
+    """What a run has recorded of its rung; {} if it belongs to no ladder. The file may come from anyone."""
+    content = run.record("summary").get("ladder")
+    return content if isinstance(content, dict) else {}
+
+
 def are_of_ladder(places: Iterable[str | Path]) -> bool:
     """Whether any run in these places is one of a ladder."""
-    return any(Run(folder).ladder for place in places for folder in run_folders(place))
+    return any(ladder_of(Run(folder)) for place in places for folder in run_folders(place))
 
 
 def scores_of_places(places: Sequence[str | Path], metric: str | None, split: SplitName) -> LadderScores:
@@ -46,12 +53,12 @@ def scores_of_runs(runs: Sequence[Run], metric: str | None = None, split: SplitN
     the seed on a rung, and for what `ladder_scores` and `compare` refuse.
     """
     for run in runs:
-        if not run.ladder:
+        if not ladder_of(run):
             raise RunError(f"{run.folder}: belongs to no ladder, so it is not compared with runs of one")
     if len(tasks := {run.settings["task.name"]: run for run in runs}) > 1:
         raise RunError(f"runs of different tasks cannot be compared: {', '.join(tasks)}")
-    of_rungs = {str(key) for run in runs if isinstance(keys := run.ladder.get("keys"), list) for key in keys}
-    tuned = {str(run.ladder.get("tuned")) for run in runs}
+    of_rungs = {str(key) for run in runs if isinstance(keys := ladder_of(run).get("keys"), list) for key in keys}
+    tuned = {str(ladder_of(run).get("tuned")) for run in runs}
     rungs = {run.folder: _rung_of(run) for run in runs}
     kept = {
         run.folder: {key: value for key, value in run.settings.items() if key not in of_rungs | tuned} for run in runs
@@ -100,7 +107,7 @@ def scores_of_runs(runs: Sequence[Run], metric: str | None = None, split: SplitN
         arm.label: f"{own:,.0f} instead of {rung.parameters:,}"
         for rung, arm in arms
         for run in arm.runs
-        if (own := as_number(run.ladder.get("own_parameters"))) and own > rung.parameters
+        if (own := as_number(ladder_of(run).get("own_parameters"))) and own > rung.parameters
     }
     notes += [
         f"{label} has more parameters than softmax on its largest rung: {words}." for label, words in more.items()
@@ -116,12 +123,12 @@ def device_of(run: Run) -> str:
 
 
 def _rung_of(run: Run) -> Rung:
-    """The rung that a run has recorded. The file may come from anyone."""
-    names = ("rung", "parameters", "train_tokens", "flops_per_token")
-    number, parameters, tokens, flops = (as_number(run.ladder.get(name)) for name in names)
+    """The rung that a run has recorded."""
+    record, names = ladder_of(run), ("rung", "parameters", "train_tokens", "flops_per_token")
+    number, parameters, tokens, flops = (as_number(record.get(name)) for name in names)
     if not (number and parameters and tokens and flops) or min(number, parameters, tokens, flops) <= 0:
         raise RunError(f"{run.folder}: has not recorded its rung: {', '.join(names)} must be numbers above 0")
-    return Rung(int(number), int(parameters), tokens, flops * tokens, run.ladder.get("beyond") is True)
+    return Rung(int(number), int(parameters), tokens, flops * tokens, record.get("beyond") is True)
 
 
 def _check_rungs(arms: Sequence[tuple[Rung, Arm]], keys: set[str]) -> None:
