@@ -1,29 +1,23 @@
-"""A run that goes wrong says so: values that are not finite, spikes of the loss, missing data and missing memory."""
+"""A run that goes wrong says so: values that are not finite, and missing memory."""
 
 import json
 import math
-import os
-import random
-import time
 from pathlib import Path
 
 import marks
 import pytest
 import runs
 import torch
-from losses import record
 from pytorch_lightning.plugins.precision import MixedPrecision
 from torch import nn
 
 import attnorm
 from attnorm.attention.normalizers.softmax import Softmax
-from attnorm.data.loader import ResumableLoader
 from attnorm.errors import RunError, UserError
 from attnorm.tasks import pairs as headlines
 from attnorm.tasks.headlines import HeadlineModule
 from attnorm.training import diagnosis
 from attnorm.training.callbacks.nonfinite import NonFiniteUpdates
-from attnorm.training.callbacks.notices import LEAST, advice, is_spike
 from attnorm.training.diagnosis import replay
 from attnorm.training.module import NonFiniteLoss, TrainingModule
 from attnorm.training.out_of_memory import NotEnoughMemory
@@ -366,130 +360,6 @@ def test_a_buffer_that_is_no_longer_finite_cannot_be_skipped(monkeypatch, tmp_pa
     poison(monkeypatch, 2)
     with pytest.raises(NonFiniteLoss, match="The buffer running_mean is no longer finite"):
         runs.tiny_run(tmp_path, "run.skip_updates=5")
-
-
-# spikes of the loss
-
-
-@pytest.mark.parametrize(("task", "attention"), record.CASES)
-def test_recorded_losses_raise_no_alarm(task, attention):
-    losses = record.recorded(task, attention)
-    assert not any(is_spike(loss, losses[:step][-50:], 6.0) for step, loss in enumerate(losses))
-
-
-@pytest.mark.parametrize(
-    "draw",
-    [
-        lambda random: 3.0 + random.gauss(0, 0.1),
-        lambda random: random.lognormvariate(0, 1),
-        lambda random: random.expovariate(1),
-        lambda random: (1.5 if random.random() < 0.3 else 1.0) + random.gauss(0, 0.03),  # some batches are harder
-        lambda random: 0.0,
-        lambda random: random.gauss(0, 1),  # an objective that may be negative
-    ],
-)
-def test_ordinary_noise_raises_no_alarm_and_a_spike_does(draw):
-    generator = random.Random(0)
-    losses = [draw(generator) for _ in range(1000)]
-    assert sum(is_spike(loss, losses[:step][-50:], 6.0) for step, loss in enumerate(losses)) == 0
-    assert is_spike(1000 * max(1.0, *losses), losses[-50:], 6.0)
-    assert [is_spike(1e6, [1.0] * count, 6.0) for count in (LEAST - 1, LEAST)] == [False, True]  # not the first losses
-
-
-SPIKES = (*LONG, "task.max_steps=40", "trainer.max_epochs=-1", "data.train_size=60")
-
-
-def rise(monkeypatch, *steps: int) -> None:
-    """Multiplies the loss of these updates by a million, but not its gradient."""
-    original, update = HeadlineModule.loss, [0]
-
-    def note(self, batch, index):
-        update[0] = self.trainer.global_step + 1
-
-    def loss(self, batch):
-        found = original(self, batch)
-        if torch.is_grad_enabled() and update[0] in steps:
-            return found._replace(plain=found.plain * 1e6)
-        return found
-
-    runs.before(monkeypatch, TrainingModule, "training_step", note)
-    monkeypatch.setattr(HeadlineModule, "loss", loss)
-
-
-def spikes(caplog) -> list[str]:
-    return [it.getMessage() for it in caplog.records if it.getMessage().startswith("The loss rose to ")]
-
-
-@pytest.mark.slow
-def test_a_spike_is_reported_once_with_its_step_and_examples(monkeypatch, tmp_path, caplog):
-    rise(monkeypatch, 30, 31, 32)
-    runs.tiny_run(tmp_path, *SPIKES)
-    [line] = spikes(caplog)
-    assert "at step 30, from about" in line and "examples " in line
-    assert line in (tmp_path / "run.log").read_text()
-    caplog.clear()
-    runs.tiny_run(tmp_path / "off", *SPIKES, "callbacks.loss_spike=null")
-    assert spikes(caplog) == []
-    assert runs.different_ends(tmp_path, tmp_path / "off") == []
-
-
-@pytest.mark.slow
-def test_a_resumed_run_remembers_the_losses_and_the_spike(monkeypatch, tmp_path, caplog):
-    rise(monkeypatch, 30, 31)
-    for stop, expected in ((26, 1), (30, 0)):
-        with monkeypatch.context() as patch:
-            first = runs.stopped(patch, tmp_path / f"first {stop}", stop, *SPIKES)
-        caplog.clear()
-        runs.tiny_run(tmp_path / f"second {stop}", *SPIKES, f"ckpt_path={first}/checkpoints/last.ckpt")
-        assert len(spikes(caplog)) == expected
-
-
-# missing data
-
-
-def slow(monkeypatch, seconds: dict[int, float]) -> None:
-    """Makes the loading of these training batches slow, by their number in the run."""
-    original, count = ResumableLoader.__iter__, [0]
-
-    def planted(self):
-        for batch in original(self):
-            if self.sampler.shuffle:
-                count[0] += 1
-                extra = seconds.get(count[0], 0.0)
-                self.wait += extra
-                self.waited += extra
-            yield batch
-
-    monkeypatch.setattr(ResumableLoader, "__iter__", planted)
-
-
-def stalls(caplog) -> list[str]:
-    return [it.getMessage() for it in caplog.records if " for its data, while training" in it.getMessage()]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("waits", "typed", "said"),
-    [
-        ({1: 50.0, 4: 8.0, 5: 9.0, 9: 30.0, 11: 4.0}, (), ["Step 4 waited 8.0 s", "Step 9 waited 30.0 s"]),
-        ({4: 8.0}, ("callbacks.stalled_loader.seconds=9",), []),
-        ({6: 0.2}, ("callbacks.stalled_loader.seconds=0.1",), []),  # short beside the training
-    ],
-)
-def test_a_stalled_loader_is_reported_once_per_stall(monkeypatch, tmp_path, caplog, waits, typed, said):
-    slow(monkeypatch, waits)
-    runs.before(monkeypatch, TrainingModule, "training_step", lambda *_: time.sleep(0.05))
-    runs.tiny_run(tmp_path, *LONG, *typed)
-    found = stalls(caplog)
-    assert [line.split(" for its data")[0] for line in found] == said
-    assert all("data.num_workers" in line or "data.prefetch_factor" in line for line in found)
-
-
-def test_the_advice_depends_on_the_workers(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
-    assert "data.num_workers=2 (now 0)" in advice(0)
-    assert "data.num_workers=7 (now 4)" in advice(4)
-    assert "data.prefetch_factor" in advice(7)
 
 
 # missing memory

@@ -49,7 +49,6 @@ def clock(monkeypatch) -> Clock:
 
     def load(self):
         for batch in original(self):  # the loader itself sees no time pass
-            self.wait = 3.0
             self.waited += 3.0
             found.passes(3.0)
             yield batch

@@ -30,7 +30,7 @@ class ResumableLoader(DataLoader):
     prefetch_factor: number of batches that each worker loads ahead; None: 2. Only with workers.
     in_worker:       called at the start of each worker.
 
-    wait:      the time in seconds that the latest batch was waited for. waited: the same, summed over all batches.
+    waited:    the time in seconds that batches were waited for.
     positions: the number of tokens in all batches, padding included, as `data.batch_tokens` counts them.
     """
 
@@ -56,7 +56,7 @@ class ResumableLoader(DataLoader):
             generator=torch.Generator(),  # creating an iterator must not affect the model's random stream
         )
         self.handed_out = 0
-        self.wait = self.waited = 0.0
+        self.waited = 0.0
         self.positions = 0
         self.resume: dict[str, int] | None = None
 
@@ -71,8 +71,7 @@ class ResumableLoader(DataLoader):
             batch = next(batches, None)
             if batch is None:
                 return
-            self.wait = time.perf_counter() - started
-            self.waited += self.wait
+            self.waited += time.perf_counter() - started
             self.positions += self.sampler.positions(batch["rows"].numpy())
             self.handed_out += 1
             yield batch
