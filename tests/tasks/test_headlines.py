@@ -206,7 +206,7 @@ def headline_module(model, label_smoothing=0.0):
 
 def training_module(model, accumulation=1, ranks=1, label_smoothing=0.0):
     """Training with so many accumulation steps and devices."""
-    module = TrainingModule(headline_module(model, label_smoothing), None)
+    module = TrainingModule(headline_module(model, label_smoothing), None, None)
     module.log = lambda *_, **__: None
     module._trainer = SimpleNamespace(
         accumulate_grad_batches=accumulation, world_size=ranks, global_step=0, current_epoch=0

@@ -19,7 +19,7 @@ from attnorm.tasks.module import TaskModule
 from attnorm.tasks.task import task_of
 from attnorm.training import flops
 from attnorm.training.callbacks.checkpointing import AtomicCheckpointIO
-from attnorm.training.callbacks.nonfinite import NonFiniteUpdates
+from attnorm.training.callbacks.run_files import RunFiles
 from attnorm.training.callbacks.throughput import TIMING_COLUMNS, Throughput
 from attnorm.training.datamodule import TaskDataModule
 from attnorm.training.flops import flops_per_token, known_peak, peak_flops
@@ -80,7 +80,7 @@ def test_the_logged_values_are_means_over_the_updates_since_they_were_logged_las
     monkeypatch.setattr("attnorm.training.train.keep_best", lambda _: None)
     monkeypatch.setattr("attnorm.training.train.evaluate_best", lambda *_: {"best_value": None})
     runs.before(monkeypatch, Throughput, "on_train_batch_end", count)
-    runs.before(monkeypatch, NonFiniteUpdates, "on_train_batch_end", save)
+    runs.before(monkeypatch, RunFiles, "on_train_batch_end", save)
     summary = runs.tiny_run(tmp_path, *LONG)
     shares = runs.logged(tmp_path, "train/padding_share")
     assert shares.keys() == {5, 10}

@@ -21,7 +21,6 @@ from attnorm.analysis.statistics.shape import distances, outlying_seeds, skewed_
 from attnorm.analysis.verdict import listed_seeds
 from attnorm.run.run import Run
 from attnorm.tasks.results import NAMES, UNDEFINED, direction
-from attnorm.wording import counted
 
 Metrics = Mapping[str, float]
 ALMOST_ALL, MOSTLY = 0.95, 0.9  # shares of equal outputs that are a collapse, and of equal references that excuse it
@@ -166,12 +165,9 @@ def cautions_of(
     """
     cautions, means = list[str](), rows.mean(1)
     losses = {name: [loss for _, loss in values] for name, run in runs if (values := run.validations())}
-    for name, run in runs:
+    for name, _run in runs:
         if clause := divergence(name, losses):
             cautions.append(f"{name} has diverged{clause}")
-        skipped = run.summary.get("skipped_updates")
-        if isinstance(skipped, int) and skipped > 0:
-            cautions.append(f"{name} skipped {counted(skipped, 'update')} whose loss or gradient was not finite")
     if outlying_seeds(means):
         apart = np.abs(means - np.median(means))
         largest, usual = distances(means)

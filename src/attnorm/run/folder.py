@@ -27,7 +27,7 @@ JOB_LOCK, CONSOLE = "job.lock", "console.log"  # of a run that is a job of a swe
 CURVES = ("metrics.csv", "attention.csv", "head_measures.csv", "state_measures.csv")  # besides learned scalars
 NAMES = {CONFIG, SUMMARY, PROGRESS, LOG, LOCK, JOB_LOCK, CONSOLE, *CURVES, "environment.json", "cost.json"}
 CHECKPOINTS, PREDICTIONS = "checkpoints", "predictions"
-FOLDERS = (CHECKPOINTS, "failures", "figures", PREDICTIONS, "profile", "samples")
+FOLDERS = (CHECKPOINTS, "figures", PREDICTIONS, "profile", "samples")
 FILES = (
     *(".ckpt", ".csv", ".html", ".json", ".jsonl", ".lock", ".log", ".model", ".npz", ".parquet", ".png", ".pt"),
     *(".svg", ".txt", ".yaml"),

@@ -1,41 +1,88 @@
-"""Where a value that is not finite comes from: the passes of an update are repeated, and the output of every module and
-every gradient is checked."""
+"""An update whose loss or gradient is NaN or infinite ends the run with an error that says where the value comes from:
+the passes of the update are repeated, and the output of every module and every gradient is checked."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from pathlib import Path
+from itertools import chain
 from typing import Any, NamedTuple
 
+import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
 from attnorm.attention.normalizers.base import Normalizer
-from attnorm.errors import RunError
 from attnorm.tasks.module import TaskModule
-from attnorm.training.module import Microbatch
+from attnorm.tasks.ranks import Ranks
+from attnorm.training.module import Microbatch, NonFiniteLoss, TrainingModule
+from attnorm.wording import listed
+
+SHOWN = 8  # examples and parameters that a message names
+
+
+def refuse_non_finite(trainer: pl.Trainer, module: TrainingModule) -> None:
+    """Raises NonFiniteLoss for the update that is being made, whose loss or gradient is not finite.
+
+    With trainer.precision=16-mixed, the gradient scaler skips an update whose loss is finite, and lowers its factor;
+    this is an error only if the factor is already down to 1.
+
+    All ranks call this together, because they have the same gradients.
+    """
+    bad = torch.stack([~part.objective.isfinite() for part in module.update]).sum().float()
+    is_loss = bool(trainer.strategy.reduce(bad, reduce_op="sum"))
+    scaler = getattr(trainer.precision_plugin, "scaler", None)
+    if scaler is not None and not is_loss and scaler.get_scale() > 1.0:
+        return
+    names = {id(parameter): name for name, parameter in module.model.named_parameters()}
+    gradients = not_finite((names[id(parameter)], parameter.grad) for parameter in module.model.parameters())
+    parameters = not_finite(module.model.named_parameters())
+    data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set by Lightning
+    parts = list[tuple[float, int, Finding, list[str]]]()
+    for part in module.update:  # also those that are finite: with sharded parameters, all ranks compute together
+        finding = examine(module.task_module, part, not is_loss, trainer.precision_plugin.train_step_context())
+        examples = data.task.example_ids(data.splits["train"], part.batch["rows"].tolist())
+        parts.append((part.objective.item(), part.number, finding, examples))
+    every = zip(*Ranks.present().gather((parts, gradients, parameters)), strict=True)
+    parts, gradients, parameters = (list(chain.from_iterable(of_ranks)) for of_ranks in every)
+    guilty = [part for part in parts if not math.isfinite(part[0])] or parts
+    objective, number, *_ = guilty[0]
+    if parameters:
+        cause = f"parameters are not finite: {listed([*dict.fromkeys(parameters)], SHOWN)}"
+    elif output := next((finding.output for _, _, finding, _ in guilty if finding.output), None):
+        cause = f"the first output that is not finite is that of {output}"
+    elif gradient := next((finding.gradient for _, _, finding, _ in guilty if finding.gradient), None):
+        cause = f"the first gradient that is not finite is that of {gradient}"
+    elif is_loss:
+        cause = "the outputs of all modules are finite"
+    elif gradients:
+        cause = f"gradients that are not finite: {listed([*dict.fromkeys(gradients)], SHOWN)}"
+    else:
+        cause = "all gradients are finite, but not their norm"
+    what = f"the loss is {objective}" if is_loss else "a gradient is not finite"
+    where = f"at step {trainer.global_step + 1} (batch {number} of epoch {trainer.current_epoch})"
+    named = listed([example for *_, examples in guilty for example in examples], SHOWN)
+    raise NonFiniteLoss(
+        f"{what} {where}; {cause}; examples {named}. The update was not made. Try a smaller optimizer.lr."
+    )
 
 
 class Finding(NamedTuple):
     """What the repeated passes of a microbatch show.
 
-    objective: the summed loss of the microbatch, as a Python float.
-    output:    the first module, in the order of computation, whose output is not finite; None if all of them are.
-    gradient:  the first gradient, starting from the loss, that is not finite: "the output of <module>" or "the
-               parameter <name>"; None if all are finite, or if only the forward pass was repeated.
+    output:   the first module, in the order of computation, whose output is not finite; None if all of them are.
+    gradient: the first gradient, starting from the loss, that is not finite: "the output of <module>" or "the
+              parameter <name>"; None if all are finite, or if only the forward pass was repeated.
     """
 
-    objective: float
     output: str | None = None
     gradient: str | None = None
 
 
-def examine(
-    task: TaskModule, part: Microbatch, backward: bool, precision: AbstractContextManager | None = None
-) -> Finding:
+def examine(task: TaskModule, part: Microbatch, backward: bool, precision: AbstractContextManager) -> Finding:
     """Repeats the forward pass of a microbatch with the same random state and, if wanted, the backward pass.
 
-    precision: the context in which the passes are made, if it is not the present one.
+    precision: the context in which the passes are made.
 
     The model, its gradients and the random generators are left as they were. Parameters that are sharded over devices
     take part in the forward pass only.
@@ -47,7 +94,7 @@ def examine(
         torch.random.fork_rng([device] if device.type == "cuda" else []),
         torch.compiler.set_stance("force_eager"),  # compiled code would not call the hooks
         torch.set_grad_enabled(not sharded),
-        precision or nullcontext(),
+        precision,
         _watched(task.model) as seen,
     ):
         torch.set_rng_state(part.random_state["cpu"])
@@ -60,46 +107,12 @@ def examine(
     with torch.no_grad():
         for name, buffer in task.model.named_buffers():
             buffer.copy_(buffers[name])
-    return Finding(objective.item(), seen.get("output"), seen.get("gradient"))
+    return Finding(seen.get("output"), seen.get("gradient"))
 
 
 def not_finite(tensors: Iterable[tuple[str, Tensor | None]]) -> list[str]:
     """The names of the tensors that hold a NaN or an infinite value; None counts as finite."""
     return [name for name, tensor in tensors if tensor is not None and not _local(tensor).isfinite().all()]
-
-
-def replay(file: Path | str, task: TaskModule) -> list[Finding]:
-    """Repeats a failed update from a file `failures/step_<n>.pt` of a run folder, one finding per microbatch.
-
-    task: the module of the run. Its parameters are replaced by those in the file if it has them, which is the case for
-    the failure that ended the run.
-    Raises RunError for a file of another kind.
-    """
-    device = next(task.model.parameters()).device
-    content = torch.load(file, map_location="cpu", weights_only=True)
-    if not isinstance(content, dict) or "microbatches" not in content:
-        raise RunError(f"{file}: not a file of a failed update")
-    if content.get("parameters") is not None:
-        task.model.load_state_dict(content["parameters"])
-    task.model.train()
-    autocast: Any = nullcontext()
-    if content["precision"].endswith("-mixed"):
-        dtype = torch.bfloat16 if content["precision"].startswith("bf16") else torch.float16
-        autocast = torch.autocast(device.type, dtype)
-    findings = []
-    with autocast:
-        for part in content["microbatches"]:
-            batch = {name: tensor.to(device) for name, tensor in part["batch"].items()}
-            unknown = torch.zeros(())
-            again = Microbatch(part["number"], batch, part["random_state"], unknown, unknown, 1)
-            findings.append(examine(task, again, backward=True))
-    return findings
-
-
-def saved(part: Microbatch) -> dict[str, Any]:
-    """What a file holds of a microbatch, on the CPU."""
-    batch = {name: tensor.cpu() for name, tensor in part.batch.items()}
-    return {"number": part.number, "batch": batch, "random_state": part.random_state, "objective": part.objective.cpu()}
 
 
 def _local(tensor: Tensor) -> Tensor:

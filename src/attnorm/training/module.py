@@ -51,16 +51,19 @@ class TrainingModule(pl.LightningModule):
     task_module:   defines the loss and the metrics.
     model:         its model, so that the names of parameters in checkpoints start with "model.".
     update:        the microbatches of the update that is being made, or was made last.
-    on_non_finite: called with the optimizer, before the update, if the loss or a gradient is not finite. It raises
-                   NonFiniteLoss, or deletes the gradients so that the update changes nothing. The callback
-                   `NonFiniteUpdates` sets it.
+    on_non_finite: called with the trainer and this module, before the update, if the loss or a gradient is not finite;
+                   it raises NonFiniteLoss, see `refuse_non_finite`.
     """
 
-    on_non_finite: Callable[[torch.optim.Optimizer], None]
-
-    def __init__(self, task_module: TaskModule, optimization: Optimization):
+    def __init__(
+        self,
+        task_module: TaskModule,
+        optimization: Optimization,
+        on_non_finite: Callable[[pl.Trainer, "TrainingModule"], None],
+    ):
         super().__init__()
         self.task_module, self.model, self.optimization = task_module, task_module.model, optimization
+        self.on_non_finite = on_non_finite
         self.update: list[Microbatch] = []
         self.totals: list[Tensor] = []  # the `sums` of the latest update, on the CPU
         self.is_loss_logged = False  # whether the loss of the latest update was due to be logged
@@ -118,7 +121,7 @@ class TrainingModule(pl.LightningModule):
         if not scales_gradients(optimizer, self.trainer):
             self.log("train/gradient_norm", norm)
         if not torch.isfinite(norm):
-            self.on_non_finite(optimizer)
+            self.on_non_finite(self.trainer, self)
 
     def on_train_batch_end(self, *_: Any) -> None:
         """Logs the loss of the update after which training stops: Lightning sends it to the loggers in any case."""

@@ -35,11 +35,11 @@ from attnorm.training.baselines import warnings_of
 from attnorm.training.callbacks.checkpointing import Checkpoints, ResumeState
 from attnorm.training.callbacks.graceful_stop import GracefulStop
 from attnorm.training.callbacks.learned_scalars import fast_scalars
-from attnorm.training.callbacks.nonfinite import NonFiniteUpdates
 from attnorm.training.callbacks.run_files import RunFiles
 from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.callbacks.watchdog import Watchdog
 from attnorm.training.datamodule import TaskDataModule
+from attnorm.training.diagnosis import refuse_non_finite
 from attnorm.training.module import TrainingModule
 from attnorm.training.out_of_memory import OutOfMemory
 from attnorm.training.processes import DECIDED, PARENT, is_first_rank, requeued, was_launched
@@ -106,7 +106,6 @@ def train(
         if is_first:
             console.show_start(config, overrides, run.config_file)
             console.show_lines(Sites(config.attention, config.sites).description)
-        finite = NonFiniteUpdates(run_folder, config.run.skip_updates, summary)
         splits = task.splits(own_tokenizer(config))
         if is_first:
             console.show_lines(describe(splits, task.featurizer()), task.notes(), *describe_leaks(task, splits))
@@ -115,8 +114,8 @@ def train(
         task_module = task.module(model, splits["train"].tokenizer, splits["validation"])
         if config.task.monitor and (selector := task.selector):
             task_module.monitor, task_module.mode = selector
-        module = TrainingModule(task_module, config.optimization)
-        required: list[pl.Callback] = [throughput, finite, files, watchdog, loggers]
+        module = TrainingModule(task_module, config.optimization, refuse_non_finite)
+        required: list[pl.Callback] = [throughput, files, watchdog, loggers]
         memory.trainer = trainer = build_trainer(config, run, task_module, resuming, required, stop)
         data = TaskDataModule(task, splits)
         updates = set_length(trainer, data)
