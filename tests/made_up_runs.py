@@ -113,6 +113,7 @@ def write_run(
             content["validation"]["baselines"] = {"lead-8": {"rouge1": lead + 1, "rougeL": lead}}
     slower = {"softmax": 1.0, "dnas": 0.61, "hnas": 0.58}.get(attention, 0.8)
     content |= {"tokens_per_second": round(8325 * slower + chance.normal(0, 40), 1), "wall_seconds": 317 / slower}
+    content |= {"seconds_per_update": 0.1 / slower}
     content |= {"peak_memory": {"process_mb": 1336 / slower**0.3}, **({"why": why} if why else {}), **(summary or {})}
     (folder / SUMMARY).write_text(json.dumps(content))
     return folder

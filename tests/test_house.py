@@ -140,7 +140,7 @@ def test_only_the_package_run_names_the_files_of_a_run():
     from attnorm.run.folder import CHECKPOINTS, NAMES, PREDICTIONS
 
     folders = {CHECKPOINTS, PREDICTIONS}  # which are words as well, unless they are joined to a path
-    of_sweeps = {"COST", "EVENTS", "FURTHER", "SWEEP_FILE", "TUNE"}  # constants that others may import
+    of_sweeps = {"EVENTS", "FURTHER", "SWEEP_FILE", "TUNE"}  # constants that others may import
     wrong = []
     for file in (file for file in FILES if floor_of(module_of(file)) not in ("run", "testing")):
         for node in ast.walk(tree_of(file)):

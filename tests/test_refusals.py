@@ -20,7 +20,7 @@ from attnorm.config.recorded import DEVICES, recorded_settings
 from attnorm.errors import ConfigError
 from attnorm.run.folder import locked
 from attnorm.run.integrity import seal
-from attnorm.sweeps import plan
+from attnorm.sweeps import planner
 from attnorm.training.train import train
 
 sys.path.insert(0, str(Path(__file__).parent / "sweeps"))
@@ -30,7 +30,6 @@ from sweeping import sweep
 pytestmark = pytest.mark.training
 SWEEP = ("x=0.1,0.2", "steps=1", "jobs=2")
 TUNE = ("seed=110", "tune=x=0.1,0.2,0.4", "tune_seeds=100", "steps=1", "jobs=3")
-COST = ("attention=dnas,softmax", "price=0.2", "steps=1", "seed=1")
 PROBE = ("normalizers=softmax,dnas", "probes=demand:2", "preset=quick")
 
 
@@ -70,7 +69,7 @@ def write_pairs(folder):
 @pytest.fixture(scope="module")
 def swept(made):
     """The same with sweeps that have ended."""
-    kinds = {"grid": SWEEP, "tuned": TUNE, "priced": (*COST, "cost=time")}
+    kinds = {"grid": SWEEP, "tuned": TUNE}
     for name, typed in kinds.items():
         sweep(made, *typed, f"dir={name}")
     return made
@@ -238,7 +237,6 @@ REFUSED = {  # verb: (what is spoilt, what is typed, words of the message); {} i
         (None, ("upper=0.1", *SWEEP, "dir={}/grid"), "x=0.2: at most 0.1"),
         (None, (*SWEEP, "launcher=ray", "ray.nothing=1", "dir={}/grid"), "ray"),
         (None, ("x=0.2,0.4", *TUNE[:1], *TUNE[3:], "dir={}/tuned", "seed=100,101"), "is there already, to tune"),
-        (None, (*COST, "cost=flops", "dir={}/priced"), "not the same flops"),
         (lambda folder: (folder / "grid/figures").symlink_to(folder), (*SWEEP, "dir={}/grid"), "is a link to"),
         (None, (*SWEEP, "dir={}/run"), "dir={}/run: has a config.yaml, as a run has; choose another one"),
     ],
@@ -275,7 +273,7 @@ def test_a_refused_command_leaves_everything_as_it_was(monkeypatch, request, tmp
     spoil, typed, words = REFUSED[verb][number]
     if verb == "sweep":
         monkeypatch.setattr(sweep_verb, "Checker", driver.NoChecker)
-        monkeypatch.setattr(plan, "TRAIN", driver.PROGRAM)
+        monkeypatch.setattr(planner, "TRAIN", driver.PROGRAM)
     folder = Path(shutil.copytree(request.getfixturevalue("swept" if verb == "sweep" else "made"), tmp_path / "x"))
     if spoil is not None:
         spoil(folder)

@@ -11,4 +11,5 @@ REMOVED: dict[str, str] = {  # a verb: "doctor"; a key of a verb: "sweep search"
     "sweep pruner": "searches were removed; see docs/sweeps.md#search",
     "data=easy_vqa": "easy_vqa was moved; see experiments/vqa_table1/README.md#easy-vqa",
     "data=easy_vqa_images": "easy_vqa_images was moved; see experiments/vqa_table1/README.md#easy-vqa",
+    "sweep cost": "equal cost was removed; for the speed of each arm, see docs/compare.md#arms-and-pairs",
 }

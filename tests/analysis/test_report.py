@@ -10,12 +10,16 @@ import pytest
 import runs
 from made_up_runs import LAYERS, make_run, make_runs, without_charts
 
+from attnorm.analysis.comparison import Terms
+from attnorm.analysis.record import write_study
 from attnorm.analysis.report.charts import curves, styles_of_arms
 from attnorm.analysis.report.content import collect
 from attnorm.analysis.report.curves import POINTS, Point, aggregated, difference_curves
 from attnorm.analysis.report.examples import marked
 from attnorm.analysis.report.page import html_of
 from attnorm.analysis.statistics.crossed import paired_difference
+from attnorm.analysis.study import study_of
+from attnorm.analysis.table import NOTHING
 from attnorm.run.folder import FolderLock
 
 HALVES = [  # two seeds of two arms; a third seed of one of them
@@ -78,6 +82,40 @@ def test_scores_differences_speed_and_memory_are_those_of_the_runs(nine, of_nine
     names = [column.name for column in of_nine.main.columns]
     assert names[:4] == ["arm", "verdict", "difference", "95 % interval"]  # what a phone shows without scrolling
     assert all(len(its) == len(names) for its in of_nine.main.rows)
+
+
+def test_the_price_of_a_gain_stands_beside_its_verdict(nine, of_nine, tmp_path, uncharted):
+    speeds, seconds = {}, {}
+    for arm in ("softmax", "hnas", "dnas"):
+        summaries = [json.loads((nine / f"{arm}_{seed}" / "summary.json").read_text()) for seed in (1, 2, 3)]
+        speeds[arm] = np.median([it["tokens_per_second"] for it in summaries])
+        seconds[arm] = summaries[0]["seconds_per_update"]
+    ratio = speeds["hnas"] / speeds["softmax"]
+    assert 0 < ratio < 0.7 and cells(of_nine.main, "hnas")["speed"].value == pytest.approx(ratio)
+    assert cells(of_nine.main, "softmax")["speed"].text == ""
+    assert f"Speed: {ratio:.2f} times the tokens/s of softmax." in of_nine.verdicts[1].sentence()
+    write_study(study_of(nine, None, None, Terms()), tmp_path / "a.json")
+    arms = {it["label"]: it["verdict"] for it in json.loads((tmp_path / "a.json").read_text())["arms"]}
+    assert arms["hnas"]["speed"] == pytest.approx(ratio) and arms["softmax"] is None
+    by_update, by_second = (
+        next(it for it in of_nine.drawings.curves if it.title == f"validation loss (nats){along}").data["rows"]
+        for along in ("", " against seconds of training")
+    )
+    steps = [it["step"] * seconds[it["series"]] for it in by_update]
+    assert [it["step"] for it in by_second] == pytest.approx(steps, rel=1e-3)
+    assert [it["mean"] for it in by_second] == [it["mean"] for it in by_update]
+
+
+@pytest.mark.parametrize("differ", ["summary", "environment"])
+def test_speeds_that_are_unknown_or_of_different_machines_are_not_compared(tmp_path, uncharted, differ):
+    make_runs(tmp_path, {"softmax": 0, "hnas": 5}, **SMALL)
+    path = tmp_path / f"hnas_2/{differ}.json"
+    changed = {"summary": {"tokens_per_second": None, "seconds_per_update": None}, "environment": {"gpus": ["A100"]}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed[differ]))
+    page = task_of(collect([tmp_path]))
+    assert page.verdicts[0].speed is None and "tokens/s" not in page.verdicts[0].sentence()
+    assert cells(page.main, "hnas")["speed"].text == NOTHING
+    assert not any("seconds" in it.title for it in page.drawings.curves)
 
 
 def test_the_verdict_is_in_words_and_comes_with_the_weaker_claim(of_nine):
@@ -237,7 +275,7 @@ def test_without_scores_of_examples_the_recorded_metrics_are_shown_or_another_me
     assert cells(task.main, "softmax")["ROUGE-L F1 ↑"].value == pytest.approx(recorded["rougeL"])
     assert task.verdicts == [] and task.forest is None
     task = task_of(collect([make_run(tmp_path / "b", summary={"primary": "bleu"}, **SMALL)]))
-    assert task.main.columns[5].name == "ROUGE-1 F1 ↑" and "exploratory" in task.warnings[0]
+    assert task.main.columns[6].name == "ROUGE-1 F1 ↑" and "exploratory" in task.warnings[0]
 
 
 @pytest.mark.slow

@@ -1,9 +1,9 @@
-"""What the report says about tuning and about equal cost, from made-up runs of a sweep."""
+"""What the report says about tuning, from made-up runs of a sweep."""
 
 import json
 import shutil
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -17,17 +17,15 @@ from attnorm.analysis.report.content import collect
 from attnorm.analysis.report.page import html_of
 from attnorm.analysis.statistics.tuned import DISMISSAL
 from attnorm.analysis.study import further_values
-from attnorm.analysis.swept import EqualCost, parts_of
-from attnorm.analysis.tuning import TuningRecord
+from attnorm.analysis.tuning import tunings_of
 from attnorm.cli.compare import run_compare
 from attnorm.cli.sweep import values_to_try
 from attnorm.run.folder import read_record
-from attnorm.sweeps.cost import ArmCost
 
 RATES = ("0.001", "0.002", "0.004")
 
 
-def tuned_sweep(folder, gains, scores, cost=True, metric="rougeL", further=None):
+def tuned_sweep(folder, gains, scores, metric="rougeL", further=None):
     """A sweep of softmax and hnas with the seeds 110 to 113.
 
     gains: of the comparison, by arm. scores: of the tuning, by arm and rate: two seeds each, None for a failed run.
@@ -64,11 +62,6 @@ def tuned_sweep(folder, gains, scores, cost=True, metric="rougeL", further=None)
         arms.append(entry)
     tuning = {"key": "optimizer.lr", "values": RATES, "added": ["0.004"], "seeds": ["100", "101"]}
     content = {"jobs": jobs, "tuning": {**tuning, "notes": ["At the edge."], "arms": arms}}
-    if cost:
-        content["cost"] = {"kind": "time", "arms": []}
-        for arm, per_update in {"softmax": 0.5, "hnas": 2.0}.items():
-            cost = ArmCost(f"attention={arm}", "gigaword", arm == "softmax", 3000, per_update, "CPU seconds")
-            content["cost"]["arms"].append(asdict(replace(cost, updates=int(1500 / per_update))))
     (folder / "jobs.jsonl").touch()
     (folder / "sweep.json").write_text(json.dumps(content))
     return folder
@@ -104,17 +97,12 @@ def sweep_copied(folder, better, **content):
 
 def test_what_the_sweep_chose_stands_beside_the_verdict(better, report, monkeypatch, capsys):
     [page] = report.tasks
-    tuned, cost, *_ = page.notes
+    tuned, *_ = page.notes
     assert tuned == "Each arm has its best optimizer.lr: softmax 0.002, hnas 0.002."
-    assert cost == (
-        "All arms spend the same CPU seconds, with different numbers of updates: softmax 3,000, hnas 750. A time "
-        "depends on the implementation as well as on the normalizer. It was measured once for all seeds of an arm, so "
-        "its error, often a few percent, is in no interval."
-    )
     monkeypatch.setitem(sys.modules, "altair", None)  # the libraries of the report are not needed
     assert runs.call(monkeypatch, "compare", f"against={better}", "baseline=softmax") == 0
     said = " ".join("".join(capsys.readouterr()).split())
-    assert tuned in said and cost in said
+    assert tuned in said
 
 
 CLOSE = at((20.8, 20.4), (21, 21.2), (20.9, 20.5))
@@ -137,7 +125,7 @@ EVERY, NO_RUNS = "It holds at every optimizer.lr of softmax: ", "has no runs wit
 )
 def test_a_difference_is_shown_only_if_it_holds_at_every_value_of_the_worse_arm(tmp_path, softmax, further, word, said):
     scores = {"softmax": softmax, "hnas": BETTER}
-    folder = tuned_sweep(tmp_path, {"softmax": 0, "hnas": 9}, scores, cost=False, further=further)
+    folder = tuned_sweep(tmp_path, {"softmax": 0, "hnas": 9}, scores, further=further)
     [verdict] = compare(folder).verdicts
     assert verdict.word == {"only": "shown at these rates only"}.get(word, word) and said in verdict.sentence()
     at_rates = verdict.difference
@@ -171,18 +159,11 @@ def test_a_sweep_asks_for_further_values_once_it_has_written_which_runs_compare(
     assert "no further values: " in capsys.readouterr().out
 
 
-def test_counted_costs_depend_on_the_formula_alone(better, tmp_path):
-    cost = read_record(better / "sweep.json")["cost"]
-    counted = {**cost, "arms": [{**arm, "unit": "FLOPs"} for arm in cost["arms"]]}
-    folder = sweep_copied(tmp_path / "flops", better, cost=counted)
-    arms = arms_of(find_runs([folder]))
-    [found] = parts_of(arms, "cost", EqualCost)
-    said = "spend the same FLOPs, with different numbers of updates: hnas 750, softmax 3,000."
-    assert found.choice(arms) == f"All arms {said}"
+def test_an_arm_that_was_not_tuned_with_the_others_is_named(better, tmp_path):
+    folder = sweep_copied(tmp_path / "sweep", better)
     make_run(folder / "dnas", "dnas", 1)
     arms = arms_of(find_runs([folder]))
-    assert found.choice(arms) == f"Only some arms {said} Not measured with them: dnas."
-    [tuning] = parts_of(arms, "tuning", TuningRecord)
+    [tuning] = tunings_of(arms)
     assert tuning.choice(arms).startswith("Only some arms have their best optimizer.lr: ")
     assert tuning.choice(arms).endswith(". Not tuned with them: dnas.")
 
@@ -231,7 +212,7 @@ def test_a_verdict_that_depends_on_the_rate_is_said(tmp_path, report, scores, sa
     [verdict] = report.tasks[0].verdicts
     assert verdict.is_shown
     folder = tuned_sweep(tmp_path, {"softmax": 0, "hnas": 9}, {"softmax": SOFTMAX, "hnas": scores}, metric=metric)
-    [tuning] = parts_of(arms_of(find_runs([folder])), "tuning", TuningRecord)
+    [tuning] = tunings_of(arms_of(find_runs([folder])))
     line = tuning.dependence(verdict)
     assert tuning.dependence(replace(verdict, no_verdict="why")) is None  # it is not shown
     assert line is None if said is None else line.startswith("The verdict on hnas depends on optimizer.lr: ")
@@ -252,20 +233,6 @@ def test_compare_says_what_the_report_says_of_the_sweep(monkeypatch, capsys, tmp
     assert len(lines) == depends == ("The verdict on hnas depends on optimizer.lr: " in said)
 
 
-def test_validation_curves_are_drawn_against_the_cost(report):
-    [page] = report.tasks
-    [cost] = page.costs
-    by_update = next(it for it in page.drawings.curves if it.title == "validation loss (nats)").data["rows"]
-    by_cost = next(it for it in cost.figures if it.title.startswith("validation loss")).data["rows"]
-    factor = {"softmax": 0.5, "hnas": 2.0}
-    assert [it["step"] for it in by_cost] == [it["step"] * factor[it["series"]] for it in by_update]
-    assert [[cell.text for cell in row] for row in cost.table.rows] == [
-        ["softmax", "0.5", "3,000", "1500"],
-        ["hnas", "2", "750", "1500"],
-    ]
-    assert "CPU seconds" in cost.about and all("val" in it.title for it in cost.figures)
-
-
 def test_an_arm_that_failed_at_every_value_is_named_and_counts_in_the_budget(tmp_path, better):
     content = read_record(better / "sweep.json")
     hnas = content["tuning"]["arms"][1]
@@ -275,7 +242,7 @@ def test_an_arm_that_failed_at_every_value_is_named_and_counts_in_the_budget(tmp
     tuning = {**content["tuning"], "arms": [*content["tuning"]["arms"], failed]}
     jobs = [{**it, "name": names[it["name"]], "state": "failed"} for it in content["jobs"] if it["name"] in names]
     folder = sweep_copied(tmp_path / "sweep", better, tuning=tuning, jobs=[*content["jobs"], *jobs])
-    [found] = parts_of(arms_of(find_runs([folder])), "tuning", TuningRecord)
+    [found] = tunings_of(arms_of(find_runs([folder])))
     assert found.notes[1:] == ["attention=dnas is not compared, because runs failed at every value."]
     assert "Budget: 18 runs" in found.about()
 
@@ -286,17 +253,16 @@ def not_compared(content):
 
 
 @pytest.mark.parametrize(
-    ("broken", "left"),
+    "broken",
     [
-        (lambda content: {"tuning": {**content["tuning"], "values": ["0.001", "inf"]}}, (0, 1)),
-        (lambda content: {"tuning": {**content["tuning"], "arms": "x"}}, (0, 1)),
-        (lambda content: {"tuning": {**content["tuning"], "arms": not_compared(content)}}, (0, 1)),
-        (lambda content: {"tuning": [], "cost": {"arms": [{}]}}, (0, 0)),
-        (lambda content: {"jobs": 3}, (0, 0)),
-        (lambda content: {"jobs": []}, (0, 0)),
+        lambda content: {"tuning": {**content["tuning"], "values": ["0.001", "inf"]}},
+        lambda content: {"tuning": {**content["tuning"], "arms": "x"}},
+        lambda content: {"tuning": {**content["tuning"], "arms": not_compared(content)}},
+        lambda content: {"tuning": []},
+        lambda content: {"jobs": 3},
+        lambda content: {"jobs": []},
     ],
 )
-def test_a_sweep_file_of_another_form_is_left_out(tmp_path, better, broken, left):
+def test_a_sweep_file_of_another_form_is_left_out(tmp_path, better, broken):
     folder = sweep_copied(tmp_path / "sweep", better, **broken(read_record(better / "sweep.json")))
-    arms = arms_of(find_runs([folder]))
-    assert (len(parts_of(arms, "tuning", TuningRecord)), len(parts_of(arms, "cost", EqualCost))) == left
+    assert tunings_of(arms_of(find_runs([folder]))) == []

@@ -10,8 +10,8 @@ from attnorm.cli.report import read_report, run_report, write_report_of_sweep
 from attnorm.errors import ConfigError
 from attnorm.run.folder import EVENTS, FolderLock
 from attnorm.sweeps.jobs import Job
+from attnorm.sweeps.plan import Plan
 from attnorm.sweeps.record import SweepRecord
-from attnorm.sweeps.scheduler import Plan
 from attnorm.sweeps.state import SWEEP_LOCK, Journal
 
 SMALL = {"examples": 40, "steps": 600}

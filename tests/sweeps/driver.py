@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from attnorm.cli import sweep
-from attnorm.sweeps import forkserver, plan, process
+from attnorm.sweeps import forkserver, planner, process
 from attnorm.sweeps.check import Checked
 from attnorm.sweeps.jobs import as_typed
 from attnorm.sweeps.launchers import local
@@ -32,10 +32,7 @@ class NoChecker:
         keys = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
         typed = [dict(it.split("=", 1) for it in as_typed(job) if "=" in it) for job in jobs]
         known = {"task": "fake", "log_dir": "logs", "monitor": "val/loss", "mode": "min"}
-        return [
-            Checked(key=key, attention=its.get("attention", ""), max_steps=1000, problems=wrong(its), **known)
-            for key, its in zip(keys, typed, strict=True)
-        ]
+        return [Checked(key=key, problems=wrong(its), **known) for key, its in zip(keys, typed, strict=True)]
 
 
 def wrong(typed):
@@ -46,7 +43,7 @@ def wrong(typed):
 
 if __name__ == "__main__":
     sweep.Checker = NoChecker
-    plan.TRAIN = PROGRAM
+    planner.TRAIN = PROGRAM
     if os.environ.get("FORKED"):
         forkserver.SERVER = process.TRAIN = local.TRAIN = PROGRAM
     sweep.write_report_of_sweep = lambda folder: None  # what the stand-ins write is no run

@@ -8,8 +8,6 @@ codes and answers to signals as a real one.
     hang=true           signals are ignored
     center=<number>     the value of x with the best metric
     diverges=<number>   a run with at least this x fails
-    price=<number>      the cost of an update, of a run that measures it
-    bad=<number>        validations get worse from update to update, and worse the larger the number is
     start=<seconds>     time before the run has its lock, such as for imports
 
 With the number of a socket as its only argument, it is the server that forks such runs.
@@ -67,17 +65,14 @@ def main(arguments):
             finish(folder, "failed", "it was told to fail")
             return 1
         note(folder, step, steps, typed)
-    if "callbacks.update_cost._target_" in typed:
-        price = float(typed["price"])
-        (folder / "cost.json").write_text(json.dumps({"seconds": price, "flops": 10 * price, "device": "cpu"}))
-    finish(folder, "finished", None, value=value_of(typed, steps))
+    finish(folder, "finished", None, value=value_of(typed))
     return 0
 
 
-def value_of(typed, step):
-    """The metric: smallest for x=0.3, or x=<center>, and independent of the step unless `bad` is set."""
+def value_of(typed):
+    """The metric: smallest for x=0.3, or x=<center>."""
     x = float(typed.get("x", 0))
-    return (x - float(typed.get("center", 0.3))) ** 2 + float(typed.get("shift", 0)) + float(typed.get("bad", 0)) * step
+    return (x - float(typed.get("center", 0.3))) ** 2 + float(typed.get("shift", 0))
 
 
 def note(folder, step, steps, typed):
@@ -86,8 +81,8 @@ def note(folder, step, steps, typed):
     with open(folder / "metrics.csv", "a") as file:
         if not file.tell():
             print("step,val/loss", file=file)
-        print(f"{step + 1},{value_of(typed, step + 1)}", file=file)
-    progress = {"step": step + 1, "updates": steps, "monitor": "val/loss", "value": value_of(typed, step + 1)}
+        print(f"{step + 1},{value_of(typed)}", file=file)
+    progress = {"step": step + 1, "updates": steps, "monitor": "val/loss", "value": value_of(typed)}
     (folder / "progress.json").write_text(json.dumps({**progress, "best_value": None, "seconds_left": 1}))
 
 

@@ -76,7 +76,7 @@ def test_a_job_that_was_submitted_twice_runs_once(tmp_path, monkeypatch):
     assert len(attempts(tmp_path)[0]) == 1 and steps(tmp_path) == 5
 
 
-@pytest.mark.parametrize("purpose", ["", "compare", "tune", "cost"])
+@pytest.mark.parametrize("purpose", ["", "compare", "tune", "further"])
 def test_runs_are_one_group_in_wandb_and_take_no_part_in_the_slurm_job_of_the_sweep(tmp_path, monkeypatch, purpose):
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_JOB_NAME", "sweep")

@@ -21,7 +21,7 @@ from attnorm.run.key import run_key
 from attnorm.run.run import Run
 from attnorm.sweeps.check import Checked, Checker
 from attnorm.sweeps.jobs import readable
-from attnorm.sweeps.plan import refuse_other_code
+from attnorm.sweeps.planner import refuse_other_code
 from attnorm.sweeps.state import Journal
 
 pytestmark = [pytest.mark.training, pytest.mark.slow]  # it starts processes
@@ -197,17 +197,12 @@ def test_a_sweep_does_not_mix_two_versions_of_an_own_module(swept, tmp_path):
 
 
 @pytest.mark.timeout(900)  # at least ten processes that import their libraries
-def test_a_real_sweep_tunes_and_compares_at_equal_cost(tmp_path):
+def test_a_real_sweep_tunes_and_compares(tmp_path):
     typed = [it for it in runs.tiny_overrides() if not it.startswith("optimizer.lr=")]
-    typed += ["attention=softmax,hnas", "seed=110", "tune=optimizer.lr=1e-2,1", "tune_seeds=100", "cost=flops", "dir=s"]
+    typed += ["attention=softmax,hnas", "seed=110", "tune=optimizer.lr=1e-2,1", "tune_seeds=100", "dir=s"]
     ended = runs.command("-m", "attnorm", "sweep", *typed, "jobs=2", cwd=tmp_path, env=source())
     assert ended.returncode == 0, ended.stdout + ended.stderr
     found = report(tmp_path / "s")
-    updates = {it["arm"]: it["updates"] for it in found["cost"]["arms"]}
-    assert updates["attention=softmax"] == 4 and all(it["per_update"] > 0 for it in found["cost"]["arms"])
-    for job in found["jobs"]:
-        config = Run(tmp_path / job["folder"]).config
-        assert job["steps"] == config["trainer"]["max_steps"] == updates[job["arm"]]
     best = {it["arm"]: it["best"] for it in found["tuning"]["arms"]}
     compared = {it["arm"]: it["overrides"] for it in found["jobs"] if it["purpose"] == "compare"}
     assert compared.keys() == best.keys()

@@ -10,8 +10,8 @@ from rich.console import Console
 from attnorm.run.folder import JOB_LOCK, FolderLock
 from attnorm.sweeps import table
 from attnorm.sweeps.jobs import Job
+from attnorm.sweeps.plan import Plan
 from attnorm.sweeps.record import result_of
-from attnorm.sweeps.scheduler import Plan
 from attnorm.sweeps.state import Journal
 from attnorm.sweeps.table import View, duration, print_results
 

@@ -97,6 +97,7 @@ def test_the_logged_values_are_means_over_the_updates_since_they_were_logged_las
     total = 14 * 2 + 11 * 3
     assert summary["tokens_per_second"] == pytest.approx(sum(tokens.values()) / total, abs=0.1)
     assert summary["data_wait_share"] == pytest.approx(33 / total, abs=1e-3)
+    assert summary["seconds_per_update"] == pytest.approx(total / 14, rel=1e-5)
     assert summary["padding_share"] == pytest.approx(1 - sum(tokens.values()) / sum(positions.values()), abs=1e-3)
     assert "mfu" not in summary and "train/mfu" not in (tmp_path / "metrics.csv").read_text()
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.imports import nearest
-from attnorm.run.folder import COST, EVENTS, TUNE, RunState, folders_in, opened
+from attnorm.run.folder import EVENTS, TUNE, RunState, folders_in, opened
 from attnorm.run.run import Run
 
 DEFAULT_BASELINE = "softmax"
@@ -68,8 +68,8 @@ def find_runs(
         here = run_folders(place)
         if not here and not is_awaited(place):
             raise RunError(
-                f"{place}: no run folder there; a run folder has a config.yaml, and those in {TUNE}/ and {COST}/ of a "
-                "sweep folder are not compared"
+                f"{place}: no run folder there; a run folder has a config.yaml, and those in {TUNE}/ of a sweep folder "
+                "are not compared"
             )
         for folder in here:  # which may be spelled in different ways
             folders.setdefault(folder.resolve(), folder)
@@ -88,14 +88,14 @@ def find_runs(
 
 
 def run_folders(pattern: str | Path) -> list[Path]:
-    """The run folders in one place, or in those that a pattern matches, without those that tune or measure."""
+    """The run folders in one place, or in those that a pattern matches, without those that tune."""
     folders: list[Path] = []
     for root in expanded(pattern):
         if Run(root).exists or (root / EVENTS).is_file():
             opened(root)  # the report is written there, too
         for folder in folders_in(root):
             aside = folder.absolute().parent
-            if aside.name not in (TUNE, COST) or not (aside.parent / EVENTS).is_file():
+            if aside.name != TUNE or not (aside.parent / EVENTS).is_file():
                 folders.append(folder)
     return folders
 

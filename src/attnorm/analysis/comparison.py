@@ -24,7 +24,7 @@ from attnorm.analysis.scores import (
 from attnorm.analysis.seeds import SharedSeeds, common_source, counting_seeds
 from attnorm.analysis.statistics.crossed import paired_difference, without_claims
 from attnorm.analysis.tuning import OtherValues, TuningRecord
-from attnorm.analysis.verdict import ArmScores, Verdict, adjusted, decimals
+from attnorm.analysis.verdict import ArmScores, Verdict, adjusted, decimals, speed_ratio
 from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.imports import nearest
 from attnorm.run.folder import RunState
@@ -198,7 +198,8 @@ def _verdict_of(
             lambda run: scores_of_run(run, shared.split, metric, ids),
             lambda rows: paired_difference(rows if is_better else -rows, groups, level),
         )
-    return replace(verdict, others=others, left_out=shared.left_out(arm))
+    speed = speed_ratio(*([of_arm.finished[seed] for seed in pairs] for of_arm in (arm, baseline)))
+    return replace(verdict, others=others, left_out=shared.left_out(arm), speed=speed)
 
 
 def decided(

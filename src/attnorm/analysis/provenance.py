@@ -8,6 +8,7 @@ from attnorm.analysis.arms import Arm
 from attnorm.analysis.scores import ExampleTable
 from attnorm.data.readers.text import digest
 from attnorm.errors import RunError
+from attnorm.run.run import Run
 from attnorm.source_code import recorded
 
 LISTED = 3  # runs or values that a sentence names
@@ -75,6 +76,13 @@ def environment_facts(environment: Mapping[str, Any]) -> dict[str, str]:
     if isinstance(gpus, list):
         facts["the device"] = ", ".join(map(str, gpus)) or "CPU"
     return facts
+
+
+def device_of(run: Run) -> str:
+    """The machine that trained a run, as a text: speeds are compared only where it is equal."""
+    known = run.environment
+    names = known.get("gpus") or [known.get("cpu"), known.get("platform"), known.get("cpu_threads")]
+    return ", ".join(str(name) for name in names if name) if isinstance(names, list) else ""
 
 
 def training_data_notes(arms: Sequence[Arm]) -> list[str]:

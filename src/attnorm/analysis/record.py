@@ -27,7 +27,7 @@ def write_study(study: Study, path: Path) -> None:
         said: dict[str, Any] = {"word": verdict.word, "sentence": verdict.sentence()}
         if not verdict.is_silent:  # otherwise no number is claimed
             said |= {"for_this_test_set": verdict.claim_for_this_test_set(), "difference": asdict(verdict.difference)}
-            names = ("p_value", "family", "detectable", "by_seed", "left_out", "cautions")
+            names = ("p_value", "family", "detectable", "by_seed", "speed", "left_out", "cautions")
             said |= {"interval": asdict(verdict.interval)} | {name: getattr(verdict, name) for name in names}
         verdicts[verdict.label] = said
     arms = [

@@ -38,13 +38,13 @@ def _training(study: Study, shown: Comparison) -> list[str]:
     parameters, updates = (_span(run.summary.get(key) for run in runs) for key in ("parameters", "steps"))
     hours = _span((as_number(run.summary.get("wall_seconds")) for run in runs), 3600)
     rate, code, device = setting("optimizer.lr"), recorded("the version of attnorm"), recorded("the device")
-    swept = [*(part.about() for part in study.tunings), *(part.about() for part in study.costs), *study.choices]
+    tuned = [*(tuning.about() for tuning in study.tunings), *study.choices]
     return [
         f"The task is {shown.task} with data of {setting('data._target_')} ({sizes} examples for training).",
         f"The model is {setting('model._target_')} with {parameters} parameters, trained with "
         f"{setting('optimizer._target_')}{f' at a learning rate of {rate}' * (' or ' not in rate)}, for {updates} "
         f"updates of at most {setting('data.batch_tokens')} tokens, in {hours} hours per run on {device}.",
-        *(swept or ["No setting was tuned for single arms."]),
+        *(tuned or ["No setting was tuned for single arms."]),
         f"The code is attnorm {code}, commit {recorded('the commit of the code')}.",
     ]
 

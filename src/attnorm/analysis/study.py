@@ -22,9 +22,8 @@ from attnorm.analysis.scores import (
     primary_metric,
 )
 from attnorm.analysis.seeds import NoSharedSeed
-from attnorm.analysis.swept import EqualCost, parts_of
 from attnorm.analysis.table import title_of
-from attnorm.analysis.tuning import TuningRecord
+from attnorm.analysis.tuning import TuningRecord, tunings_of
 from attnorm.analysis.verdict import AT_THESE_RATES, ArmScores, adjusted, mean_costs
 from attnorm.analysis.waiting import waiting_jobs
 from attnorm.errors import ConfigError, Problem, RunError
@@ -43,7 +42,7 @@ class Study:
     comparisons: on the metric of the verdicts first, and then on further metrics; [] if nothing can be compared.
     reported:    if nothing can be compared, what the runs have recorded when they ended, the primary metric first.
     left_out:    why arms and further metrics are not compared, as sentences. missing: the number of these arms.
-    tunings, costs: what the sweeps that trained the arms chose for each of them.
+    tunings: what the sweeps that trained the arms chose for each of them.
     read_examples: `example_table`, which reads each table once. origin: of scores without arms, as a sentence.
     """
 
@@ -53,7 +52,6 @@ class Study:
     left_out: list[str] = field(default_factory=list)
     missing: int = 0
     tunings: list[TuningRecord] = field(default_factory=list)
-    costs: list[EqualCost] = field(default_factory=list)
     read_examples: ReadExamples = field(default_factory=lambda: cache(example_table))
     origin: str = ""
 
@@ -74,8 +72,8 @@ class Study:
     @property
     def chosen(self) -> list[str]:
         """The settings that one sweep chose for all arms by the same rule."""
-        labels, parts = {arm.label for arm in self.arms}, list[TuningRecord | EqualCost]([*self.tunings, *self.costs])
-        return [part.key for part in parts if labels <= part.arms.keys()]
+        labels = {arm.label for arm in self.arms}
+        return [tuning.key for tuning in self.tunings if labels <= tuning.arms.keys()]
 
     @property
     def confounds(self) -> list[str]:
@@ -86,8 +84,7 @@ class Study:
     @property
     def choices(self) -> list[str]:
         """What sweeps chose, as sentences."""
-        parts: list[TuningRecord | EqualCost] = [*self.tunings, *self.costs]
-        return [part.choice(self.arms) for part in parts]
+        return [tuning.choice(self.arms) for tuning in self.tunings]
 
     @property
     def dependences(self) -> list[str]:
@@ -116,14 +113,13 @@ def study_of_arms(
     metrics are left out for any reason.
     """
     arms = [baseline, *(arm for arm in arms if arm is not baseline)]
-    study = Study(arms, tunings=parts_of(arms, "tuning", TuningRecord), costs=parts_of(arms, "cost", EqualCost))
+    study = Study(arms, tunings=tunings_of(arms))
     on: Compare = partial(compare_arms, terms=terms, tunings=study.tunings, read_examples=study.read_examples)
     if strict:
         _begin(study, on, metric, arms, NoSharedSeed)
         study.arms = study.comparisons[0].arms
         labels = {arm.label for arm in study.arms}
         study.tunings = [tuning for tuning in study.tunings if labels & tuning.arms.keys()]
-        study.costs = [cost for cost in study.costs if labels & cost.arms.keys()]
         return study
     runs = [run for arm in arms for run in arm.finished.values()]
     primary, shared, tables = primary_metric(runs), common_split(runs, terms.split), list[ExampleTable | None]()

@@ -1,6 +1,7 @@
 """The values that a sweep tried for each arm, which of them it chose, and whether a verdict holds at every one of them.
 
-Everything is read from the file sweep.json and the runs beside it. They are not trusted: see `analysis.swept`.
+Everything is read from the file sweep.json and the runs beside it. They are not trusted: a file of another form is left
+out.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,11 +16,11 @@ import numpy as np
 from attnorm.analysis.arms import Arm, as_number, numbers_of
 from attnorm.analysis.statistics.crossed import MIN_SEEDS, Difference
 from attnorm.analysis.statistics.tuned import candidates
-from attnorm.analysis.swept import beside, positive
 from attnorm.errors import RunError
 from attnorm.run.folder import TUNE, RunState
 from attnorm.run.run import Run
 from attnorm.schema import is_name
+from attnorm.sweeps.record import recorded
 from attnorm.sweeps.tuning import mean
 from attnorm.wording import counted, listed
 
@@ -147,7 +148,7 @@ class TuningRecord:
         tuning, jobs = content["tuning"], {str(job["name"]): job for job in content["jobs"]}
         self.folder, self.key = folder, str(tuning["key"])
         self.values, self.added, self.seeds = (list(map(str, tuning[name])) for name in ("values", "added", "seeds"))
-        self.numbers = list(map(positive, self.values))
+        self.numbers = list(map(_positive, self.values))
         self.every = [self._values_of(entry, jobs, labels) for entry in tuning["arms"]]
         known = {arm.label: number for number, arm in enumerate(self.every)}
         compared = [known[label] for label in dict.fromkeys(labels.values()) if label in known]
@@ -185,8 +186,9 @@ class TuningRecord:
     def choice(self, arms: Sequence[Arm]) -> str:
         """The values of the arms, as a sentence. arms: all that are compared."""
         values = ", ".join(f"{label} {tuned.best}" for label, tuned in self.of(arms).items())
-        others = beside(arms, self.arms, "tuned")
-        return f"{'Only some arms have their' if others else 'Each arm has its'} best {self.key}: {values}.{others}"
+        if others := ", ".join(arm.label for arm in arms if arm.label not in self.arms):
+            return f"Only some arms have their best {self.key}: {values}. Not tuned with them: {others}."
+        return f"Each arm has its best {self.key}: {values}."
 
     def about(self) -> str:
         """The metric, the seeds and the budget in words."""
@@ -265,6 +267,28 @@ class TuningRecord:
             return [verdict.direction * ((one.score or 0.0) - (other.score or 0.0)) for one, other in trials]
         sign = -1 if self.mode == "min" else 1
         return [sign * ((one.value or 0.0) - (other.value or 0.0)) for one, other in trials]
+
+
+def tunings_of(arms: Iterable[Arm]) -> list[TuningRecord]:
+    """What each sweep with runs of these arms has tuned, if it has recorded it in a known form."""
+    folders: dict[Path, dict[str, str]] = {}  # the label of the arm of each run, by its name
+    for arm in arms:
+        for run in arm.runs:
+            folders.setdefault(run.folder.parent, {})[run.folder.name] = arm.label
+    tunings = []
+    for folder, labels in folders.items():
+        content = recorded(folder)
+        with suppress(AttributeError, IndexError, KeyError, TypeError, ValueError):  # written by another program
+            tunings += [TuningRecord(folder, content, labels)] if content.get("tuning") else []
+    return tunings
+
+
+def _positive(value: object) -> float:
+    """The number that a value of the file is or spells. Raises ValueError unless it is above 0."""
+    number = as_number(float(str(value)))
+    if number is None or number <= 0:
+        raise ValueError(value)
+    return number
 
 
 def _plain(name: object) -> str:

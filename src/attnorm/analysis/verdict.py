@@ -4,10 +4,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import isnan, nan
+from statistics import median
 
 import numpy as np
 
 from attnorm.analysis.arms import as_number
+from attnorm.analysis.provenance import device_of
 from attnorm.analysis.statistics.crossed import Difference, Interval
 from attnorm.analysis.statistics.multiple import holm
 from attnorm.analysis.statistics.power import detectable
@@ -56,6 +58,16 @@ def mean_costs(runs: Iterable[Run]) -> dict[str, float]:
     return {name: sum(each) / len(each) for name, each in values.items()}
 
 
+def speed_ratio(runs: Sequence[Run], baseline: Sequence[Run]) -> float | None:
+    """The tokens per second of an arm over those of the baseline, each the median over its runs. None if a run has not
+    recorded them, or if not all runs were trained on one machine."""
+    speeds = [[as_number(run.summary.get("tokens_per_second")) for run in each] for each in (runs, baseline)]
+    own, theirs = ([speed for speed in each if speed] for each in speeds)
+    if not own or [len(own), len(theirs)] != [len(runs), len(baseline)]:
+        return None
+    return median(own) / median(theirs) if len({device_of(run) for run in (*runs, *baseline)}) == 1 else None
+
+
 @dataclass(frozen=True)
 class ArmScores:
     """The scores of one arm on the examples of a comparison.
@@ -98,6 +110,7 @@ class Verdict:
     left_out:   the seeds that do not count, with the reasons, as a sentence; may be empty.
     cautions:   what makes the interval too narrow or the runs unusual, as sentences (`analysis.cautions`).
     digits:     those after the point with which scores are written.
+    speed:      the tokens per second of the arm over those of the baseline, see `speed_ratio`.
     """
 
     label: str
@@ -116,6 +129,7 @@ class Verdict:
     here: float | None = None
     charge: float = 0.0
     digits: int = 2
+    speed: float | None = None
 
     @property
     def strict_level(self) -> float:
@@ -169,7 +183,8 @@ class Verdict:
         rates = ""
         if self.others is not None and self.word in ("shown", AT_THESE_RATES):
             rates = self.others.sentence(self.is_shown, difference.estimate)
-        more = "".join(f" {clause}" for clause in (rates, self.left_out, *self.cautions) if clause)
+        speed = f"Speed: {self.speed:.2f} times the tokens/s of {self.baseline}." if self.speed else ""
+        more = "".join(f" {clause}" for clause in (rates, speed, self.left_out, *self.cautions) if clause)
         if self.no_verdict is not None:
             return f"{start} ({sizes}): no verdict, {self.no_verdict}.{more}"
         low, high = self.interval.low, self.interval.high

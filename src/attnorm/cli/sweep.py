@@ -5,7 +5,6 @@ import time
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from attnorm.choices import CONF
 from attnorm.cli.errors import exit_code
@@ -16,10 +15,10 @@ from attnorm.progress import console
 from attnorm.run.folder import FolderLock, opened
 from attnorm.sweeps.check import Checker
 from attnorm.sweeps.command import SweepCommand, read_sweep
-from attnorm.sweeps.cost import record_of
-from attnorm.sweeps.plan import Planner, checked, refuse_other_code, sweep_folder
+from attnorm.sweeps.plan import Plan
+from attnorm.sweeps.planner import Planner, checked, refuse_other_code, sweep_folder
 from attnorm.sweeps.record import SweepRecord
-from attnorm.sweeps.scheduler import Plan, Scheduler
+from attnorm.sweeps.scheduler import Scheduler
 from attnorm.sweeps.state import SWEEP_LOCK, JobState, Journal
 from attnorm.sweeps.table import View, print_results, print_tuning
 from attnorm.sweeps.tuning import Tuned
@@ -57,13 +56,8 @@ def sweep(command: SweepCommand) -> int:
         launcher = planner.launcher()
         journal.begin()
 
-        def about() -> dict[str, Any]:
-            costs = list(planner.costs.values())
-            chosen = {"tuning": decided} if (decided := plan.record()) else {}
-            return {**chosen, **({"cost": record_of(command.settings.cost, costs)} if costs else {})}
-
         typed = shlex.join(["attnorm", "sweep", *command.arguments])
-        record = SweepRecord(typed, plan, journal, facts[0].mode, about)
+        record = SweepRecord(typed, plan, journal, facts[0].mode)
         record.write(record.results())
         if isinstance(plan, Tuned):
             plan.further = partial(values_to_try, folder, record)

@@ -25,7 +25,7 @@ from attnorm.errors import RunError
 CONFIG, SUMMARY, PROGRESS, LOG, LOCK = "config.yaml", "summary.json", "progress.json", "run.log", "run.lock"
 JOB_LOCK, CONSOLE = "job.lock", "console.log"  # of a run that is a job of a sweep
 CURVES = ("metrics.csv", "attention.csv", "head_measures.csv", "state_measures.csv")  # besides learned scalars
-NAMES = {CONFIG, SUMMARY, PROGRESS, LOG, LOCK, JOB_LOCK, CONSOLE, *CURVES, "environment.json", "cost.json"}
+NAMES = {CONFIG, SUMMARY, PROGRESS, LOG, LOCK, JOB_LOCK, CONSOLE, *CURVES, "environment.json"}
 CHECKPOINTS, PREDICTIONS = "checkpoints", "predictions"
 FOLDERS = (CHECKPOINTS, "figures", PREDICTIONS, "profile", "samples")
 FILES = (
@@ -36,7 +36,7 @@ LINKING = "wandb"  # writes links of its own into a folder of this name, which a
 LINKED = (*FOLDERS, LINKING, "tensorboard", "stacks")  # folders that may be links if that was typed
 EVENTS = "jobs.jsonl"  # a folder with this file is that of a sweep, where every folder may be that of a run
 SWEEP_FILE = "sweep.json"  # of a sweep folder
-TUNE, COST = "tune", "cost"  # folders in a sweep folder, whose runs tune or measure: they are no runs of arms
+TUNE = "tune"  # a folder in a sweep folder, whose runs tune: they are no runs of arms
 FURTHER = "further"  # the purpose of runs in the folder TUNE with the comparison seeds at other values
 FOLLOW = "run.follow_links"
 SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a link is not followed, a pipe not waited for

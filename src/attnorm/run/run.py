@@ -85,8 +85,8 @@ class Run:
         return {} if self.state is RunState.RUNNING else self.record("summary")
 
     def record(self, stem: str) -> dict[str, Any]:
-        """The content of <stem>.json, {} without it: "environment", "progress" (see `RunFiles`), "cost" (of an
-        update, see `UpdateCost`), or an evaluation such as "eval_test"."""
+        """The content of <stem>.json, {} without it: "environment", "progress" (see `RunFiles`), or an
+        evaluation such as "eval_test"."""
         return read_record(self.folder / f"{stem}.json")
 
     @cached_property

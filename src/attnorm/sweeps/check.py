@@ -33,8 +33,6 @@ class Checked:
     problems: pairs of a key and a sentence.
     key:      `run_key` of its configuration.
     monitor:  the metric that selects its best model, and mode whether "min" or "max" of it is best, as far as known.
-    attention: the label of its attention.
-    max_steps: its number of updates; None if it is not set as a number of updates.
     devices:  `trainer.devices` as it is set.
     named:    what `run.trust.in_need_of_trust` finds in it.
     gpus:     the GPUs of this machine that PyTorch sees if the job uses GPUs; [] if it runs on the CPU.
@@ -47,8 +45,6 @@ class Checked:
     log_dir: str = ""
     monitor: str | None = None
     mode: str | None = None
-    attention: str = ""
-    max_steps: int | None = None
     devices: Any = 1
     nodes: Any = 1
     uses_gpu: bool = False
@@ -72,9 +68,8 @@ class Checked:
             return max(1, len(self.gpus))
         return 1 if self.devices in (None, "auto") else int(self.devices)
 
-    def problems_in(self, launcher: str, cost: str) -> list[tuple[str, str]]:
-        """Its own problems, or else what keeps a sweep from giving it its devices, or updates that spend a budget.
-        launcher, cost: as in `SweepSettings`."""
+    def problems_in(self, launcher: str) -> list[tuple[str, str]]:
+        """Its own problems, or else what keeps a sweep from giving it its devices. launcher: as in `SweepSettings`."""
         key, devices = "trainer.devices", self.devices
         if self.problems:
             return self.problems
@@ -84,11 +79,6 @@ class Checked:
             return [(key, f"{key}={devices}: a sweep chooses the devices; give their number")]
         if launcher == "local" and self.uses_gpu and self.processes > len(self.gpus):
             return [(key, f"{key}={devices}: this machine has {len(self.gpus)} GPUs")]
-        if cost != "updates" and self.max_steps is None:
-            message = (
-                "needs a number of updates, task.max_steps or trainer.max_steps, without max_epochs and fast_dev_run"
-            )
-            return [("cost", f"cost={cost}: {message}")]
         return []
 
 
@@ -164,8 +154,6 @@ def check_job(
         log_dir=config.paths.log_dir,
         monitor=monitor,
         mode=mode,
-        attention=config.label,
-        max_steps=None if config.trainer.max_epochs or config.trainer.fast_dev_run else config.max_steps,
         devices=config.trainer.devices,
         nodes=config.trainer.num_nodes or 1,
         uses_gpu=gpus is not None,

@@ -24,7 +24,6 @@ from attnorm.sweeps.tuning import Tuning
 
 Overrides = tuple[str, ...]  # of a job
 EXPECTED = "expected <key>=<value>,<value>,..."  # of tune
-COSTLY = ("attention", "data", "decoding", "model", "task", "tokenizer", "trainer")  # their keys may change the cost
 TUNING = frozenset(("tune", "tune_seeds"))
 REFUSED = {  # keys of a single run
     "resume": "a sweep resumes its runs by itself; repeat its command",
@@ -48,7 +47,6 @@ class SweepSettings:
     launcher:    where jobs run: on this machine, or as jobs of SLURM or Ray.
     tune:        a key and the values that every arm tries before it is compared at its best one.
     tune_seeds:  the seeds of these runs.
-    cost:        what all arms spend: as many updates, as much time, or as many floating-point operations.
     submitit:    parameters of submitit's AutoExecutor.
     ray:         arguments of `ray.init`.
     """
@@ -60,7 +58,6 @@ class SweepSettings:
     launcher: Literal["local", "submitit", "ray"] = "local"
     tune: Text | None = None
     tune_seeds: Text | None = None
-    cost: Literal["updates", "time", "flops"] = "updates"
     submitit: dict[str, Any] = field(default_factory=dict)
     ray: dict[str, Any] = field(default_factory=dict)
 
@@ -107,9 +104,8 @@ class SweepCommand:
         return ["seed", *([self.tuning.key] if self.tuning else [])]
 
     def arm_of(self, job: Overrides) -> Overrides:
-        """The overrides of the arm of a job: without its seed, what is tuned, and the updates that a budget sets."""
-        varied = [*self.varied, *(["trainer.max_steps"] if self.settings.cost != "updates" else [])]
-        return tuple(override for override in job if override_key(override) not in varied)
+        """The overrides of the arm of a job: without its seed, and what is tuned."""
+        return tuple(override for override in job if override_key(override) not in self.varied)
 
     def label_of(self, job: Overrides) -> str:
         """Those overrides of a job that differ between the jobs, as they are typed."""
@@ -170,15 +166,6 @@ def problems_of(settings: SweepSettings, overrides: Sequence[Override]) -> Itera
             typed = as_typed([override.input_line or ""])[0]
             yield Problem.about(override.key_or_group, f"{typed}: a sweep needs single values, not an interval")
     yield from read_tuning(settings, overrides)[2]
-    if settings.cost != "updates":
-        if any(plain_key(override) == "trainer.max_steps" and override.is_sweep_override() for override in overrides):
-            message = "sets trainer.max_steps for each arm, so it cannot have several values"
-            yield Problem("cost", message, settings.cost)
-        if not any(override.is_sweep_override() and plain_key(override) != "seed" for override in overrides):
-            yield Problem("cost", "has no effect with a single arm; give a key several values", settings.cost)
-        if settings.tune and (key := override_key(settings.tune)).partition(".")[0] in COSTLY:
-            message = f"an update of each arm is measured once, and {key} may change its cost or the number of updates"
-            yield Problem("tune", f"{message}; with cost={settings.cost}, tune a key of the optimizer", settings.tune)
 
 
 def plain_key(override: Override) -> str:

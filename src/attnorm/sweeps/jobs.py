@@ -14,7 +14,7 @@ from hydra.core.override_parser.types import ChoiceSweep, Override, Quote, Quote
 
 from attnorm.choices import CONF
 from attnorm.config.compose import interpolates, is_misread, parsed, quoted, refuse_large
-from attnorm.run.folder import COST, FURTHER, TUNE
+from attnorm.run.folder import FURTHER, TUNE
 from attnorm.run.run import Run
 
 LONGEST = 80  # characters of the readable part of a folder's name
@@ -33,8 +33,8 @@ class Job:
     folder:    the run folder.
     devices:   number of processes of the run (`trainer.devices`).
     uses_gpu:  whether each of these processes needs a GPU.
-    purpose:   "tune", "compare", "further" (as "compare", at another value than the best one) or "cost" (its updates
-               are measured); "" in a sweep that does not tune.
+    purpose:   "tune", "compare", or "further" (as "compare", at another value than the best one); "" in a sweep that
+               does not tune.
     arm:       the part of the label that all jobs of its arm share.
     named:     what `run.trust.in_need_of_trust` finds in its configuration.
     """
@@ -62,9 +62,8 @@ class Job:
 
 
 def job_folder(sweep: Path, name: str, purpose: str) -> Path:
-    """The run folder of a job. Runs that tune or measure have a folder of their own, see `analysis.arms`."""
-    inner = TUNE if purpose == FURTHER else purpose
-    return sweep / inner / name if inner in (TUNE, COST) else sweep / name
+    """The run folder of a job. Runs that tune have a folder of their own, see `analysis.arms`."""
+    return sweep / TUNE / name if purpose in (TUNE, FURTHER) else sweep / name
 
 
 def parse(arguments: Sequence[str], loader: ConfigLoader | None = None) -> list[Override]:

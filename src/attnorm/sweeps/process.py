@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from attnorm.config.compose import quoted
 from attnorm.errors import RunError
-from attnorm.run.folder import COST, TUNE, FolderLock, RunState, typed_follow_links
+from attnorm.run.folder import FURTHER, TUNE, FolderLock, RunState, typed_follow_links
 from attnorm.run.trust import in_need_of_trust
 from attnorm.sweeps.forkserver import Forked, ForkServer
 from attnorm.sweeps.jobs import Job
@@ -44,7 +44,7 @@ def command_of(job: Job, program: Sequence[str] = TRAIN) -> list[str]:
 
 def environment_of(job: Job, changes: Mapping[str, str | None]) -> dict[str, str]:
     """The environment variables of a job. changes: to those of the sweep; None removes one."""
-    sweep = job.folder.resolve().parents[1 if job.purpose in (TUNE, COST) else 0]
+    sweep = job.folder.resolve().parents[1 if job.purpose in (TUNE, FURTHER) else 0]
     group = {"WANDB_RUN_GROUP": sweep.name}  # read by wandb: the runs of a sweep are one group
     hidden = HIDDEN_FROM_JOBS if "SLURM_JOB_ID" in os.environ else {}
     variables = {**os.environ, **group, **hidden, **changes}

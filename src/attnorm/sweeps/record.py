@@ -1,7 +1,7 @@
 """sweep.json: the command of a sweep, and what has become of each of its jobs. Only this module writes and opens it."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 from attnorm.files import write_json
 from attnorm.run.folder import EVENTS, FURTHER, SWEEP_FILE, TUNE, read_record
 from attnorm.sweeps.jobs import Job, as_typed
-from attnorm.sweeps.scheduler import Plan
+from attnorm.sweeps.plan import Plan
 from attnorm.sweeps.state import JobState, Journal, state_of_job
 
 SECONDS = 1.0  # between two writes
@@ -104,20 +104,12 @@ def ranked(results: Iterable[JobResult], mode: str | None) -> list[JobResult]:
 class SweepRecord:
     """Keeps sweep.json up to date while a sweep runs. Its `exit_code` is null until the sweep has ended.
 
-    command: as it has to be repeated. mode: "min" or "max" of the metric is best; None: not known. about: gives further
-    entries of the file.
+    command: as it has to be repeated. mode: "min" or "max" of the metric is best; None: not known.
     """
 
-    def __init__(
-        self,
-        command: str,
-        plan: Plan,
-        journal: Journal,
-        mode: str | None,
-        about: Callable[[], Mapping[str, Any]] = dict,
-    ):
+    def __init__(self, command: str, plan: Plan, journal: Journal, mode: str | None):
         self.path, self.command, self.mode = journal.folder / SWEEP_FILE, command, mode
-        self.plan, self.journal, self.about = plan, journal, about
+        self.plan, self.journal = plan, journal
         self.is_due = False  # whether something has happened since it was written
         self.written_at = 0.0
 
@@ -142,7 +134,7 @@ class SweepRecord:
             "written": f"{datetime.now():%Y-%m-%d %H:%M:%S}",
             "unfinished": self.unfinished(results),
             "exit_code": code,
-            **self.about(),
+            **({"tuning": decided} if (decided := self.plan.record()) else {}),
             "jobs": [result.record() for result in results],
         }
         write_json(self.path, content)

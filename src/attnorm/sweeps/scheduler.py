@@ -3,53 +3,21 @@
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnorm import progress
 from attnorm.errors import stopping
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.launchers.base import Handle, Launcher
+from attnorm.sweeps.plan import Plan
 from attnorm.sweeps.state import JobState, Journal, state_of_job
-
-if TYPE_CHECKING:
-    from attnorm.sweeps.table import View
+from attnorm.sweeps.table import View
 
 POLL = 0.05  # seconds between two looks at the jobs
 WRONG_CONFIG = 2  # exit code
-
-
-class Plan:
-    """Gives out the jobs of a sweep. Here, all of them are known beforehand; subclasses decide them while others run.
-
-    jobs: those that are known so far.
-    """
-
-    def __init__(self, jobs: Sequence[Job] = ()):
-        self.jobs = list(jobs)
-        self.left = deque(jobs)  # those that are to be given out
-
-    @property
-    def total(self) -> int:
-        """The number of jobs."""
-        return len(self.jobs)
-
-    def next(self) -> Job | None:
-        """A job that was not given out before; None if there is no such job at the moment."""
-        return self.left.popleft() if self.left else None
-
-    def ended(self, job: Job, state: JobState) -> None:
-        """A job has come to its end and will not be started again."""
-
-    def is_done(self, job: Job, state: JobState) -> bool:
-        """Whether a job in this state need not run again, also when the command of the sweep is repeated."""
-        return state is JobState.FINISHED
-
-    def record(self) -> dict[str, Any]:
-        """What it has decided, for sweep.json."""
-        return {}
 
 
 class Scheduler:
@@ -61,7 +29,7 @@ class Scheduler:
     """
 
     def __init__(
-        self, plan: Plan, launcher: Launcher, journal: Journal, retries: int, view: "View", fail_fast: bool = False
+        self, plan: Plan, launcher: Launcher, journal: Journal, retries: int, view: View, fail_fast: bool = False
     ):
         self.plan, self.launcher, self.journal, self.retries, self.view = plan, launcher, journal, retries, view
         self.fail_fast = fail_fast

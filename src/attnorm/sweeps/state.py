@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from attnorm.run.folder import COST, EVENTS, FURTHER, TUNE, RunState
+from attnorm.run.folder import EVENTS, FURTHER, TUNE, RunState
 from attnorm.sweeps.jobs import Job, job_folder
 
 SWEEP_LOCK = "sweep.lock"
@@ -37,7 +37,7 @@ class Journal:
     |---|---|---|
     | open | a process took over the sweep | command |
     | job | a job was added | key, label, overrides, and purpose if it has one |
-    | aside | it is no longer part of the sweep: other values or seeds are tuned, another is best, or another budget | |
+    | aside | it is no longer part of the sweep: other values or seeds are tuned, or another is best | |
     | tuned | the best values were chosen | worst (names of failed jobs that count as the worst) |
     | start | a process of the job is about to be started | attempt |
     | place | it was started | what the launcher needs to find it again |
@@ -146,7 +146,7 @@ def is_event(content: Any) -> bool:
         and name not in (".", "..")
         and Path(name).name == name
         and (content["event"] != "job" or isinstance(content.get("overrides"), list))
-        and content.get("purpose", "") in ("", TUNE, "compare", FURTHER, COST)
+        and content.get("purpose", "") in ("", TUNE, "compare", FURTHER)
         and (content["event"] != "tuned" or isinstance(content.get("worst"), list))
     )
 

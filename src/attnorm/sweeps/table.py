@@ -11,10 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from attnorm.progress import console
-from attnorm.sweeps.cost import ArmCost
 from attnorm.sweeps.jobs import Job
+from attnorm.sweeps.plan import Plan
 from attnorm.sweeps.record import JobResult, SweepRecord
-from attnorm.sweeps.scheduler import Plan
 from attnorm.sweeps.state import JobState, Journal, state_of_job
 
 REFRESH, QUIET = 1.0, 60.0  # seconds between two pictures of the live table, and between two lines without it
@@ -175,15 +174,3 @@ def print_tuning(tuning: Mapping[str, Any], results: Sequence[JobResult]) -> Non
     console.print(table)
     for note in tuning["notes"]:
         console.print(note, markup=False)
-
-
-def print_costs(costs: Sequence[ArmCost]) -> None:
-    """The cost of an update of each arm, and how many updates the budget pays for."""
-    table = Table(title="the same cost for each arm", title_justify="left")
-    table.add_column("arm", overflow="fold")
-    for name in (f"{costs[0].unit} per update", "updates", costs[0].unit):
-        table.add_column(name, justify="right")
-    for cost in costs:
-        label = f"{cost.arm} (baseline)" if cost.is_baseline else cost.arm
-        table.add_row(escape(label), f"{cost.per_update:.4g}", f"{cost.updates:,}", f"{cost.total:.4g}")
-    console.print(table)

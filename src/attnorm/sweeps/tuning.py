@@ -17,7 +17,7 @@ from typing import Any
 from attnorm.errors import ConfigError
 from attnorm.run.folder import FURTHER, TUNE
 from attnorm.sweeps.jobs import Job
-from attnorm.sweeps.scheduler import Plan
+from attnorm.sweeps.plan import Plan
 from attnorm.sweeps.state import JobState, Journal, is_held
 
 MOST_ADDED = 3  # values that may be added at each end of the grid

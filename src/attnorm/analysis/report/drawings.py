@@ -2,8 +2,12 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
-from attnorm.analysis.arms import Arm
+import pandas as pd
+
+from attnorm.analysis.arms import Arm, as_number
+from attnorm.analysis.provenance import device_of
 from attnorm.analysis.report.charts import Chart, Style, by_layer, curves, styles_of_arms, styles_of_layers
 from attnorm.analysis.report.curves import (
     Point,
@@ -17,12 +21,12 @@ from attnorm.analysis.report.curves import (
     scalar_curves,
 )
 from attnorm.analysis.study import COLOURS
-from attnorm.analysis.swept import EqualCost
 from attnorm.analysis.table import GRADIENT_NORM, title_of, title_of_curve
 from attnorm.analysis.tuning import TuningRecord
 from attnorm.run.run import Run
 from attnorm.run.tables import NO_EVIDENCE, is_share
 
+VALIDATION_LOSS = "val/loss"  # a column of metrics.csv
 MOST_SCALARS = 12  # charts of learned scalars
 HEAD_MEASURES = {  # columns of head_measures.csv: words, and whether the axis is logarithmic
     "entropy": ("entropy / log n", False),
@@ -82,6 +86,7 @@ def drawings_of(anchor: str, arms: Sequence[Arm], compared: Collection[str]) -> 
         curves(f"{anchor}-curve-{number}", title_of_curve(name), points, styles)
         for number, (name, points) in enumerate(metric_curves(recorded).items(), start=1)
     ]
+    lines += seconds_figures(anchor, series, recorded, styles)
     losses = {name: rows for name, rows in recorded.items() if name != GRADIENT_NORM}
     gaps = difference_curves(losses, arms[0].label, compared) if compared else {}
     differences = [
@@ -114,6 +119,29 @@ def drawings_of(anchor: str, arms: Sequence[Arm], compared: Collection[str]) -> 
     return Drawings(
         lines, differences, scalars[:MOST_SCALARS], attention, measure_figures(anchor, series, styles), dropped
     )
+
+
+def seconds_figures(
+    anchor: str, series: Mapping[str, Sequence[Run]], recorded: Mapping[str, pd.DataFrame], styles: Mapping[str, Style]
+) -> list[Chart]:
+    """The validation loss against the seconds of training, validations and checkpoints not counted. An update of an arm
+    takes as long as in the median of its runs. [] unless all runs have recorded it, on one machine.
+
+    recorded: see `metric_rows`.
+    """
+    seconds = {}
+    for label, runs in series.items():
+        measured = [each for run in runs if (each := as_number(run.summary.get("seconds_per_update")))]
+        if not measured or len(measured) < len(runs):
+            return []
+        seconds[label] = median(measured)
+    loss = {name: rows for name, rows in recorded.items() if name == VALIDATION_LOSS}
+    points = metric_curves(loss).get(VALIDATION_LOSS, [])
+    if not points or len({device_of(run) for runs in series.values() for run in runs}) > 1:
+        return []
+    at_seconds = [replace(point, step=float(f"{point.step * seconds[point.series]:.4g}")) for point in points]
+    title = f"{title_of_curve(VALIDATION_LOSS)} against seconds of training"
+    return [curves(f"{anchor}-seconds", title, at_seconds, styles, along="seconds of training")]
 
 
 def scalar_figures(anchor: str, arms: Sequence[Arm]) -> list[Chart]:
@@ -168,20 +196,3 @@ def tuning_figures(name: str, tuning: TuningRecord, arms: Sequence[Arm]) -> list
         return []
     title = f"{title_of_curve(tuning.monitor)} against {tuning.key}"
     return [curves(name, title, points, styles_of_arms(list(tuned)), along=tuning.key, tried=tuning.numbers)]
-
-
-def cost_figures(name: str, equal: EqualCost, arms: Sequence[Arm]) -> list[Chart]:
-    """The curves of the validations against the cost."""
-    costs = equal.of(arms)
-    series = {arm.label: runs_to_draw(arm) for arm in [arm for arm in arms if arm.label in costs][:COLOURS]}
-    return [
-        curves(
-            f"{name}-{number}",
-            f"{title_of_curve(metric)} against {equal.unit}",
-            [replace(point, step=point.step * costs[point.series].per_update) for point in points],
-            styles_of_arms(list(series)),
-            along=equal.unit,
-        )
-        for number, (metric, points) in enumerate(metric_curves(metric_rows(series)).items(), start=1)
-        if metric.startswith("val/")
-    ]

@@ -9,7 +9,6 @@ from attnorm.analysis.cautions import simple_label
 from attnorm.analysis.comparison import SOURCES, Comparison
 from attnorm.analysis.setup import setup_sentences
 from attnorm.analysis.study import Study
-from attnorm.analysis.swept import EqualCost
 from attnorm.analysis.table import NOTHING, Cell, Column, Table, interval, number, title_of
 from attnorm.analysis.tuning import TuningRecord
 from attnorm.analysis.verdict import COSTS, ArmScores, Verdict, p_is
@@ -27,6 +26,7 @@ def scores_table(study: Study) -> Table | None:
     verdicts = {verdict.label: verdict for verdict in shown.verdicts}
     digits, level = shown.digits, next((of.difference.level for of in shown.verdicts), 0.95)
     costs = COSTS if study.arms else {}
+    speed = "tokens/s of the arm over those of the baseline, each the median over seeds, on one machine"
     title, better = title_of(shown.metric), "lower" if shown.direction < 0 else "higher"
     columns = [
         Column("arm"),
@@ -34,6 +34,7 @@ def scores_table(study: Study) -> Table | None:
         Column("difference", True, "arm minus baseline, over the same seeds"),
         Column(f"{level * 100:g} % interval", True, "of the difference, for new seeds and new examples, unadjusted"),
         Column("adjusted p", True, "for new seeds and new examples, adjusted for all comparisons on the page (Holm)"),
+        *([Column("speed", True, speed)] if costs else []),
         Column(f"{title} {_arrow(shown)}", True, f"{title}, mean over seeds; {better} is better"),
         Column("s.d.", True, "standard deviation over seeds"),
         Column("seeds", True, "number of seeds; all means and differences are over the same seeds", in_caption=True),
@@ -43,11 +44,12 @@ def scores_table(study: Study) -> Table | None:
     rows = []
     for label in dict.fromkeys([*scored, *(arm.label for arm in study.ranked)]):
         scores = scored.get(label, ArmScores(label, {}))
-        compared = _verdict_cells(verdicts.get(label), shown)
+        verdict = verdicts.get(label)
+        compared = [*_verdict_cells(verdict, shown), *([number(verdict.speed if verdict else None)] if costs else [])]
         rows.append(
             [
                 Cell(label),
-                *([Cell(BASELINE), *[Cell("")] * 3] if label == shown.baseline else compared),
+                *([Cell(BASELINE), *[Cell("")] * (4 if costs else 3)] if label == shown.baseline else compared),
                 number(scores.mean, digits),
                 number(scores.spread, digits),
                 Cell(str(len(scores.values)), len(scores.values)),
@@ -56,7 +58,8 @@ def scores_table(study: Study) -> Table | None:
         )
     for simple, value in shown.simple.items():
         name = Cell(simple_label(simple), mark="simple")
-        rows.append([name, *[Cell("")] * 4, number(value, digits), *[Cell("")] * (len(columns) - 6)])
+        before = [Cell("")] * (5 if costs else 4)
+        rows.append([name, *before, number(value, digits), *[Cell("")] * (len(columns) - len(before) - 2)])
     caption = f"Final {title} on the validation split"
     if shown.examples:
         of = f" of {SOURCES[shown.source]}" if shown.source else ""
@@ -159,18 +162,3 @@ def tuning_table(tuning: TuningRecord, arms: Sequence[Arm]) -> Table:
     at_values = [Column(value, True, f"mean at {tuning.key}={value}") for value in tuning.values]
     columns = [Column("arm"), Column(f"best {tuning.key}"), *at_values]
     return Table(f"Mean of {tuning.monitor} over the tuning seeds", columns, rows, can_copy=True)
-
-
-def cost_table(equal: EqualCost, arms: Sequence[Arm]) -> Table:
-    """The cost of an update of each arm, and what the arm spends."""
-    rows = [
-        [
-            Cell(label),
-            Cell(f"{cost.per_update:.4g}", cost.per_update),
-            number(cost.updates, 0),
-            Cell(f"{cost.total:.4g}", cost.total),
-        ]
-        for label, cost in equal.of(arms).items()
-    ]
-    columns = [Column("arm"), *(Column(name, True) for name in (f"{equal.unit} per update", "updates", equal.unit))]
-    return Table("The cost of an update, and the updates of each arm", columns, rows)

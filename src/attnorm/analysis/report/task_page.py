@@ -8,11 +8,10 @@ from attnorm.analysis.cautions import withheld_lines
 from attnorm.analysis.comparison import Comparison
 from attnorm.analysis.provenance import doubts_of
 from attnorm.analysis.report.charts import Chart
-from attnorm.analysis.report.drawings import cost_figures, drawings_of, tuning_figures
+from attnorm.analysis.report.drawings import drawings_of, tuning_figures
 from attnorm.analysis.report.examples import confusions_of, contrasts_of, samples_of
 from attnorm.analysis.report.forest import forest
 from attnorm.analysis.report.tables import (
-    cost_table,
     further_metrics_table,
     runs_table,
     scores_table,
@@ -46,7 +45,7 @@ class TaskPage:
     differing: the settings in which the arms differ; None if there is only one arm. confounds: those that are not
     settings of the attention, without `chosen`: those that a sweep chose for each arm by the same rule. equal: the
     settings that all arms share, by group.
-    tunings, costs: what the sweeps that trained the runs chose for each arm.
+    tunings: what the sweeps that trained the runs chose for each arm.
     main, others: the tables of scores. runs: that of the runs.
     """
 
@@ -81,15 +80,6 @@ class TaskPage:
             )
             for number, tuning in enumerate(study.tunings, start=1)
         ]
-        self.costs = [
-            SweptPart(
-                f"{cost.about()} The curves show validations against this cost; no verdict rests on them.",
-                cost_table(cost, arms),
-                cost_figures(f"{anchor}-costs-{number}", cost, arms),
-                [],
-            )
-            for number, cost in enumerate(study.costs, start=1)
-        ]
         self.main, self.others, self.runs = scores_table(study), further_metrics_table(study), runs_table(arms)
         self.forest = forest(f"forest-{anchor}", main) if main and compared else None
         self.drawings = drawings_of(anchor, arms, compared)
@@ -102,8 +92,8 @@ class TaskPage:
         """All charts, in no order."""
         drawn = self.drawings
         curves = [*drawn.curves, *drawn.differences, *drawn.scalars, *drawn.attention, *drawn.measures]
-        swept = [chart for part in (*self.tunings, *self.costs) for chart in part.figures]
-        return [*([self.forest] if self.forest else []), *curves, *swept]
+        tuned = [chart for part in self.tunings for chart in part.figures]
+        return [*([self.forest] if self.forest else []), *curves, *tuned]
 
 
 def _warnings_of(study: Study, metric: str | None) -> list[str]:

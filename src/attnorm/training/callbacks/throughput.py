@@ -1,32 +1,28 @@
-"""How fast a run trains (tokens per second, padding, waiting for data, use of the device), and what an update costs."""
+"""How fast a run trains (tokens per second, padding, waiting for data, use of the device)."""
 
 import operator
 import time
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytorch_lightning as pl
-import torch
 from torch import Tensor
 
 from attnorm.data.loader import ResumableLoader
-from attnorm.run.writing import RunWriter
-from attnorm.schema import WholeNumber
 from attnorm.training.callbacks.attention_stats import log_now
 from attnorm.training.flops import flops_per_token, peak_flops
 from attnorm.training.module import TrainingModule
-from attnorm.training.processes import is_first_rank
 
 TIMING_COLUMNS = ("train/tokens_per_second", "train/data_wait_share", "train/mfu")  # differ between two equal runs
 
 
 class Amounts(NamedTuple):
-    """What has been counted: tokens without padding, tokens with padding, and seconds of training and of waiting."""
+    """What has been counted: tokens without and with padding, seconds of training and of waiting, and updates."""
 
     tokens: Tensor | float = 0.0
     positions: int = 0
     seconds: float = 0.0
     waited: float = 0.0
+    updates: int = 0
 
     def minus(self, other: "Amounts") -> "Amounts":
         return Amounts(*map(operator.sub, self, other))
@@ -80,15 +76,15 @@ class Throughput(pl.Callback):
         assert isinstance(module, TrainingModule)
         loader, (positions, waited) = loader_of(trainer), self.seen
         self.seen = (loader.positions, loader.waited)
-        total = self.total
+        total, is_update = self.total, (index + 1) % trainer.accumulate_grad_batches == 0
         self.total = Amounts(
             total.tokens + module.task_module.tokens(batch),
             total.positions + loader.positions - positions,
             total.seconds,
             total.waited + loader.waited - waited,
+            total.updates + is_update,
         )
         interval: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by Lightning
-        is_update = (index + 1) % trainer.accumulate_grad_batches == 0
         if is_update and interval and trainer.global_step % interval == 0:
             self._tick()
             values = self.values(self.total.minus(self.logged))
@@ -124,60 +120,15 @@ class Throughput(pl.Callback):
         return measured
 
     def totals(self) -> dict[str, float | None]:
-        """The values over the whole process, rounded, for summary.json; empty before the first pause."""
+        """The values over the whole process, rounded, and the seconds per update, for summary.json; empty before the
+        first pause."""
         digits = {"tokens_per_second": 1, "padding_share": 4, "data_wait_share": 4, "mfu": 6}
-        return {name: round(value, digits[name]) for name, value in self.values(self.total).items()}
-
-
-class UpdateCost(pl.Callback):
-    """Measures the cost of an update, for sweeps that give every arm the same budget.
-
-    It writes cost.json: the mean cost of an update over all updates of the run except the first `warmup` ones.
-
-    seconds: on a CPU, the time that all threads of the process compute; it does not depend on what else the machine
-             does. On a GPU, the wall time, with the device synchronized before and after.
-    flops:   `flops_per_token` times the tokens of these updates. Matrix products only; null if there are none.
-    updates: the number of updates that were counted. device: "cpu" or "gpu".
-    """
-
-    def __init__(self, run_folder: Path, warmup: WholeNumber = 5):
-        self.run, self.warmup = RunWriter(run_folder), warmup
-        self.tokens: Tensor | float = 0.0
-        self.started: float | None = None  # None: warming up
-
-    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        assert isinstance(module, TrainingModule)
-        self.updates = trainer.datamodule.num_training_steps()  # type: ignore[attr-defined]  # set by Lightning
-        self.flops = flops_per_token(module.task_module, loader_of(trainer))
-        if not self.warmup:
-            self.started = clock(module.device)
-
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, index: int
-    ) -> None:
-        assert isinstance(module, TrainingModule)
-        if self.started is None:
-            if trainer.global_step == self.warmup:
-                self.started = clock(module.device)
-            return
-        self.tokens = self.tokens + module.task_module.tokens(batch)
-        if trainer.global_step == self.updates and is_first_rank():
-            counted = self.updates - self.warmup
-            cost = {
-                "seconds": (clock(module.device) - self.started) / counted,
-                "flops": None if self.flops is None else self.flops * float(self.tokens) / counted,
-                "updates": counted,
-                "device": "gpu" if module.device.type == "cuda" else "cpu",
-            }
-            self.run.write("cost", cost)
-
-
-def clock(device: torch.device) -> float:
-    """Seconds of CPU time of all threads of this process; on a GPU, of wall time after all work is done."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        return time.perf_counter()
-    return time.process_time()
+        found: dict[str, float | None] = {
+            name: round(value, digits[name]) for name, value in self.values(self.total).items()
+        }
+        if self.total.seconds and self.total.updates:
+            found["seconds_per_update"] = float(f"{self.total.seconds / self.total.updates:.6g}")
+        return found
 
 
 def loader_of(trainer: pl.Trainer) -> ResumableLoader:

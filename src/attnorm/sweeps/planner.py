@@ -1,0 +1,177 @@
+"""The jobs of a sweep, with their folders, and the plan that gives them out: a grid, or tuned arms."""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnorm.errors import ConfigError, Problem, RunError
+from attnorm.progress import console
+from attnorm.run.folder import EVENTS, RunState
+from attnorm.run.run import Run
+from attnorm.source_code import recorded
+from attnorm.sweeps.check import Checked, Checker
+from attnorm.sweeps.command import Overrides, SweepCommand
+from attnorm.sweeps.jobs import Job, job_folder, name_of, sweep_name
+from attnorm.sweeps.launchers.base import Launcher
+from attnorm.sweeps.plan import Plan
+from attnorm.sweeps.process import TRAIN
+from attnorm.sweeps.state import Journal
+from attnorm.sweeps.tuning import Choice, Tuned, TunedArm, aside_of
+
+NAMED_JOBS = 3  # jobs that the message on a problem names
+
+
+def checked(command: SweepCommand, checker: Checker, jobs: Sequence[Overrides]) -> list[Checked]:
+    """What is known of these jobs. Raises ConfigError with their problems: each once, with the jobs that have it."""
+    facts = checker.check(jobs)
+    labels: dict[tuple[str, str], list[str]] = {}
+    for job, fact in zip(jobs, facts, strict=True):
+        for problem in fact.problems_in(command.settings.launcher):
+            labels.setdefault(problem, []).append(command.label_of(job))
+    problems = []
+    for (key, text), those in labels.items():
+        more = f" and {len(those) - NAMED_JOBS} more" if len(those) > NAMED_JOBS else ""
+        where = "" if len(those) == len(jobs) else f" (in {'; '.join(those[:NAMED_JOBS])}{more})"
+        problems.append(Problem.about(key, f"{text}{where}"))
+    if problems:
+        raise ConfigError(problems)
+    return facts
+
+
+def sweep_folder(command: SweepCommand, facts: Sequence[Checked]) -> Path:
+    """`dir`, or a folder whose name follows from the overrides."""
+    settings = command.settings
+    if settings.dir is not None:
+        if Run(settings.dir).exists and not (Path(settings.dir) / EVENTS).exists():
+            raise ConfigError([Problem("dir", "has a config.yaml, as a run has; choose another one", settings.dir)])
+        return Path(settings.dir)
+    chosen = [f"tune_seeds={settings.tune_seeds}"] if command.tuning else []
+    return Path(facts[0].log_dir) / "sweeps" / sweep_name((fact.task for fact in facts), [*command.texts(), *chosen])
+
+
+def refuse_other_code(journal: Journal, facts: Iterable[Checked]) -> None:
+    """Raises RunError if a run of the sweep was trained with another version of an own module than jobs import now."""
+    now = {name: digest for checked in facts for name, digest in checked.modules.items()}
+    for job in journal.jobs():
+        run = job.run
+        if run.state is not RunState.FINISHED and not run.progress.get("step"):
+            continue
+        for name, digests in recorded(run.environment.get("modules")).items():
+            for digest in digests:
+                if name in now and digest != now[name]:
+                    raise RunError(
+                        f"{name} was edited, and results of different versions are not mixed: {job.folder} was trained "
+                        f"with the version {digest}, and the file is {now[name]} now (SHA-256). To continue, put the "
+                        "earlier version back; to train all runs with the new one, type dir=<another folder>"
+                    )
+
+
+@dataclass
+class Planner:
+    """Makes the jobs of a sweep, and the plan that gives them out.
+
+    samples: the jobs that have been checked. facts: what is known of each of them.
+
+    Its methods raise ConfigError for what the folder, or a job that has not been checked before, does not allow.
+    """
+
+    command: SweepCommand
+    checker: Checker
+    journal: Journal
+    samples: Sequence[Overrides]
+    facts: Sequence[Checked]
+
+    def plan(self, seconds: float) -> Plan:
+        """What the sweep runs. seconds: how long it took to check the samples."""
+        done = f"checked {len(self.samples)} jobs in {seconds:.0f} s"
+        if self.command.tuning is not None:
+            console.print(done)
+            return self.tuned()
+        jobs = list({job.key: job for job in self.jobs(self.samples, self.facts)}.values())
+        same = f"; {len(self.samples) - len(jobs)} of them equal another one" if len(jobs) < len(self.samples) else ""
+        console.print(f"{done}{same}")
+        return Plan(jobs)
+
+    def tuned(self) -> Plan:
+        """The runs that tune, and those that compare."""
+        tuning = self.command.tuning
+        assert tuning is not None
+        # arms with equal settings are one
+        by_key = {fact.key: (arm, fact) for arm, fact in self.facts_by_arm().items()}
+        arms = [arm for arm, _ in by_key.values()]
+
+        def make_jobs(purpose: str, choices: Sequence[Choice]) -> list[Job]:
+            typed = [tuning.job(arms[arm], value, seed) for arm, value, seed in choices]
+            facts = checked(self.command, self.checker, typed)
+            self.checker.close()
+            jobs = self.jobs(typed, facts, purpose)
+            if purpose == "compare":
+                for job in jobs:
+                    if (aside := aside_of(job)).exists() and not job.folder.exists():
+                        aside.rename(job.folder)  # it was compared at this value before
+            return jobs
+
+        labelled = [TunedArm(self.command.label_of(arm), *fact.metric) for arm, fact in by_key.values()]
+        return Tuned(tuning, labelled, self.journal, make_jobs)
+
+    def facts_by_arm(self) -> dict[Overrides, Checked]:
+        """What is known of the first sample of each arm."""
+        facts: dict[Overrides, Checked] = {}
+        for job, fact in zip(self.samples, self.facts, strict=True):
+            facts.setdefault(self.command.arm_of(job), fact)
+        return facts
+
+    def jobs(self, combinations: Sequence[Overrides], facts: Sequence[Checked], purpose: str = "") -> list[Job]:
+        """A job for each combination. Jobs that the folder has already keep their names.
+
+        Raises ConfigError if a run that tunes is asked to compare, or the other way round.
+        """
+        journal, jobs = self.journal, []
+        names = {job["key"]: job["name"] for job in journal.added()}
+        for overrides, fact in zip(combinations, facts, strict=True):
+            label, key = self.command.label_of(overrides), fact.key
+            name = names.setdefault(key, name_of(label, key))
+            known = journal.of(name, "job")
+            if known and (known[-1].get("purpose") == "tune") != (purpose == "tune"):
+                message = f"the run {label} is there already, to {'compare' if purpose == 'tune' else 'tune'}; "
+                message += "choose other seeds, or another folder"
+                raise ConfigError([Problem("dir", message, self.journal.folder)])
+            if not journal.has(name) or known[-1].get("purpose", "") != purpose:
+                more = {"purpose": purpose} if purpose else {}
+                journal.add("job", name, key=key, label=label, overrides=overrides, **more)
+            jobs.append(self.job(name, key, overrides, fact, purpose))
+        return jobs
+
+    def job(self, name: str, key: str, overrides: Overrides, fact: Checked, purpose: str = "") -> Job:
+        """A job of the sweep."""
+        return Job(
+            name,
+            key,
+            self.command.label_of(overrides),
+            (*self.command.options, *overrides),
+            job_folder(self.journal.folder, name, purpose),
+            fact.processes,
+            fact.uses_gpu,
+            purpose,
+            self.command.label_of(self.command.arm_of(overrides)),
+            tuple(fact.named),
+        )
+
+    def launcher(self) -> Launcher:
+        """The launcher that the settings ask for."""
+        settings = self.command.settings
+        if settings.launcher == "submitit":
+            from attnorm.sweeps.launchers.submitit import SubmititLauncher
+
+            return SubmititLauncher(self.journal.folder, settings.submitit, settings.jobs, TRAIN)
+        if settings.launcher == "ray":
+            from attnorm.sweeps.launchers.ray import RayLauncher
+
+            return RayLauncher(settings.ray, settings.jobs, TRAIN)
+        from attnorm.sweeps.launchers.local import LocalLauncher, Places
+
+        gpus = next((fact.gpus for fact in self.facts if fact.uses_gpu), [])
+        most = max((fact.processes for fact in self.facts if fact.uses_gpu), default=1)
+        places = Places(settings.jobs or max(1, len(gpus) // most), list(os.sched_getaffinity(0)), gpus)
+        return LocalLauncher(places, TRAIN)
