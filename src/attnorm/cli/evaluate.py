@@ -90,7 +90,6 @@ def score_run(command: Command[Any]) -> None:
     from attnorm.run.writing import RunWriter
     from attnorm.tasks.leaks import describe_leaks
     from attnorm.tasks.task import task_of
-    from attnorm.training.out_of_memory import OutOfMemory
 
     keys = command.settings
     run, split = RunWriter(str(keys.run)), keys.split
@@ -98,8 +97,7 @@ def score_run(command: Command[Any]) -> None:
     tokenizer, model, step = open_run(run.folder, cfg, keys.ckpt)
     task = task_of(cfg, run.folder)
     data = task.splits(tokenizer, (split,), cleaner(trained, cfg))[split]
-    with OutOfMemory(cfg):
-        scores = task.score(task.module(model, tokenizer, data), data)
+    scores = task.score(task.module(model, tokenizer, data), data)
     if scores.predictions is not None:
         scores.predictions.input_hashes = task.input_hashes(data)
         checkpoint = run.checkpoint_file(keys.ckpt)

@@ -2,8 +2,8 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any
@@ -41,7 +41,6 @@ from attnorm.training.callbacks.watchdog import Watchdog
 from attnorm.training.datamodule import TaskDataModule
 from attnorm.training.diagnosis import refuse_non_finite
 from attnorm.training.module import TrainingModule
-from attnorm.training.out_of_memory import OutOfMemory
 from attnorm.training.processes import DECIDED, PARENT, is_first_rank, requeued, was_launched
 from attnorm.training.run_log import logged
 from attnorm.training.run_loggers import RunLoggers
@@ -89,7 +88,7 @@ def train(
         GracefulStop(run) as stop,
         Watchdog(run_folder, config.run.hang_timeout, files.fail) as watchdog,
         RunLoggers(config, run_folder, draw) as loggers,
-        OutOfMemory(config) as memory,
+        memory_note(),
     ):
         summary, resuming = files.summary, ResumeState(config.seed)
 
@@ -116,7 +115,7 @@ def train(
             task_module.monitor, task_module.mode = selector
         module = TrainingModule(task_module, config.optimization, refuse_non_finite)
         required: list[pl.Callback] = [throughput, files, watchdog, loggers]
-        memory.trainer = trainer = build_trainer(config, run, task_module, resuming, required, stop)
+        trainer = build_trainer(config, run, task_module, resuming, required, stop)
         data = TaskDataModule(task, splits)
         updates = set_length(trainer, data)
         resuming.record = {
@@ -150,6 +149,16 @@ def train(
     if is_first:
         console.show_ending(run_folder, summary)
     return summary.get("best_value")
+
+
+@contextmanager
+def memory_note() -> Iterator[None]:
+    """Adds the keys that help to an out-of-memory error."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        error.add_note("Try a larger trainer.accumulate_grad_batches (same result), or a smaller data.batch_tokens.")
+        raise
 
 
 def fit(
