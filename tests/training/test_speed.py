@@ -1,6 +1,5 @@
-"""The measured speed of training: tokens, padding, waiting for data, and use of the device; and profilers."""
+"""The measured speed of training: tokens, padding and waiting for data; and profilers."""
 
-import time
 from collections import Counter
 
 import pytest
@@ -17,16 +16,15 @@ from attnorm.run.tables import read_csv
 from attnorm.tasks.mlm import MaskedLMModule
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.task import task_of
-from attnorm.training import flops
 from attnorm.training.callbacks.checkpointing import AtomicCheckpointIO
 from attnorm.training.callbacks.run_files import RunFiles
 from attnorm.training.callbacks.throughput import TIMING_COLUMNS, Throughput
 from attnorm.training.datamodule import TaskDataModule
-from attnorm.training.flops import flops_per_token, known_peak, peak_flops
+from attnorm.training.flops import flops_per_token
 from attnorm.training.module import TrainingModule
 
 LONG = ("data.train_size=60", "task.max_steps=14", "task.validations=2", "trainer.log_every_n_steps=5")
-NAMES = ("tokens_per_second", "padding_share", "data_wait_share", "mfu")
+NAMES = ("tokens_per_second", "padding_share", "data_wait_share")
 
 
 class Clock:
@@ -34,7 +32,6 @@ class Clock:
 
     def __init__(self, monkeypatch):
         self.now = 1.0
-        peak_flops(torch.device("cpu"), "32-true")  # measured with the real clock, and then remembered
         monkeypatch.setattr("attnorm.training.callbacks.throughput.time.perf_counter", lambda: self.now)
 
     def passes(self, seconds: float) -> None:
@@ -63,7 +60,7 @@ def clock(monkeypatch) -> Clock:
 
 @pytest.mark.slow
 def test_the_logged_values_are_means_over_the_updates_since_they_were_logged_last(monkeypatch, tmp_path, clock):
-    """Validation and saving are not counted, and neither are waits that fall into them; nor is an unknown peak."""
+    """Validation and saving are not counted, and neither are waits that fall into them."""
     tokens, positions = {}, {}
 
     def count(self, trainer, module, outputs, batch, index):
@@ -76,7 +73,6 @@ def test_the_logged_values_are_means_over_the_updates_since_they_were_logged_las
         if trainer.global_step == 3:
             trainer.save_checkpoint(tmp_path / "between.ckpt")
 
-    monkeypatch.setattr("attnorm.training.callbacks.throughput.peak_flops", lambda *_: None)
     monkeypatch.setattr("attnorm.training.train.keep_best", lambda _: None)
     monkeypatch.setattr("attnorm.training.train.evaluate_best", lambda *_: {"best_value": None})
     runs.before(monkeypatch, Throughput, "on_train_batch_end", count)
@@ -99,7 +95,6 @@ def test_the_logged_values_are_means_over_the_updates_since_they_were_logged_las
     assert summary["data_wait_share"] == pytest.approx(33 / total, abs=1e-3)
     assert summary["seconds_per_update"] == pytest.approx(total / 14, rel=1e-5)
     assert summary["padding_share"] == pytest.approx(1 - sum(tokens.values()) / sum(positions.values()), abs=1e-3)
-    assert "mfu" not in summary and "train/mfu" not in (tmp_path / "metrics.csv").read_text()
 
 
 def test_every_value_is_in_one_row_and_in_the_summary(tmp_path):
@@ -161,36 +156,6 @@ def test_the_operations_of_every_task_can_be_counted(task):
     module, loader = parts("attention=hnas", task=task)
     parameters = sum(it.numel() for it in module.model.parameters())
     assert 0.1 * parameters < flops_per_token(module, loader) < 100 * parameters
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "tf32", "expected"),
-    [
-        ("NVIDIA H100 80GB HBM3", "bf16", False, 989.4e12),
-        ("NVIDIA H100 PCIe", "bf16", False, 756e12),
-        ("NVIDIA H100 NVL", "16", False, 835e12),
-        ("NVIDIA H200", "32", False, 66.9e12),
-        ("NVIDIA A100-SXM4-80GB", "32", True, 156e12),
-        ("NVIDIA L40S", "bf16", False, 362e12),
-        ("NVIDIA L4", "bf16", False, 121e12),
-        ("Tesla V100-SXM2-16GB", "16", False, 125e12),
-        ("Tesla V100-SXM2-16GB", "bf16", False, None),
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", "16", False, None),
-        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "16", False, None),
-        ("NVIDIA Something New", "16", False, None),
-    ],
-)
-def test_the_peak_of_a_gpu_is_known_by_its_name(name, kind, tf32, expected):
-    assert known_peak(name, kind, tf32) == (expected and pytest.approx(expected))
-
-
-def test_the_peak_of_a_cpu_is_measured_once(monkeypatch):
-    flops._measured.cache_clear()
-    found = peak_flops(torch.device("cpu"), "32-true")
-    assert 1e8 < found < 1e14
-    monkeypatch.setattr(time, "perf_counter", lambda: pytest.fail("measured again"))
-    assert peak_flops(torch.device("cpu"), "32-true") == found
-    assert peak_flops(torch.device("meta"), "32-true") is None
 
 
 @pytest.mark.slow

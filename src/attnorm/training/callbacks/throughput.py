@@ -1,4 +1,4 @@
-"""How fast a run trains (tokens per second, padding, waiting for data, use of the device)."""
+"""How fast a run trains (tokens per second, padding, waiting for data)."""
 
 import operator
 import time
@@ -9,10 +9,9 @@ from torch import Tensor
 
 from attnorm.data.loader import ResumableLoader
 from attnorm.training.callbacks.attention_stats import log_now
-from attnorm.training.flops import flops_per_token, peak_flops
 from attnorm.training.module import TrainingModule
 
-TIMING_COLUMNS = ("train/tokens_per_second", "train/data_wait_share", "train/mfu")  # differ between two equal runs
+TIMING_COLUMNS = ("train/tokens_per_second", "train/data_wait_share")  # differ between two equal runs
 
 
 class Amounts(NamedTuple):
@@ -34,9 +33,6 @@ class Throughput(pl.Callback):
     tokens_per_second: real tokens (no padding; source + target of a pair) per second.
     padding_share:     the share of padding in the tokens of the batches.
     data_wait_share:   the share of the time that training waits for the next batch.
-    mfu:               model FLOPs utilisation (Chowdhery et al., 2022, "PaLM", appendix B): the floating-point
-                       operations per second of the matrix products of the model, as a share of the device's peak. It
-                       is left out if the peak is unknown, see `peak_flops`.
 
     The logged values are means over the updates since they were logged last; `totals` are those of the whole process.
     Validation, and saving checkpoints, are not counted. No value is read from the device before it is logged.
@@ -46,8 +42,6 @@ class Throughput(pl.Callback):
         self.total = Amounts()
         self.logged = Amounts()  # the total when values were logged last
         self.since: float | None = None  # None: the clock stands still
-        self.flops: float | None = None  # per token
-        self.peak: float | None = None  # FLOPs per second
 
     def state_dict(self) -> dict[str, Any]:
         """The tokens since values were logged last. Times are not those of another process."""
@@ -61,8 +55,6 @@ class Throughput(pl.Callback):
         assert isinstance(module, TrainingModule)
         loader = loader_of(trainer)
         self.seen = (loader.positions, loader.waited)
-        self.peak = peak_flops(module.device, str(trainer.precision))
-        self.flops = flops_per_token(module.task_module, loader) if self.peak else None
 
     def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
         loader = loader_of(trainer)
@@ -106,7 +98,7 @@ class Throughput(pl.Callback):
     on_validation_start = on_save_checkpoint = on_train_end = on_exception = _pause  # type: ignore[assignment]
 
     def values(self, amounts: Amounts) -> dict[str, float]:
-        """The four values, without those that are unknown."""
+        """The values, without those that are unknown."""
         measured = {}
         tokens = float(amounts.tokens)
         if amounts.seconds:
@@ -115,14 +107,12 @@ class Throughput(pl.Callback):
             measured["padding_share"] = 1.0 - tokens / amounts.positions
         if amounts.seconds:
             measured["data_wait_share"] = min(1.0, amounts.waited / amounts.seconds)
-            if self.flops and self.peak:
-                measured["mfu"] = tokens / amounts.seconds * self.flops / self.peak
         return measured
 
     def totals(self) -> dict[str, float | None]:
         """The values over the whole process, rounded, and the seconds per update, for summary.json; empty before the
         first pause."""
-        digits = {"tokens_per_second": 1, "padding_share": 4, "data_wait_share": 4, "mfu": 6}
+        digits = {"tokens_per_second": 1, "padding_share": 4, "data_wait_share": 4}
         found: dict[str, float | None] = {
             name: round(value, digits[name]) for name, value in self.values(self.total).items()
         }
