@@ -1,12 +1,15 @@
 """Ladders: contrasts over rungs, what runs and tables of scores say about them, and what is refused."""
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from made_up_runs import make_run
+from browser import Page
+from made_up_runs import make_run, make_runs
 from scipy import stats
 
 from attnorm.analysis.arms import find_runs
@@ -14,6 +17,8 @@ from attnorm.analysis.ladder.comparison import compare_ladder
 from attnorm.analysis.ladder.record import sentences, table_of
 from attnorm.analysis.ladder.runs import scores_of_runs
 from attnorm.analysis.ladder.tables import scores_of_tables, write_scores
+from attnorm.analysis.report.content import collect
+from attnorm.analysis.report.page import html_of
 from attnorm.analysis.statistics.ladder import (
     baseline_slope,
     compute_multiplier,
@@ -25,6 +30,7 @@ from attnorm.analysis.statistics.ladder import (
 )
 from attnorm.cli.compare import run_compare
 from attnorm.errors import ConfigError, DataError, RunError
+from attnorm.run.folder import locked
 from attnorm.run.run import Run
 from attnorm.tasks.results import Predictions
 
@@ -121,7 +127,11 @@ def test_a_multiplier_says_how_much_more_compute_the_baseline_needs():
     assert baseline_slope(-falling, X, 1.7) is None  # rising
     assert baseline_slope(-falling, X, 1.7, better=1) == pytest.approx(0.1, abs=0.01)
     assert baseline_slope(falling[:2], X[:2], 0.5) is None
-    assert baseline_slope(falling + np.random.default_rng(1).normal(0, 1, (4, 3, 1)), X, 1.7) is None
+    slopes = np.array([-0.3, -0.1, 0.1])[:, None]  # less than two standard errors from zero
+    assert baseline_slope(5 + np.multiply.outer(X, slopes) + 1e-3 * falling, X, 1.7) is None
+    assert baseline_slope(5 + np.multiply.outer(X, slopes - 0.3) + 1e-3 * falling, X, 1.7) == pytest.approx(
+        -0.4, abs=0.01
+    )
 
 
 # an independent recomputation, from the predictions alone
@@ -466,3 +476,52 @@ def test_one_arm_alone_gives_a_table_for_others(tmp_path, capsys):
     run_compare([f"against={tmp_path / 'runs'}", f"scores_out={tmp_path / 'mine.csv.gz'}"])
     assert "written to" in capsys.readouterr().out
     assert pd.read_csv(tmp_path / "mine.csv.gz")["arm"].unique() == ["hnas"]
+
+
+# the report
+
+
+@pytest.mark.slow
+def test_the_report_has_a_ladder_beside_other_runs(ladder, tmp_path):
+    make_runs(tmp_path, {"softmax": 0, "dnas": 3}, examples=40)
+    report = collect([ladder, tmp_path])
+    assert [task.name for task in report.tasks] == ["gigaword"]
+    [page], html = report.ladders, html_of(report)
+    comparison = compared(ladder)
+    shown = Page(html)
+    for line in sentences(comparison, comparison.arms[0]):
+        assert line in shown.text
+    assert ["softmax", "6"] in [row[:2] for row in shown.rows]  # the values of the figures
+    ids = [attributes["id"] for _, attributes in shown.elements if "id" in attributes]
+    assert len(ids) == len({*ids})
+    svgs = [figure.wide + figure.narrow for figure in page.figures]
+    assert len(svgs) == 3
+    assert not any("<style" in svg or "#0072b2" in svg or 'pt"' in svg for svg in svgs)
+    assert all("var(--c1)" in svg for svg in svgs)
+    assert {*page.pictures} == {
+        f"{name}_ladder-1" for name in ("loss_against_compute", "difference_against_compute", "loss_against_seconds")
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda place: shutil.rmtree(place / "dnas_1_110"), "There is nothing to compare with softmax, the only arm"),
+        (
+            lambda place: changed(place / "dnas_1_110", rung=None),
+            "The ladder is not compared: .* has not recorded its rung",
+        ),
+    ],
+)
+def test_the_report_says_why_a_ladder_is_not_compared(tmp_path, change, words):
+    make_ladder(tmp_path, rungs=(1,), seeds=(110,))
+    change(tmp_path)
+    [page] = collect([tmp_path]).ladders
+    assert re.match(words, page.refused) and page.sentences == []
+
+
+def test_a_ladder_is_compared_when_all_its_runs_have_ended(tmp_path):
+    make_ladder(tmp_path, rungs=(1,), seeds=(110,))
+    waiting = r"not finished yet: 1 planned run .*dnas_1_110"
+    with locked(tmp_path / "dnas_1_110"), pytest.raises(RunError, match=waiting):
+        run_compare([f"against={tmp_path}"])

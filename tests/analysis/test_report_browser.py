@@ -8,7 +8,8 @@ from made_up_runs import make_run, make_runs
 
 from attnorm.analysis.report.content import collect
 from attnorm.analysis.report.page import write_report
-from attnorm.analysis.report.pictures import light_colours, pictures_of
+from attnorm.analysis.report.pictures import pictures_of
+from attnorm.analysis.report.style import light_colours
 
 EVIL = "</script><img src=x onerror=alert(1)><!--"
 

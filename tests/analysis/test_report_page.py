@@ -17,7 +17,8 @@ from attnorm.analysis.report.charts import COLOURS, by_layer, curves, styles_of_
 from attnorm.analysis.report.content import collect
 from attnorm.analysis.report.curves import Point
 from attnorm.analysis.report.page import html_of, json_of, write_report
-from attnorm.analysis.report.pictures import light_colours, pictures_of
+from attnorm.analysis.report.pictures import pictures_of
+from attnorm.analysis.report.style import light_colours
 from attnorm.cli.report import check_installed
 from attnorm.errors import UserError
 from attnorm.run.tables import NO_EVIDENCE

@@ -114,7 +114,11 @@ def write_once(settings: ReportSettings, ended: bool = False) -> bool:
         report = collected(None)  # the last page does not load itself again, and contains what has ended meanwhile
     size = write_report(report, settings.path)
     if not goes_on:
-        save_pictures(pictures_of(report), settings.path.parent / "figures", settings.formats)
+        ladders = {name: figure for page in report.ladders for name, figure in page.pictures.items()}
+        save_pictures({**pictures_of(report), **ladders}, settings.path.parent / "figures", settings.formats)
+        for page in report.ladders:
+            for line in page.sentences or [page.refused]:
+                console.print(line, markup=False)
         for task in report.tasks:
             for line in task.withheld:
                 console.print(line, style="bold yellow", markup=False)

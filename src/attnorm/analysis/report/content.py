@@ -8,8 +8,10 @@ from pathlib import Path
 
 from attnorm.analysis.arms import Arm, arms_of, as_number, baseline_of, find_runs
 from attnorm.analysis.comparison import Terms
+from attnorm.analysis.ladder.runs import ladder_of
 from attnorm.analysis.provenance import check_code
 from attnorm.analysis.report.examples import shortened
+from attnorm.analysis.report.ladder_page import LadderPage, ladder_pages
 from attnorm.analysis.report.task_page import TaskPage
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.study import Study, adjust_together, study_of_arms
@@ -55,6 +57,7 @@ class RunProgress:
 class Report:
     """The whole page.
 
+    ladders: of runs on the rungs of a ladder, which are no arms of a task.
     troubles: runs that are not finished. running: how far the others have come. waiting: planned runs that have not
     started. refresh: seconds after which the page loads itself again; None: never.
     """
@@ -64,6 +67,7 @@ class Report:
     places: list[str]
     facts: list[tuple[str, str]]
     tasks: list[TaskPage]
+    ladders: list[LadderPage]
     troubles: list[Trouble]
     running: list[RunProgress]
     waiting: list[str]
@@ -93,16 +97,19 @@ def collect(
     damaged: dict[Path, RunError] = {}
     runs = find_runs(places, damaged, lambda place: bool(waiting_jobs([place])))
     waiting, at_work = waiting_jobs(places), not ended and sweep_at_work(places)
+    on_rungs = [run for run in runs if ladder_of(run)]
+    others = arms_of([run for run in runs if not ladder_of(run)])
     by_task: dict[str, list[Arm]] = defaultdict(list)
-    for arm in arms_of(runs):
+    for arm in others:
         by_task[arm.task].append(arm)
     for members in by_task.values():
         check_code(members)
     every = [arm for members in by_task.values() for arm in members]
     if baseline is not None and every and not any(arm.label == baseline for arm in every):
         baseline_of(every, baseline)  # raises ConfigError
-    arms = [(arm, run) for arm in arms_of(runs) for run in arm.runs]
-    unfinished = [_name_of(arm, run) for arm in every for run in arm.runs if run.state.is_unfinished]
+    named = [(f"{arm.label}, seed {run.seed}", run) for arm in others for run in arm.runs]
+    named += [(f"{run.attention_label}, rung {ladder_of(run).get('rung')}, seed {run.seed}", run) for run in on_rungs]
+    unfinished = [name for name, run in named if run.state.is_unfinished]
     pending = [*waiting, *(unfinished if at_work else ())]  # which the sweep may resume
     studies = []
     for members in by_task.values():
@@ -114,30 +121,28 @@ def collect(
         names = dict.fromkeys(each.metric for study in studies for each in study.comparisons)
         raise ConfigError([Problem("metric", f"the runs have no such metric; allowed: {', '.join(names)}", metric)])
     adjust_together(studies)
-    finished = sum(run.state is RunState.FINISHED for _, run in arms)
+    ladders = ladder_pages(on_rungs, baseline, metric, split, level, pending)
+    finished = sum(run.state is RunState.FINISHED for _, run in named)
     return Report(
-        title=_title_of(studies),
+        title=_title_of(studies) if studies or not ladders else f"Ladder on {ladders[0].task}",
         written=f"{datetime.now():%Y-%m-%d %H:%M:%S}",
         places=[str(place) for place in places],
-        facts=[("runs finished", f"{finished:,} of {len(arms) + len(waiting):,}")],
+        facts=[("runs finished", f"{finished:,} of {len(named) + len(waiting):,}")],
         tasks=[TaskPage(f"task-{number}", study, metric) for number, study in enumerate(studies, start=1)],
+        ladders=ladders,
         troubles=[
             *(
-                Trouble(_name_of(arm, run), str(run.state), _reason(run), str(run.folder))
-                for arm, run in arms
+                Trouble(name, str(run.state), _reason(run), str(run.folder))
+                for name, run in named
                 if run.state.is_unfinished
             ),
             *(Trouble(str(path), "unreadable", shortened(str(error)), str(path)) for path, error in damaged.items()),
         ],
-        running=[_progress_of(_name_of(arm, run), run) for arm, run in arms if run.state is RunState.RUNNING],
+        running=[_progress_of(name, run) for name, run in named if run.state is RunState.RUNNING],
         waiting=waiting,
         refresh=refresh,
         at_work=at_work,
     )
-
-
-def _name_of(arm: Arm, run: Run) -> str:
-    return f"{arm.label}, seed {run.seed}"
 
 
 def _reason(run: Run) -> str:

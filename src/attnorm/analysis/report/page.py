@@ -16,7 +16,8 @@ import vl_convert
 
 from attnorm.analysis.html import templates_of
 from attnorm.analysis.report.content import Report
-from attnorm.analysis.report.pictures import asset, pictures_of
+from attnorm.analysis.report.pictures import pictures_of
+from attnorm.analysis.report.style import asset
 from attnorm.files import write_text
 
 

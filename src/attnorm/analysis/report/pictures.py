@@ -4,8 +4,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from textwrap import fill, wrap
 from typing import Any
@@ -15,6 +13,7 @@ import vl_convert
 from attnorm.analysis.pictures import COLUMN, LEGEND, LETTER, POINTS, SCREEN
 from attnorm.analysis.report.charts import CONFIG, Chart
 from attnorm.analysis.report.content import Report
+from attnorm.analysis.report.style import light_colours
 
 INCH = 96  # pixels, in which lengths of a specification are
 WIDTH, FONT_SIZE = COLUMN * INCH, POINTS * INCH / 72
@@ -91,15 +90,3 @@ def pictures_of(report: Report) -> Mapping[str, ChartPicture]:
         name = re.sub(r"[^a-z0-9]+", "_", picture.chart.title.lower()).strip("_")[:60]
         pictures[f"{name}_{picture.chart.name}" if name in pictures or not name else name] = picture
     return pictures
-
-
-@cache
-def asset(name: str) -> str:
-    """The content of a file in assets/."""
-    return (files("attnorm.analysis.report") / "assets" / name).read_text(encoding="utf-8")
-
-
-@cache
-def light_colours() -> dict[str, str]:
-    """The colours of the page in its light mode, by the name of their CSS variable."""
-    return dict(re.findall(r"(--[\w-]+): (#\w+)", asset("style.css").partition("@media")[0]))

@@ -1,0 +1,96 @@
+"""What the report says about the ladder of one task."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from attnorm.analysis.ladder.comparison import compare_ladder
+from attnorm.analysis.ladder.figures import (
+    difference_against_compute,
+    in_page,
+    loss_against_compute,
+    loss_against_seconds,
+    losses_table,
+)
+from attnorm.analysis.ladder.record import sentences, table_of
+from attnorm.analysis.ladder.runs import scores_of_runs
+from attnorm.analysis.pictures import COLUMN, PAGE, Picture
+from attnorm.analysis.scores import SplitName
+from attnorm.analysis.table import Table
+from attnorm.errors import RunError
+from attnorm.run.run import Run
+from attnorm.wording import counted
+
+DRAWN = (loss_against_compute, difference_against_compute, loss_against_seconds)
+
+
+@dataclass(frozen=True)
+class InlineFigure:
+    """A figure in the page: its SVG as wide as a page, and as a column of it, for a phone."""
+
+    caption: str
+    wide: str
+    narrow: str
+
+
+class LadderPage:
+    """What the page says about a ladder.
+
+    task: its name. refused: why it is not compared, as a sentence; "" if it is. sentences: what is shown of each arm.
+    notes: what a reader has to know. tables: the differences, and the values of the other figures. pictures: the
+    figures in one column, by the name of their files.
+    """
+
+    def __init__(
+        self,
+        anchor: str,
+        runs: Sequence[Run],
+        baseline: str | None,
+        metric: str | None,
+        split: SplitName,
+        level: float,
+        pending: Sequence[str],
+    ):
+        self.anchor, self.task, self.refused = anchor, str(runs[0].settings["task.name"]), ""
+        self.sentences, self.notes, self.tables = list[str](), list[str](), list[Table]()
+        self.figures, self.pictures = list[InlineFigure](), dict[str, Picture]()
+        if pending:
+            verb = "is" if len(pending) == 1 else "are"
+            self.refused = f"No verdict yet: {counted(len(pending), 'planned run')} {verb} not finished."
+            return
+        try:
+            scores = scores_of_runs(runs, metric, split)
+        except RunError as error:
+            self.refused = f"The ladder is not compared: {error}."
+            return
+        if len(scores.arms) == 1:
+            self.refused = f"There is nothing to compare with {scores.arms[0]}, the only arm of the ladder."
+            return
+        comparison = compare_ladder(scores, baseline, level=level)
+        self.sentences = [line for arm in comparison.arms for line in sentences(comparison, arm)]
+        self.notes = [*(note for arm in comparison.arms for note in arm.notes), *comparison.notes]
+        self.tables = [table_of(comparison).filled(), losses_table(scores)]
+        for draw in DRAWN:
+            if (narrow := draw(comparison, COLUMN)) is not None and (wide := draw(comparison, PAGE)) is not None:
+                name = f"{anchor}-{len(self.figures) + 1}"
+                self.pictures[f"{draw.__name__}_{anchor}"] = narrow
+                svgs = [in_page(figure, f"{name}-{size}") for figure, size in ((wide, "wide"), (narrow, "narrow"))]
+                self.figures.append(InlineFigure(narrow.caption, *svgs))
+
+
+def ladder_pages(
+    runs: Sequence[Run],
+    baseline: str | None,
+    metric: str | None,
+    split: SplitName,
+    level: float,
+    pending: Sequence[str],
+) -> list[LadderPage]:
+    """The page of the ladder of each task. runs: those of ladders. pending: runs that are still to come."""
+    by_task: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        by_task[str(run.settings["task.name"])].append(run)
+    return [
+        LadderPage(f"ladder-{number}", members, baseline, metric, split, level, pending)
+        for number, members in enumerate(by_task.values(), start=1)
+    ]
