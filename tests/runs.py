@@ -87,6 +87,8 @@ IMAGES = (  # of the task that classifies images
 )
 TEXTS = (  # of the task that classifies documents
     "task=document_classification",
+    "data=base",
+    "data._target_=attnorm.experiments.hierarchical.passages.Passages",
     *of("model", "d_model=16 word_width=16 n_heads=2 max_tokens=64 dropout=0"),
     "tokenizer.vocab_size=300",
     *of("data", "words=20 parts=8 validation=[3,6] test=[1] gap=5 batch_tokens=300"),

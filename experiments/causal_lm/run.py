@@ -34,7 +34,8 @@ RATES = (1e-3, 2e-3, 4e-3)
 SCREEN_SEED, SEEDS = 100, (110, 111, 112, 113, 114)
 UPDATES = 900
 RECIPE = [
-    *("task=causal_lm", "data=books", "data.test=[Doyle_*,Stevenson_*]", "task.selection=all"),
+    *("task=causal_lm", "data=base", "data._target_=attnorm.experiments.causal_lm.chapters.Chapters"),
+    *("data.test=[Doyle_*,Stevenson_*]", "task.selection=all"),
     *("model.decoder_layers=2", "model.max_target=128", f"task.max_steps={UPDATES}"),
 ]
 UNTIMED = 0.45  # of the arms that have not been timed

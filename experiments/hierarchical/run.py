@@ -17,7 +17,10 @@ from sweeps import ROOT, Run, report, several, spread, sweep, table, values_of
 
 MODELS = {"flat": "flat_tiny", "hierarchical": "hierarchical_tiny"}
 ATTENTIONS = ("softmax", "dnas", "hnas", "uniform")
-RECIPE = ["task=document_classification", "data.words=100", "task.max_steps=600"]
+RECIPE = [
+    *("task=document_classification", "data=base", "data._target_=attnorm.experiments.hierarchical.passages.Passages"),
+    *("data.words=100", "task.max_steps=600"),
+]
 
 
 def main() -> None:

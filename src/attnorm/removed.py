@@ -12,4 +12,6 @@ REMOVED: dict[str, str] = {  # a verb: "doctor"; a key of a verb: "sweep search"
     "data=easy_vqa": "easy_vqa was moved; see experiments/vqa_table1/README.md#easy-vqa",
     "data=easy_vqa_images": "easy_vqa_images was moved; see experiments/vqa_table1/README.md#easy-vqa",
     "sweep cost": "equal cost was removed; for the speed of each arm, see docs/compare.md#arms-and-pairs",
+    "data=books": "books was replaced by data=folders; see docs/causal_lm.md#data",
+    "data=passages": "passages was replaced by data=folders; see docs/hierarchical.md#data",
 }

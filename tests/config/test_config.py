@@ -93,7 +93,7 @@ def needed(tmp_path, monkeypatch):
     needs = {
         **{f"{name}.yaml": [f"task={task}"] for task, names in of_tasks.items() for name in names},
         "model/mcan_small.yaml": ["task=vqa"],
-        "data/passages.yaml": documents,
+        "data/folders.yaml": documents,
         "task/document_classification.yaml": documents[1:],
         **{f"model/{name}_tiny.yaml": documents for name in ("flat", "hierarchical")},
         "data/multi30k.yaml": ["task=translation", f"data.dir={tmp_path}"],
@@ -103,7 +103,6 @@ def needed(tmp_path, monkeypatch):
         ],
         "data/text.yaml": ["task=mlm", f"data.files={table}"],
         "data/text_hub.yaml": ["task=mlm", "data.path=owner/name"],
-        "data/books.yaml": ["task=causal_lm", f"data.folder={tmp_path}/texts"],
         "tokenizer/gpt2.yaml": ["task=causal_lm", f"tokenizer.file={tmp_path}/gpt2", "~tokenizer.vocab_size"],
         "data/squad.yaml": ["task=squad", *squad],
         "data/labelled.yaml": ["task=classify", *labelled],

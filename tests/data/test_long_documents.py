@@ -1,4 +1,4 @@
-"""Sources of long documents: the built-in chronicles, and books that are split into chapters."""
+"""Sources of long documents: the built-in chronicles, folders of texts, and chapters of novels."""
 
 import hashlib
 import re
@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from attnorm.data.sources.base import DOCUMENTS, GROUPED_DOCUMENTS, LABELLED, PAIRS
-from attnorm.data.sources.books import Books
+from attnorm.data.sources.base import DOCUMENTS, GROUPED_DOCUMENTS, LABELLED, LABELLED_DOCUMENTS, PAIRS
 from attnorm.data.sources.chronicles import Chronicles
+from attnorm.data.sources.folders import Folders
 from attnorm.data.synthetic.chronicles import chronicle
+from attnorm.experiments.causal_lm.chapters import Chapters
 
 FIRST_20_SHA256 = "6e99690546b14d09fa424bacc84891cf23aea54642a20dd8f1f17953ae436fd0"
 NOVELS = Path(__file__).parents[2] / "../shared/data/text/novels"
@@ -84,7 +85,7 @@ def test_distant_context_helps():
     assert far < 0.8 * control  # which are of this document, not of all
 
 
-# --------------------------------------------------------------------------------------------------------------- books
+# ------------------------------------------------------------------------------------------------------------- folders
 
 
 def text_of(word, count):
@@ -93,92 +94,115 @@ def text_of(word, count):
 
 @pytest.fixture
 def library(tmp_path):
+    """Two files, and one in a subfolder: headings, and paragraphs of two lines."""
     (tmp_path / "more").mkdir()
-    front, chapters = "A title\n\nCHAPTER I\nCHAPTER II\n", [text_of("one", 20), text_of("two", 30)]
-    first = f"{front}\nCHAPTER I\n{chapters[0]}\n\nChapter 2: The Storm\n{chapters[1]}\na chapter of it\n"
-    (tmp_path / "first.txt").write_text(first)
-    (tmp_path / "more" / "second.txt").write_text(f"I\n{text_of('three', 25)}\nII.\n{text_of('four', 25)}\n")
-    (tmp_path / "third.txt").write_text(f"Chapter One\n{text_of('five', 40)}\n")
+    (tmp_path / "first.txt").write_text(f"A title\n\n{text_of('one', 20)}\nand\n \n\n{text_of('two', 30)}\n")
+    (tmp_path / "more" / "second.txt").write_text(f"{text_of('three', 25)}\n\n{text_of('four', 25)}\n")
+    (tmp_path / "third.txt").write_text(f"{text_of('five', 40)}\n")
     (tmp_path / ".hidden").write_text("hidden\n")
     return tmp_path
 
 
 def rows(source, split):
-    return [" ".join(text.split()) for text, *_ in source.rows(split)]
+    return [(" ".join(text.split()), group, label) for text, group, label in source.rows(split)]
 
 
-def test_each_chapter_is_a_document(library):
-    source = Books(folder=str(library), words=10, test=["third*"])
-    assert source.check(("train", "validation", "test")) == [] and source.splits == ("train", "validation", "test")
-    documents = [
-        f"CHAPTER I {text_of('one', 20)}",
-        f"Chapter 2: The Storm {text_of('two', 30)} a chapter of it",
-        f"I {text_of('three', 25)}",
-        f"II. {text_of('four', 25)}",
-    ]
-    whole = Books(folder=str(library), words=10, test=["third*"], validation=["second.txt"])
-    assert rows(whole, "train") == documents[:2] and rows(whole, "validation") == documents[2:]
-    assert rows(source, "test") == [f"Chapter One {text_of('five', 40)}"]
-    held_out = Books(folder=str(library), words=10, test=["third*"], holdout=0.25)
-    assert sorted(rows(held_out, "train") + rows(held_out, "validation")) == sorted(documents)
-    assert len(rows(held_out, "validation")) == 1
+ONE, TWO, THREE, FOUR, FIVE = map(text_of, ("one", "two", "three", "four", "five"), (20, 30, 25, 25, 40))
+IN_FIRST, IN_SECOND, IN_THIRD = ("first.txt", "first"), ("more/second.txt", "more"), ("third.txt", "third")
+UNITS = {
+    "line": [("A title", *IN_FIRST), (ONE, *IN_FIRST), ("and", *IN_FIRST), (TWO, *IN_FIRST)],
+    "paragraph": [("A title", *IN_FIRST), (f"{ONE} and", *IN_FIRST), (TWO, *IN_FIRST)],
+    "file": [(f"A title {ONE} and {TWO}", *IN_FIRST)],
+}
+OF_SECOND = {"file": [(f"{THREE} {FOUR}", *IN_SECOND)]}
 
 
-def test_the_documents_of_a_file_are_a_group(library):
-    def groups(split, **options):
-        return [name for _, name in Books(folder=str(library), words=10, test=["third*"], **options).rows(split)]
+@pytest.mark.parametrize("document", UNITS)
+def test_the_documents_of_a_file_are_a_group_and_their_label_is_its_folder_or_its_name(library, document):
+    source = Folders(folder=str(library), document=document, validation=["third*"])
+    assert (
+        source.check() == []
+        and source.splits == ("train", "validation")
+        and source.labels == ["first", "more", "third"]
+    )
+    second = OF_SECOND.get(document, [(THREE, *IN_SECOND), (FOUR, *IN_SECOND)])
+    assert rows(source, "train") == UNITS[document] + second
+    assert rows(source, "validation") == [(FIVE, *IN_THIRD)]
+    longer = Folders(folder=str(library), document=document, validation=["third*"], words=5)
+    assert rows(longer, "train") == [row for row in UNITS[document] + second if len(row[0].split()) >= 5]
 
-    second = "more/second.txt"
-    assert groups("train", holdout=0.25) == ["first.txt", second, second]
-    assert groups("validation", holdout=0.25) == ["first.txt"]  # the second of the four chapters
-    assert groups("test") == ["third.txt"]
-    assert groups("train", chapter=None, validation=["first*"]) == [second]
-    before = Books(folder=str(library)).fingerprint("train")
-    (library / "more" / "second.txt").rename(library / "more" / "fourth.txt")
-    assert Books(folder=str(library)).fingerprint("train") != before  # the cached rows have the names of the groups
+
+def test_documents_are_held_out_evenly_if_no_file_is_named(library):
+    source = Folders(folder=str(library), document="paragraph", words=10, test=["third*"], holdout=0.25)
+    assert source.splits == ("train", "validation", "test") and source.check(source.splits) == []
+    assert [group for _, group, _ in source.rows("train")] == ["first.txt", "more/second.txt", "more/second.txt"]
+    assert [group for _, group, _ in source.rows("validation")] == ["first.txt"]  # the second of four paragraphs
+    assert [group for _, group, _ in source.rows("test")] == ["third.txt"]
 
 
-def test_documents_with_a_group_can_be_used_as_documents():
-    assert GROUPED_DOCUMENTS.has(DOCUMENTS) and DOCUMENTS.has(DOCUMENTS)
+def test_documents_with_further_columns_can_be_used_as_documents():
+    assert LABELLED_DOCUMENTS.has(DOCUMENTS) and LABELLED_DOCUMENTS.has(GROUPED_DOCUMENTS) and DOCUMENTS.has(DOCUMENTS)
     assert not DOCUMENTS.has(GROUPED_DOCUMENTS) and not GROUPED_DOCUMENTS.has(PAIRS) and not LABELLED.has(DOCUMENTS)
+    assert not GROUPED_DOCUMENTS.has(LABELLED_DOCUMENTS)
 
 
-def test_without_a_pattern_each_file_is_a_document(library):
-    source = Books(folder=str(library), chapter=None, words=1, validation=["third.txt"])
-    assert [text.split()[:2] for text in rows(source, "train")] == [["A", "title"], ["I", "three"]]
-    assert len(rows(source, "validation")) == 1
-
-
-def test_a_fingerprint_depends_on_the_content_and_the_settings(library):
+@pytest.mark.parametrize(("make", "option"), [(Folders, {"document": "line"}), (Chapters, {"chapter": "two"})])
+def test_a_fingerprint_depends_on_the_content_and_the_settings(library, make, option):
     def fingerprint(**options):
-        return Books(folder=str(library), words=10, **options).fingerprint("train")
+        return make(folder=str(library), **options).fingerprint("train")
 
-    before = [fingerprint(), fingerprint(chapter="two"), fingerprint(holdout=0.5), fingerprint(validation=["third*"])]
-    assert len(set(before)) == 4
+    before = [
+        fingerprint(),
+        *(fingerprint(**it) for it in (option, {"words": 9}, {"holdout": 0.5}, {"test": ["third*"]})),
+    ]
+    assert len(set(before)) == 5
     (library / "third.txt").write_text("changed " * 20)
-    assert fingerprint() != before[0] and fingerprint(validation=["third*"]) == before[3]
+    assert fingerprint() != before[0] and fingerprint(test=["third*"]) == before[4]
+    (library / "more" / "second.txt").rename(library / "more" / "fourth.txt")
+    assert fingerprint(test=["third*"]) != before[4]  # the cached rows have the names of the groups
 
 
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
         ({"folder": "nowhere"}, "data.folder=nowhere: no such folder"),
-        ({"chapter": "("}, "data.chapter=(: not a regular expression"),
         ({"test": ["fourth*"]}, "data.test=fourth*: no file has such a name; there are first.txt"),
         ({"validation": ["f*"], "test": ["first.txt"]}, "also in data.validation: first.txt"),
-        ({"validation": ["*"]}, "no book is left for the train split"),
-        ({"holdout": 0.0}, "the validation split is asked for; name its books, or set data.holdout above 0"),
+        ({"validation": ["*"]}, "no file is left for the train split"),
+        ({"holdout": 0.0}, "the validation split is asked for; name its files, or set data.holdout above 0"),
         ({"encoding": "none"}, "data.encoding=none: not a text encoding of Python"),
     ],
 )
 def test_what_cannot_be_read_is_refused_before(library, options, problem):
-    actual = Books(**{"folder": str(library), **options}).check()
+    actual = Folders(**{"folder": str(library), **options}).check()
     assert any(problem in item for item in actual), actual
+
+
+# ------------------------------------------------------------------------------------------------------------ chapters
+
+
+def test_each_chapter_of_a_novel_is_a_document(tmp_path):
+    front, chapters = "A title\n\nCHAPTER I\nCHAPTER II\n", [text_of("one", 20), text_of("two", 30)]
+    first = f"{front}\nCHAPTER I\n{chapters[0]}\n\nChapter 2: The Storm\n{chapters[1]}\na chapter of it\n"
+    (tmp_path / "first.txt").write_text(first)
+    (tmp_path / "second.txt").write_text(f"I\n{text_of('three', 25)}\nII.\n{text_of('four', 25)}\n")
+    (tmp_path / "third.txt").write_text(f"Chapter One\n{text_of('five', 40)}\n")
+    novels = Chapters(folder=str(tmp_path), words=10, validation=["second.txt"], test=["third*"])
+    assert novels.check(("train", "validation", "test")) == []
+    assert rows(novels, "train") == [
+        (f"CHAPTER I {text_of('one', 20)}", *IN_FIRST),
+        (f"Chapter 2: The Storm {text_of('two', 30)} a chapter of it", *IN_FIRST),
+    ]
+    second = ("second.txt", "second")
+    assert rows(novels, "validation") == [(f"I {THREE}", *second), (f"II. {FOUR}", *second)]
+    assert rows(novels, "test") == [(f"Chapter One {FIVE}", *IN_THIRD)]
+    [problem] = Chapters(folder=str(tmp_path), chapter="(").check()
+    assert problem.startswith("data.chapter=(: not a regular expression")
 
 
 def test_the_novels_are_split_into_their_chapters():
     if not NOVELS.is_dir():
         pytest.skip("needs the novels in ../shared/data/text/novels")
-    source = Books(folder=str(NOVELS), test=["Doyle_*", "Stevenson_*"])
+    source = Chapters(folder=str(NOVELS), test=["Doyle_*", "Stevenson_*"])
     assert source.check(("train", "validation", "test")) == []
     assert len(rows(source, "test")) == 15 + 35 and len(rows(source, "train")) > 300

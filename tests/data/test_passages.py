@@ -5,10 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-from builders import build_source
 
 from attnorm.data.sentences import split_sentences
-from attnorm.data.sources.passages import masked
+from attnorm.experiments.hierarchical.passages import Passages, masked
 
 NOVELS = Path(__file__).parents[3] / "shared/data/text/novels"
 SPLITS = ("train", "validation", "test")
@@ -69,11 +68,11 @@ def rows(source):
 
 
 def test_passages_are_consecutive_whole_sentences_of_at_least_the_length(folder):
-    source = build_source("passages", folder=str(folder), **OPTIONS)
+    source = Passages(folder=str(folder), **OPTIONS)
     assert source.check(SPLITS) == [] and source.splits == SPLITS and source.labels == ("a", "b", "c")
     for split, result in rows(source).items():
-        assert {label for *_, label in result} == {"a", "b", "c"}
-        for name, part, passage, label in result:
+        assert {label for _, _, label, _ in result} == {"a", "b", "c"}
+        for passage, part, label, name in result:
             places = numbers(passage)
             assert places == list(range(places[0], places[0] + len(places))) and 40 <= len(places) < 40 + 9
             assert passage[0].isupper() and passage.endswith(".") and passage[0].lower() == label == name[0]
@@ -83,9 +82,9 @@ def test_passages_are_consecutive_whole_sentences_of_at_least_the_length(folder)
 
 @pytest.mark.parametrize("gap", [0, 25, 60])
 def test_passages_of_different_splits_are_at_least_the_gap_apart(folder, gap):
-    actual = rows(build_source("passages", folder=str(folder), **{**OPTIONS, "gap": gap}))
+    actual = rows(Passages(folder=str(folder), **{**OPTIONS, "gap": gap}))
     for label in "abc":
-        spans = {split: [numbers(it[2]) for it in actual[split] if it[3] == label] for split in SPLITS}
+        spans = {split: [numbers(it[0]) for it in actual[split] if it[2] == label] for split in SPLITS}
         for one, other in itertools.permutations(SPLITS, 2):
             apart = [max(b[0] - a[-1], a[0] - b[-1]) - 1 for a in spans[one] for b in spans[other]]
             assert min(apart) >= gap
@@ -94,8 +93,8 @@ def test_passages_of_different_splits_are_at_least_the_gap_apart(folder, gap):
 
 
 def test_the_first_rows_have_all_labels(folder):
-    source = build_source("passages", folder=str(folder), **OPTIONS)
-    first = [label for *_, label in itertools.islice(source.rows("train"), 9)]
+    source = Passages(folder=str(folder), **OPTIONS)
+    first = [label for _, _, label, _ in itertools.islice(source.rows("train"), 9)]
     assert first == ["a", "b", "c"] * 3
     assert len(list(source.rows("train"))) == sum(
         len(list(source.rows_of(path, label, "train"))) for path, label in zip(source.paths, source.labels, strict=True)
@@ -104,14 +103,14 @@ def test_the_first_rows_have_all_labels(folder):
 
 def test_names_are_masked_if_asked(folder):
     (folder / "a.txt").write_text(" ".join(["Once Tom Smith went to Rome for a day."] * 100))
-    source = build_source("passages", folder=str(folder), **OPTIONS, mask_names=True)
-    passage = next(entry[2] for entry in source.rows("train") if entry[3] == "a")
+    source = Passages(folder=str(folder), **OPTIONS, mask_names=True)
+    passage = next(entry[0] for entry in source.rows("train") if entry[2] == "a")
     assert passage.startswith("Once <unk> <unk> went to <unk> for a day. Once")
 
 
 def test_what_cannot_work_is_refused(folder):
     def problems(**options):
-        return build_source("passages", **{"folder": str(folder), **OPTIONS, **options}).check(SPLITS)
+        return Passages(**{"folder": str(folder), **OPTIONS, **options}).check(SPLITS)
 
     assert problems(folder=f"{folder}/nothing") == [f"data.folder={folder}/nothing: no such folder"]
     assert problems(validation=[10]) == ["data.validation=[10]: allowed: numbers from 0 to 9"]
@@ -127,19 +126,19 @@ def test_what_cannot_work_is_refused(folder):
 
 def test_every_option_and_byte_changes_the_fingerprint(folder):
     made = [{}, {"words": 41}, {"gap": 26}, {"validation": [2]}, {"mask_names": True}, {"parts": 11}]
-    prints = {build_source("passages", folder=str(folder), **{**OPTIONS, **item}).fingerprint("train") for item in made}
+    prints = {Passages(folder=str(folder), **{**OPTIONS, **item}).fingerprint("train") for item in made}
     (folder / "a.txt").write_text("Other words. " * 100)
-    prints.add(build_source("passages", folder=str(folder), **OPTIONS).fingerprint("train"))
+    prints.add(Passages(folder=str(folder), **OPTIONS).fingerprint("train"))
     assert len(prints) == len(made) + 1
 
 
 @pytest.mark.skipif(not NOVELS.is_dir(), reason=f"{NOVELS} is absent")
 def test_passages_of_a_real_novel_are_its_text():
-    source = build_source("passages", folder=str(NOVELS), words=100, test=[5])
+    source = Passages(folder=str(NOVELS), words=100, test=[5])
     path = next(it for it in source.paths if "Doyle" in it.name)
     text = " ".join(path.read_text(encoding="utf-8-sig").split())
     for split, share in {"train": 0.75, "validation": 0.2, "test": 0.05}.items():
-        outcome = [passage for *_, passage, _ in source.rows_of(path, "Doyle", split)]
+        outcome = [passage for passage, *_ in source.rows_of(path, "Doyle", split)]
         assert all(passage in text for passage in outcome)
         words = sum(len(passage.split()) for passage in outcome) / len(text.split())
         assert share - 0.03 < words < share + 0.01  # the gaps, and rests of less than a passage, are left out

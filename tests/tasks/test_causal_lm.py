@@ -173,16 +173,16 @@ def test_the_first_half_of_the_documents_selects_whole_documents(parts):
     assert task.example_ids(splits["train"], [0, 9]) == ["0", "9"]  # packed rows, which a warning may name
 
 
-def test_chapters_of_a_book_are_one_group(tmp_path):
+def test_paragraphs_of_a_file_are_one_group(tmp_path):
     """Of the rows, of the table of predictions, and of the half that selects; what the model reads is unaffected."""
-    (tmp_path / "books").mkdir()
+    (tmp_path / "texts").mkdir()
     for name, chapters in (("a", 3), ("b", 1), ("c", 2), ("d", 1), ("e", 40)):
-        texts = [f"Chapter {number}\n{f'the {name} went on ' * 40 * number}\n" for number in range(1, chapters + 1)]
-        (tmp_path / "books" / f"{name}.txt").write_text("".join(texts))
-    first = (tmp_path / "books" / "a.txt").read_text().partition("Chapter 2")[0]
-    (tmp_path / "books" / "d.txt").write_text(first)
-    books = ("data=books", f"data.folder={tmp_path / 'books'}", "data.words=3", "data.validation=[a*,b*,c*,d*]")
-    task = task_of(runs.tiny_language(tmp_path, *books, "tokenizer.vocab_size=40"))
+        texts = [f"Part {number}\n{f'the {name} went on ' * 40 * number}\n\n" for number in range(1, chapters + 1)]
+        (tmp_path / "texts" / f"{name}.txt").write_text("".join(texts))
+    first = (tmp_path / "texts" / "a.txt").read_text().partition("Part 2")[0]
+    (tmp_path / "texts" / "d.txt").write_text(first)
+    data = ("data=folders", f"data.folder={tmp_path / 'texts'}", "data.document=paragraph")
+    task = task_of(runs.tiny_language(tmp_path, *data, "data.validation=[a*,b*,c*,d*]", "tokenizer.vocab_size=40"))
     splits = task.splits()
     split = splits["validation"]
     tokenizer = split.tokenizer
@@ -193,7 +193,7 @@ def test_chapters_of_a_book_are_one_group(tmp_path):
     expected = [f"{name}.txt" for name in "aaabccd"]
     assert table["group"] == expected and table["id"] == [str(number) for number in range(7)]
     assert task.row_groups(split) == [expected[number] for number in split.rows["document"]]
-    assert len(split) > len(expected)  # some chapters have several windows
+    assert len(split) > len(expected)  # some paragraphs have several windows
     selecting = {group for group, chosen in zip(expected, table["selecting"], strict=True) if chosen}
     assert len(selecting) == 2 and table["selecting"] == [group in selecting for group in expected]
     hashes = table["input_hash"]

@@ -1,14 +1,16 @@
 """Documents as rows of ids: the sentence of each token, truncation, counts, and batches."""
 
 import pytest
+import runs
 import torch
 from datasets import Dataset
 
 from attnorm.data.sampler import MicroBatch
+from attnorm.errors import ConfigError
 from attnorm.skeleton.lab.tokenizer import Characters
 from attnorm.tasks.documents import DocumentCollator, DocumentFeaturizer
 
-TEXTS = {"text": ["ab c. d!", "a", ". b? . c d e f"], "label": ["x", "y", "x"], "id": ["0", "1", "2"]}
+TEXTS = {"text": ["ab c. d!", "a", ". b? . c d e f"], "label": ["x", "y", "x"], "group": ["0", "1", "2"]}
 
 
 @pytest.fixture
@@ -18,13 +20,13 @@ def tokenizer():
 
 @pytest.fixture
 def encoded(tokenizer):
-    return DocumentFeaturizer(6, ["x", "y"]).encode({**TEXTS, "part": ["p"] * 3}, 0, tokenizer)
+    return DocumentFeaturizer(6, ["x", "y"]).encode(TEXTS, 0, tokenizer)
 
 
 def test_a_text_without_tokens_is_an_unknown_one(tokenizer, monkeypatch):
     """Such as one of characters that a tokenizer drops."""
     monkeypatch.setattr(type(tokenizer), "_encode_words", lambda self, words: [[] for _ in words])
-    rows = {"text": ["\u200b"], "label": ["x"], "id": ["0"], "part": ["p"]}
+    rows = {"text": ["\u200b"], "label": ["x"], "group": ["0"]}
     table, counts = DocumentFeaturizer(6, ["x", "y"]).encode(rows, 0, tokenizer)
     assert table["ids"] == [[tokenizer.unk_id]] and table["sentences"] == [[0]] and counts["sentences"] == 1
 
@@ -51,3 +53,13 @@ def test_a_batch_is_padded_with_its_own_ids(encoded, tokenizer):
 def test_a_label_that_the_model_does_not_know_is_refused(tokenizer):
     with pytest.raises(ValueError, match="'x' is not one that the model was trained on; allowed: y, z"):
         DocumentFeaturizer(6, ["y", "z"]).encode(TEXTS, 0, tokenizer)
+
+
+def test_documents_of_one_label_are_refused(tmp_path):
+    (tmp_path / "texts").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "texts" / f"{name}.txt").write_text("A text.\n")
+    one, two = (("task=document_classification", f"data.folder={folder}") for folder in (tmp_path, tmp_path / "texts"))
+    with pytest.raises(ConfigError, match="all documents have the label texts; expected several labels"):
+        runs.checked(runs.composed(*one))
+    assert runs.checked(runs.composed(*two)).source.build().labels == ["a", "b"]

@@ -5,7 +5,7 @@ import pytest
 import runs
 
 from attnorm.analysis.run import load_run
-from attnorm.data.sources.passages import Passages
+from attnorm.experiments.hierarchical.passages import Passages
 from attnorm.tasks.task import selection_half
 
 TASK = "document_classification"
@@ -34,7 +34,7 @@ def test_predictions_hold_every_passage_with_its_text_and_part(learned):
     _, run = learned
     found, expected = table(run), rows()
     assert list(zip(found["id"], found["group"], found["reference"], strict=True)) == [
-        (name, part, label) for name, part, _, label in expected
+        (name, part, label) for _, part, label, name in expected
     ]
     right = found["reference"] == found["output"]
     assert list(found["accuracy"]) == [100.0 * it for it in right]

@@ -1,6 +1,6 @@
 """Classification of documents of several sentences. The baseline always predicts the most frequent label."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -11,8 +11,9 @@ from attnorm.data.featurizer import pad
 from attnorm.data.preprocess import Split
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.sentences import split_sentences
-from attnorm.data.sources.passages import PASSAGES
+from attnorm.data.sources.base import LABELLED_DOCUMENTS
 from attnorm.data.tokenizers.base import Tokenizer
+from attnorm.errors import Problem
 from attnorm.tasks.labels import LabelFeaturizer, LabelModule, LabelTask, classified
 from attnorm.tasks.module import Collator
 from attnorm.tasks.task import Tokens
@@ -21,7 +22,7 @@ from attnorm.tasks.task import Tokens
 class DocumentFeaturizer(LabelFeaturizer):
     """One row per document: the tokens of its sentences, truncated to `max_tokens` tokens in all."""
 
-    schema = PASSAGES
+    schema = LABELLED_DOCUMENTS
 
     def __init__(self, max_tokens: int, labels: Sequence[str]):
         super().__init__(labels)
@@ -86,13 +87,19 @@ class DocumentModule(LabelModule):
 class DocumentTask(LabelTask):
     """task=document_classification.
 
-    The model has the options `max_tokens` and `queries` of `attnorm.models.documents.DocumentConfig`. The contiguous
-    part of a text that a passage is from is its group: whether the best checkpoint is selected on it, or runs are
-    compared on it, is decided for whole parts.
+    The model has the options `max_tokens` and `queries` of `attnorm.models.documents.DocumentConfig`. The
+    documents of a group, such as those of a file, are either all used to select the best checkpoint, or all used to
+    compare runs.
     """
 
-    interface, schema, unit, grouping = "documents", PASSAGES, "passages", "part"
+    interface, schema, unit, grouping = "documents", LABELLED_DOCUMENTS, "documents", "group"
     budget = (("model.max_tokens",), "the tokens of a document")
+
+    def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
+        yield from super().problems(is_valid)
+        source: Any = self.source()
+        if is_valid("data") and len(source.labels) == 1:
+            yield Problem.about("data", f"all documents have the label {source.labels[0]}; expected several labels")
 
     def featurizer(self) -> DocumentFeaturizer:
         return DocumentFeaturizer(self.cfg.model.max_tokens, self.labels)

@@ -43,13 +43,14 @@ class RowSchema:
     def has(self, other: "RowSchema") -> bool:
         """Whether these rows are those of the other schema, or have further columns, which must be named last."""
         first = self.columns[: len(other.columns)]
-        return replace(self, columns=first) == other
+        return replace(self, name=other.name, columns=first) == other
 
 
 PAIRS = RowSchema("pairs", "pair", *[("article", "title")] * 4)
 DOCUMENTS = RowSchema("documents", "document", *[("text",)] * 4)
 # group: the name of what documents have in common, such as their book; in comparisons they are dependent
 GROUPED_DOCUMENTS = replace(DOCUMENTS, columns=("text", "group"))
+LABELLED_DOCUMENTS = replace(DOCUMENTS, name="labelled documents", columns=("text", "group", "label"))
 # answers: JSON {"texts": [...], "starts": [...]}, both empty for a question without an answer; starts are in characters
 QUESTIONS = RowSchema(
     "questions", "question", ("id", "context", "question", "answers"), ("context",), (), ("question", "context")

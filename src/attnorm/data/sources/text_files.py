@@ -3,7 +3,7 @@
 import glob
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from attnorm.data.readers import tables as table_files
 from attnorm.data.readers import text as files
@@ -39,7 +39,7 @@ class TextFiles(DividedTrain):
         validation: Entries | None = None,
         test: Entries | None = None,
         holdout: Share = 0.05,
-        document: Literal["line", "paragraph", "file"] = "line",
+        document: files.Unit = "line",
         column: table_files.Column = "text",
         encoding: str = "utf-8",
         skip_bad: bool = False,
@@ -77,7 +77,7 @@ class TextFiles(DividedTrain):
 
     def _read(self, path: Path) -> Iterator[str | table_files.Cells | BadRow]:
         if _format(path) == "text":
-            return self._documents(files.path_lines(path, self.encoding))
+            return files.documents(files.path_lines(path, self.encoding), self.document)
         return table_files.read_rows(path, [("data.column", self.column)], self.encoding)
 
     def _row(self, document: str | table_files.Cells) -> tuple[str]:
@@ -85,22 +85,6 @@ class TextFiles(DividedTrain):
             return (document,)
         where, (cell,) = document
         return (table_files.text_cell(where, self.column, cell),)
-
-    def _documents(self, lines: Iterator[str | BadRow]) -> Iterator[str | BadRow]:
-        """The documents of a text file. Bad lines are yielded separately and are missing from their document."""
-        document = []
-        for line in lines:
-            if isinstance(line, BadRow):
-                yield line
-            elif self.document == "line":
-                yield from [line] * bool(line.strip())
-            elif self.document == "file" or line.strip():
-                document.append(line)
-            elif document:
-                yield "".join(document)
-                document = []
-        if document:
-            yield "".join(document)
 
     def _entries(self, split: str) -> list[str]:
         """The entries of the option that names the files of the split."""

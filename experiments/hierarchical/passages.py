@@ -1,5 +1,8 @@
 """Labelled passages of long texts: a folder of text files, one label per file, such as novels.
 
+    attnorm train task=document_classification data=base data.folder=<novels> \\
+      data._target_=attnorm.experiments.hierarchical.passages.Passages
+
 Passages that stand near each other share people, places and topics, so a random split would put almost the same text
 into train and validation. Instead, each file is cut into contiguous parts, each of which belongs to one split. A gap at
 the ends of the validation and test parts is left out, so passages of different splits are at least that far apart.
@@ -7,19 +10,20 @@ the ends of the validation and test parts is left out, so passages of different 
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
 from attnorm.data.readers import text as files
 from attnorm.data.sentences import ends_sentence, is_abbreviated, split_sentences
-from attnorm.data.sources.base import SPLITS, RowSchema, Source
+from attnorm.data.sources.base import LABELLED_DOCUMENTS, SPLITS, Source
 from attnorm.data.tokenizers.base import UNK
 from attnorm.errors import Problem
 from attnorm.schema import Count, WholeNumber
 
-# part: the contiguous part of a text that the passage is from
-PASSAGES = RowSchema("passages", "passage", ("id", "part", "text", "label"), *[("text",)] * 3)
+# group: the contiguous part of a text that the passage is from
+PASSAGES = replace(LABELLED_DOCUMENTS, columns=("text", "group", "label", "id"))
 _NAME = re.compile(r"(?!I\b)[A-Z][\w’'-]*\b")  # at the start of a word
 
 
@@ -95,10 +99,10 @@ class Passages(Source):
     def fingerprint(self, split: str) -> str:
         """A hash of the files and of all options."""
         settings = [self.words, self.parts, self.held_out, self.gap, self.mask_names, self.encoding, self.labels]
-        return files.digest(["passages", 1, split, *settings], *self.paths)
+        return files.digest(["passages", 2, split, *settings], *self.paths)
 
     def rows(self, split: str) -> Iterator[tuple[str, str, str, str]]:
-        """Streams (id, part, text, label), from the files in turn, so that the first rows have all labels.
+        """Streams (text, part, label, id), from the files in turn, so that the first rows have all labels.
 
         Raises ValueError that names file and line for a line that is not text.
         """
@@ -113,7 +117,7 @@ class Passages(Source):
         for part, sentences in enumerate(self.parts_of(path)):
             if self.split_of(part) == split:
                 for number, passage in enumerate(self.passages(self.without_gap(part, sentences))):
-                    yield f"{label}-{part}-{number}", f"{label}-{part}", passage, label
+                    yield passage, f"{label}-{part}", label, f"{label}-{part}-{number}"
 
     def split_of(self, part: int) -> str:
         """The split that a part belongs to."""
