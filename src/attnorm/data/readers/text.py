@@ -171,7 +171,7 @@ def path_lines(path: Path, encoding: str | None = None) -> Iterator[str | BadRow
 
 
 def documents(lines: Iterable[Line], unit: Unit) -> Iterator[Line]:
-    """The documents in the lines of a file: those that are not blank, paragraphs between blank lines, or the whole file.
+    """The documents in the lines of a file: those that are not blank, paragraphs between blank lines, or the file.
 
     Bad lines are yielded separately and are missing from their document.
     """
