@@ -13,15 +13,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 from attnorm.data.readers.bad_rows import BadRow
 from attnorm.errors import DataError
 from attnorm.imports import nearest
 
 UTF8 = "utf-8"
-Unit = Literal["line", "paragraph", "file"]  # of a text file, that is a document
-Line = TypeVar("Line", str, str | BadRow)
 LONGEST = 1 << 24  # characters of a line
 _HEAD = 8192  # bytes of a file that are checked in advance
 _DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile)  # what reading damaged gzip data raises
@@ -168,26 +166,6 @@ def path_lines(path: Path, encoding: str | None = None) -> Iterator[str | BadRow
     """`text_lines` of a file."""
     with open_bytes(path) as file:
         yield from text_lines(file, str(path), encoding)
-
-
-def documents(lines: Iterable[Line], unit: Unit) -> Iterator[Line]:
-    """The documents in the lines of a file: those that are not blank, paragraphs between blank lines, or the file.
-
-    Bad lines are yielded separately and are missing from their document.
-    """
-    document: list[str] = []
-    for line in lines:
-        if isinstance(line, BadRow):
-            yield line
-        elif unit == "line":
-            yield from [line] * bool(line.strip())
-        elif unit == "file" or line.strip():
-            document.append(line)
-        elif document:
-            yield "".join(document)
-            document = []
-    if document:
-        yield "".join(document)
 
 
 def count_lines(path: Path, encoding: str | None = None) -> int:

@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from attnorm.data.readers import text as files
+from attnorm.data.readers.documents import Unit, documents
 from attnorm.data.sources.base import LABELLED_DOCUMENTS, DividedTrain
 from attnorm.errors import Problem
 from attnorm.schema import Count, Share, Text
@@ -31,7 +32,7 @@ class Folders(DividedTrain):
         self,
         *,
         folder: Text,
-        document: files.Unit = "file",
+        document: Unit = "file",
         words: Count = 1,
         validation: Sequence[Text] = (),
         test: Sequence[Text] = (),
@@ -98,7 +99,7 @@ class Folders(DividedTrain):
 
     def documents(self, path: Path) -> Iterator[str]:
         """The documents of a file."""
-        return files.documents(files.read_lines(path, self.encoding), self.document)
+        return documents(files.read_lines(path, self.encoding), self.document)
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.folder).as_posix()

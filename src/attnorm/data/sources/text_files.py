@@ -8,6 +8,7 @@ from typing import Any
 from attnorm.data.readers import tables as table_files
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow, usable
+from attnorm.data.readers.documents import Unit, documents
 from attnorm.data.sources.base import DOCUMENTS, DividedTrain
 from attnorm.errors import Problem
 from attnorm.schema import Share, Text
@@ -39,7 +40,7 @@ class TextFiles(DividedTrain):
         validation: Entries | None = None,
         test: Entries | None = None,
         holdout: Share = 0.05,
-        document: files.Unit = "line",
+        document: Unit = "line",
         column: table_files.Column = "text",
         encoding: str = "utf-8",
         skip_bad: bool = False,
@@ -77,7 +78,7 @@ class TextFiles(DividedTrain):
 
     def _read(self, path: Path) -> Iterator[str | table_files.Cells | BadRow]:
         if _format(path) == "text":
-            return files.documents(files.path_lines(path, self.encoding), self.document)
+            return documents(files.path_lines(path, self.encoding), self.document)
         return table_files.read_rows(path, [("data.column", self.column)], self.encoding)
 
     def _row(self, document: str | table_files.Cells) -> tuple[str]:
