@@ -407,13 +407,27 @@ def test_the_recipe_of_a_search_continues_where_it_was_stopped(monkeypatch, tmp_
     assert "optimizer.lr" in capsys.readouterr().out
 
 
+def notebook_cells() -> list[str]:
+    """The code cells of the notebook of docs/paper.md."""
+    page = (runs.ROOT / "docs/paper.md").read_text()
+    return [it["source"] for it in load("docs/notebook").notebook(page)["cells"] if "outputs" in it]
+
+
+def smaller(line: str) -> str:
+    """A command of the notebook with fewer arms and seeds, and with tiny models."""
+    line = re.sub(",dnas(?=,)|,uniform(?= )|,112,113,114|(?<==1,2),3|,1e-2|,101", "", line)
+    if shlex.split(line)[:2] not in (["attnorm", "train"], ["attnorm", "sweep"]):
+        return line
+    tiny = [it for it in runs.tiny_overrides("image_classification")[1:] if not it.startswith("optimizer.lr")]
+    return shlex.join([*shlex.split(line), *tiny, "callbacks.attention_stats.every_n_steps=0"])
+
+
 @pytest.mark.slow
 @pytest.mark.training
 def test_the_notebook_of_a_paper_runs_in_an_empty_folder(monkeypatch, tmp_path, capsys):
-    """Its code cells are the blocks of the page, here with fewer arms and seeds and with tiny models."""
-    page = runs.ROOT / "docs/paper.md"
-    cells = [it["source"] for it in load("docs/notebook").notebook(page.read_text())["cells"] if "outputs" in it]
-    shown = [code.rstrip() for _, language, code in BLOCK.findall(page.read_text()) if language != "text"]
+    """Its code cells are the blocks of the page."""
+    cells, page = notebook_cells(), (runs.ROOT / "docs/paper.md").read_text()
+    shown = [code.rstrip() for _, language, code in BLOCK.findall(page) if language != "text"]
     assert [re.sub(r"\A%%.*\n", "", cell) for cell in cells] == shown
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -427,18 +441,42 @@ def test_the_notebook_of_a_paper_runs_in_an_empty_folder(monkeypatch, tmp_path, 
         elif magic != "%%bash":
             exec(compile(cell, "a cell", "exec"), {})
         for line in code.splitlines() if magic == "%%bash" else ():
-            line = re.sub(",dnas(?=,)|,uniform(?= )|,112,113,114|(?<==1,2),3|,1e-2|,101", "", line)
-            program, verb, *arguments = shlex.split(line)
+            program, verb, *arguments = shlex.split(smaller(line))
             if program == "tar":
                 assert subprocess.run([program, verb, *arguments]).returncode == 0
                 continue
-            tiny = [it for it in runs.tiny_overrides("image_classification")[1:] if not it.startswith("optimizer.lr")]
-            tiny = [*tiny, "callbacks.attention_stats.every_n_steps=0"] if verb in ("train", "sweep") else []
-            assert runs.call(monkeypatch, verb, *arguments, *tiny) == 0, line
+            assert runs.call(monkeypatch, verb, *arguments) == 0, line
     assert "Damped minus softmax" in capsys.readouterr().out
     files = ("result.tex", "result.json", "logs/digits/report.html", "logs/probe/probe.html", "runs.tar.xz")
     assert [name for name in files if not (tmp_path / name).is_file()] == []
     assert all([*(tmp_path / "logs" / folder / "figures").glob("*.pdf")] for folder in ("probe", "digits"))
+
+
+@pytest.mark.slow
+@pytest.mark.training
+@pytest.mark.timeout(1200)
+def test_a_kernel_runs_the_notebook_of_a_paper_whatever_it_draws_with(monkeypatch, tmp_path):
+    """Here with a backend that is not installed, as if the kernel were that of another environment. The commands that
+    draw and that the notebook does not call are called at its end."""
+    pytest.importorskip("ipykernel", reason="needs a Jupyter kernel: pip install ipykernel")
+    from jupyter_client.manager import start_new_kernel
+
+    monkeypatch.setenv("MPLBACKEND", "module://ipympl.backend_nbagg")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(runs.ROOT / "tests"))
+    further = ["%%bash", "attnorm attention $(dirname $(find logs/pilot -name summary.json | head -1))"]
+    manager, client = start_new_kernel(cwd=str(tmp_path))
+    said: list[str] = []
+    try:
+        for cell in [*notebook_cells(), "\n".join([*further, "attnorm figures dnas_fig2"])]:
+            if cell.startswith("%%bash"):
+                cell = "\n".join(["%%bash", "set -e", *(smaller(line) for line in cell.splitlines()[1:])])
+                cell = cell.replace("hub:0.9,demand:16,demand:4", "probe_parts.Tiny")
+            reply = client.execute_interactive(cell, output_hook=lambda out: said.append(str(out["content"])))
+            assert reply["content"]["status"] == "ok", "\n".join([cell, *said[-3:]])
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel()
 
 
 @pytest.mark.parametrize("name", ["TrainedPower", slow("HeadPower")])

@@ -1,5 +1,8 @@
 """attnorm: a laboratory for attention normalizers. `attnorm.attention` stands alone; the rest trains and compares."""
 
+import os
+from importlib.util import find_spec
+
 TYPE_CHECKING = False  # no library is imported here: with `python -m`, it could be a file of the working directory
 if TYPE_CHECKING:
     from attnorm.analysis.run import LoadedRun as Run
@@ -8,6 +11,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Run", "load_run", "train"]
 __version__ = "0.1.0"
+
+# A Jupyter kernel names its way to draw here, and so do the processes that it starts. If it is that of another
+# environment, neither matplotlib nor what imports it, such as Lightning, could be imported.
+_backend = os.environ.get("MPLBACKEND", "")
+if _backend.startswith("module://") and find_spec(_backend.removeprefix("module://").partition(".")[0]) is None:
+    del os.environ["MPLBACKEND"]
 
 
 def __getattr__(name: str) -> object:

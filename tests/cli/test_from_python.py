@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 
@@ -114,3 +115,11 @@ def test_a_folder_of_own_settings_is_found(here):
         trained(model="narrow")
     with pytest.raises(ConfigError, match=r"^model\.dropout=3: [^\n]*$"):
         trained(model="narrow", config_dir="other", **{"model.dropout": 3})
+
+
+@pytest.mark.parametrize(("backend", "kept"), [("module://ipympl.backend_nbagg", False), ("module://json", True)])
+def test_the_drawing_of_another_environment_breaks_no_import(backend, kept):
+    """A Jupyter kernel exports its backend to the processes that it starts, where its module need not be installed."""
+    code = "import attnorm.cli.train, matplotlib.figure, os; print('MPLBACKEND' in os.environ)"
+    found = subprocess.run([sys.executable, "-c", code], env=os.environ | {"MPLBACKEND": backend}, capture_output=True)
+    assert (found.returncode, found.stdout.strip()) == (0, str(kept).encode()), found.stderr
