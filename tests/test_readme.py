@@ -115,6 +115,17 @@ COMMANDS = list({(verb, typed): (where, verb, typed) for where, verb, typed in c
 PLACES = ("README.md", "CONTRIBUTING.md", "docs/", "experiments/", "conf/")
 
 
+@pytest.mark.parametrize("page", [*DOCUMENTS, LAB.parent / "README.md"], ids=name_of)
+def test_the_tables_of_a_page_are_whole(page):
+    """Every row has the cells of its header. A blank line would end a table, and leave its other rows as text."""
+    lines = BLOCK.sub("", page.read_text()).splitlines()
+    for is_table, grouped in itertools.groupby(lines, lambda line: line.lstrip().startswith("|")):
+        if is_table:
+            header, rule, *rows = [re.split(r"(?<!\\)\|", line.strip())[1:-1] for line in grouped]
+            assert all(re.fullmatch(r" *:?-+:? *", cell) for cell in rule), f"no header above {header}"
+            assert {len(row) for row in [rule, *rows]} == {len(header)}, header
+
+
 @functools.cache
 def encoder_run() -> Path:
     """A run of task=mlm with as many positions as BERT has, to start from."""

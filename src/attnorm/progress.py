@@ -5,16 +5,26 @@ import os
 import signal
 import warnings
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import rich.console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+UNLIMITED = 10_000  # columns of a console
 listeners: list[Callable[[], None]] = []  # called whenever an item of `tracked` is done
 stops: list[Callable[[int, None], object]] = []  # handlers of signals; the last one also handles a closed pipe
 
 
 class Console(rich.console.Console):
-    """A console whose reader may close it, as `head` does. What follows then goes nowhere."""
+    """A console whose reader may close it, as `head` does. What follows then goes nowhere.
+
+    Without a terminal, as in a job whose output is a file, lines are as long as they need to be.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        if not (self.is_jupyter or os.environ.get("COLUMNS") or "width" in options or any(map(os.isatty, range(3)))):
+            self.width = UNLIMITED
 
     def on_broken_pipe(self) -> None:
         """Stops a run or a sweep in good order, as a signal does; otherwise raises BrokenPipeError."""

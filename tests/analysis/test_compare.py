@@ -331,7 +331,7 @@ def test_a_large_difference_is_shown_and_none_is_not(tmp_path):
     low, high = dnas.difference.new_seeds_and_examples.low, dnas.difference.new_seeds_and_examples.high
     assert dnas.sentence().startswith(f"dnas minus softmax: {dnas.difference.estimate:+.2f} ROUGE-L F1, 95 % interval ")
     assert f"{low:.2f} to {high:.2f} for new seeds and new examples (5 seeds, 200 examples)" in dnas.sentence()
-    assert f"Detectable with 80 % power: {dnas.detectable:.2f}." in dnas.sentence()
+    assert f"Detectable with 80 % power: a difference of {dnas.detectable:.2f} ROUGE-L F1." in dnas.sentence()
     assert ": shown, adjusted p < 0.001. " in replace(dnas, adjusted=1e-9).sentence()
     assert ": shown, adjusted p = 0.012. " in replace(dnas, adjusted=0.012).sentence()
     assert "For new seeds on these examples only" in dnas.claim_for_this_test_set()

@@ -17,7 +17,7 @@ from attnorm.analysis.report.charts import COLOURS, by_layer, curves, styles_of_
 from attnorm.analysis.report.content import collect
 from attnorm.analysis.report.curves import Point
 from attnorm.analysis.report.page import html_of, json_of, write_report
-from attnorm.analysis.report.pictures import pictures_of
+from attnorm.analysis.report.pictures import ChartPicture, pictures_of
 from attnorm.analysis.report.style import light_colours
 from attnorm.cli.report import check_installed
 from attnorm.errors import UserError
@@ -122,6 +122,9 @@ def test_a_chart_is_a_picture_for_a_paper_too(report):
     assert "layer 1" in text and "hybrid weights" in text
     assert picture.caption.startswith("Hybrid weights, encoder, hnas (gigaword). Lines are means, and bands ")
     assert NO_EVIDENCE in picture.caption and len(pictures) == len({it.chart.name for it in pictures.values()})
+    tuning = curves("t1", "accuracy", POINTS, styles_of_arms(["a", "b"]), along="optimizer.lr")
+    axes = [layer["encoding"]["y"]["title"] for layer in ChartPicture(tuning, "vqa").spec()["layer"]]
+    assert tuning.title == "accuracy against optimizer.lr" and axes == [["accuracy"]] * 3
 
 
 def test_a_page_replaces_the_old_one_as_a_whole_and_loads_itself_again_while_it_is_watched(

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import re
 from contextlib import redirect_stdout
 from io import StringIO
@@ -10,8 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 import runs
-from rich.console import Console
+from rich.console import Console as RichConsole
 
+from attnorm.progress import Console
 from attnorm.tasks.results import Results
 from attnorm.training import console
 from attnorm.training.callbacks.progress import Progress
@@ -123,7 +125,7 @@ LONG = "encoder=hnas_prefix_fenchel_young_entmax15,decoder=my_normalizers:Sparse
 def screen(monkeypatch, request):
     """What the console prints, as text; on a terminal of 100 columns, or of another width."""
     width, quiet = getattr(request, "param", 100), open("/dev/null", "w")  # noqa: SIM115
-    recorder = Console(record=True, width=width, file=quiet, highlight=False, soft_wrap=True)
+    recorder = RichConsole(record=True, width=width, file=quiet, highlight=False, soft_wrap=True)
     monkeypatch.setattr(console, "console", recorder)
     return recorder
 
@@ -146,6 +148,16 @@ def test_text_that_looks_like_markup_is_shown_as_it_is(screen, text):
     console.show_start(SimpleNamespace(task=SimpleNamespace(name=text), label=text, seed=1), [text], Path(text))
     console.show_scores(SCORES, text)
     assert screen.export_text().count(text) == 8
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_labels_are_whole_in_a_file_where_no_terminal_says_how_wide_it_is(monkeypatch, is_terminal):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr(os, "isatty", lambda descriptor: is_terminal)
+    file = Console(file=StringIO(), soft_wrap=True)
+    monkeypatch.setattr(console, "console", file)
+    console.show_scores(SCORES, LONG)
+    assert (LONG in file.file.getvalue()) is not is_terminal
 
 
 @pytest.mark.parametrize("screen", [60, 80], indirect=True)

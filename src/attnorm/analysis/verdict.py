@@ -193,7 +193,7 @@ class Verdict:
         better = " (lower is better)" if self.direction < 0 else ""
         return (
             f"{start}{better}, {interval} for new seeds and new examples ({sizes}): {self.word}, {adjusted}. "
-            f"Detectable with 80 % power: {self.detectable:.{digits}f}.{more}"
+            f"Detectable with 80 % power: a difference of {self.detectable:.{digits}f} {name}.{more}"
         )
 
     def claim_for_this_test_set(self) -> str | None:

@@ -6,14 +6,13 @@ from pathlib import Path
 from rich.markup import escape
 from rich.table import Table
 
-from attnorm.progress import console
+from attnorm.progress import UNLIMITED, console
 from attnorm.run.folder import RunState
 from attnorm.run.tables import NO_EVIDENCE, is_share
 from attnorm.settings import ResolvedConfig
 from attnorm.tasks.results import NAMES, NATS_OR_BITS, Results
 
 WIDE = 6  # metrics that a table has side by side; more of them stand one below the other
-UNLIMITED = 10_000  # columns of a console
 
 
 def show_start(cfg: ResolvedConfig, typed: Sequence[str], file: Path) -> None:

@@ -55,6 +55,7 @@ class Chart:
     with the main values. spec: the Vega-Lite specification. data: the rows of each of its datasets. fields: the
     fields of the dataset "rows" and their names in the table behind the chart. legend: the series, [] if there is one.
     note: what a reader of the chart should know, "" for nothing. reading: what its marks mean, for its caption.
+    measure: what the vertical axis of a picture says.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Chart:
     legend: list[Style]
     note: str = ""
     reading: str = ""
+    measure: str = ""
 
 
 def styles_of_arms(labels: Sequence[str]) -> dict[str, Style]:
@@ -87,7 +89,7 @@ def styles_of_layers(labels: Sequence[str]) -> dict[str, Style]:
 
 def curves(
     name: str,
-    title: str,
+    measure: str,
     points: Sequence[Point],
     styles: Mapping[str, Style],
     series: str = "arm",
@@ -98,8 +100,9 @@ def curves(
 ) -> Chart:
     """Lines with bands from the smallest to the largest value.
 
-    series: what a series is. log: a logarithmic axis. from_zero: whether a line marks 0, for differences. along: what
-    the horizontal axis shows. tried: its only values, on a logarithmic scale; by default, all numbers.
+    measure: what the vertical axis shows. series: what a series is. log: a logarithmic axis. from_zero: whether a line
+    marks 0, for differences. along: what the horizontal axis shows. tried: its only values, on a logarithmic scale; by
+    default, all numbers.
     """
     used = [style for label, style in styles.items() if any(point.series == label for point in points)]
     scale, y = vertical(points, log, from_zero)
@@ -132,7 +135,8 @@ def curves(
     dots = base.mark_point(filled=True, size=28 if few else 90, opacity=1 if few else 0).encode(y=y, tooltip=tooltip)
     last = "; ".join(f"{label} {value:.4g}" for label, value in {point.series: point.mean for point in points}.items())
     axis = "the number of updates" if along == "update" else along
-    description = f"Line chart of {title} against {axis}. Last means: {last}."
+    title = measure if along == "update" else f"{measure} against {along}"
+    description = f"Line chart of {measure} against {axis}. Last means: {last}."
     data: dict[str, Rows] = {"rows": rows}
     layers = [band, line, dots]
     if from_zero:
@@ -140,7 +144,9 @@ def curves(
         layers.insert(0, zero.encode(y=alt.Y("at:Q", title=None, scale=scale)))
         data["zero"] = [{"at": 0}]
     reading = "Lines are means, and bands reach from the smallest to the largest value."
-    return Chart(name, title, description, specified(alt.layer(*layers)), data, fields, used, reading=reading)
+    return Chart(
+        name, title, description, specified(alt.layer(*layers)), data, fields, used, reading=reading, measure=measure
+    )
 
 
 def by_layer(
@@ -168,7 +174,9 @@ def by_layer(
     dots = base.mark_point(filled=True, size=60, opacity=1).encode(y=y, tooltip=tooltip)
     description = f"Dot chart of {title} in {len(layers)} layers, for {', '.join(labels)}."
     reading = "Dots are means, and lines reach from the smallest to the largest value."
-    return Chart(name, title, description, specified(alt.layer(rule, dots)), {"rows": rows}, fields, used, "", reading)
+    return Chart(
+        name, title, description, specified(alt.layer(rule, dots)), {"rows": rows}, fields, used, "", reading, title
+    )
 
 
 def scales(styles: Sequence[Style]) -> tuple[alt.Color, alt.Stroke, alt.StrokeDash]:

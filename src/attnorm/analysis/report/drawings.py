@@ -140,8 +140,8 @@ def seconds_figures(
     if not points or len({device_of(run) for runs in series.values() for run in runs}) > 1:
         return []
     at_seconds = [replace(point, step=float(f"{point.step * seconds[point.series]:.4g}")) for point in points]
-    title = f"{title_of_curve(VALIDATION_LOSS)} against seconds of training"
-    return [curves(f"{anchor}-seconds", title, at_seconds, styles, along="seconds of training")]
+    measure = title_of_curve(VALIDATION_LOSS)
+    return [curves(f"{anchor}-seconds", measure, at_seconds, styles, along="seconds of training")]
 
 
 def scalar_figures(anchor: str, arms: Sequence[Arm]) -> list[Chart]:
@@ -194,5 +194,5 @@ def tuning_figures(name: str, tuning: TuningRecord, arms: Sequence[Arm]) -> list
                 points.append(Point(label, at, mean, min(scores), max(scores), len(scores)))
     if not points:
         return []
-    title = f"{title_of_curve(tuning.monitor)} against {tuning.key}"
-    return [curves(name, title, points, styles_of_arms(list(tuned)), along=tuning.key, tried=tuning.numbers)]
+    measure = title_of_curve(tuning.monitor)
+    return [curves(name, measure, points, styles_of_arms(list(tuned)), along=tuning.key, tried=tuning.numbers)]

@@ -56,7 +56,7 @@ class ChartPicture:
                 if isinstance(content, dict) and "legend" in content and channel != "fill":
                     content["legend"] = legend if len(self.chart.legend) > 1 else None
                 if channel == "y" and content["type"] == "quantitative":
-                    content["title"] = wrap(self.chart.title, 30)
+                    content["title"] = wrap(self.chart.measure, 30)
                 if channel == "y" and "labelLimit" in (content.get("axis") or {}):
                     del content["axis"]["labelLimit"]  # it asks a browser for the width of the page
         size = {"width": WIDTH, "height": 0.75 * spec["height"], "padding": 2}
