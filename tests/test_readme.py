@@ -475,11 +475,11 @@ def test_a_kernel_runs_the_notebook_of_a_paper_whatever_it_draws_with(monkeypatc
     monkeypatch.setenv("MPLBACKEND", "module://ipympl.backend_nbagg")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(runs.ROOT / "tests"))
-    further = ["%%bash", "attnorm attention $(dirname $(find logs/pilot -name summary.json | head -1))"]
+    attention = "attnorm attention $(dirname $(ls logs/pilot/*/summary.json | head -1)) example=1079 trust_code=true"
     manager, client = start_new_kernel(cwd=str(tmp_path))
     said: list[str] = []
     try:
-        for cell in [*notebook_cells(), "\n".join([*further, "attnorm figures dnas_fig2"])]:
+        for cell in [*notebook_cells(), "\n".join(["%%bash", attention, "attnorm figures dnas_fig2"])]:
             if cell.startswith("%%bash"):
                 cell = "\n".join(["%%bash", "set -e", *(smaller(line) for line in cell.splitlines()[1:])])
                 cell = cell.replace("hub:0.9,demand:16,demand:4", "probe_parts.Tiny")
