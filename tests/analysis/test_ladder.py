@@ -13,7 +13,7 @@ from made_up_runs import make_run, make_runs
 from scipy import stats
 
 from attnorm.analysis.arms import find_runs
-from attnorm.analysis.ladder.comparison import compare_ladder
+from attnorm.analysis.ladder.comparison import PRIMARIES, compare_ladder
 from attnorm.analysis.ladder.record import sentences, table_of
 from attnorm.analysis.ladder.runs import scores_of_runs
 from attnorm.analysis.ladder.tables import scores_of_tables, write_scores
@@ -174,11 +174,11 @@ def test_the_numbers_of_a_ladder_are_those_of_the_predictions(ladder):
     slope, level = np.polyfit(fitted, lines.reshape(4, -1), 1).reshape(2, *lines.shape[1:])
     others = np.polyfit(fitted[:3], lines[:3].reshape(3, -1), 1).reshape(2, *lines.shape[1:])
     expected = {
-        "largest": (d[4], arm.largest.difference),
-        "trend": (slope, arm.trend.difference),
-        "projection": (slope * (x[4] + 1) + level, arm.projection),
-        "deviation": (d[4] - others[0] * x[4] - others[1], arm.deviation),
-        "held": (d[6] - slope * x[6] - level, arm.held),
+        "largest": (d[4], arm.contrasts["largest"]),
+        "trend": (slope, arm.contrasts["trend"]),
+        "projection": (slope * (x[4] + 1) + level, arm.contrasts["projection"]),
+        "deviation": (d[4] - others[0] * x[4] - others[1], arm.contrasts["deviation"]),
+        "held": (d[6] - slope * x[6] - level, arm.contrasts["held"]),
     }
     expected |= {f"rung {r.rung.number}": (d[r.rung.number], r.difference) for r in arm.rungs}
     assert len(expected) == 9
@@ -215,36 +215,35 @@ def test_arms_are_told_apart_without_the_settings_of_rungs_and_rates(ladder, tmp
     assert [len(arm.compared) for arm in (dnas, hnas)] == [4, 3]
     assert (len(dnas.seeds), len(hnas.seeds)) == (5, 3)
     assert hnas.notes[0] == (
-        "hnas is compared on rungs 1, 2 and 3, because it and softmax share fewer than 3 seeds on rung 4."
+        "hnas is compared on rungs 1 to 3, because it and softmax share fewer than 3 seeds on rung 4."
     )
-    p = [each.difference.p_value for arm in (dnas, hnas) for each in (arm.largest, arm.trend)]
+    p = [arm.contrasts[name].p_value for arm in (dnas, hnas) for name in PRIMARIES]
     order = np.argsort(p)
     expected, floor = [0.0] * 4, 0.0
     for place, index in enumerate(order):
         expected[index] = floor = max(floor, min(1, (4 - place) * p[index]))
-    found = [each.adjusted for arm in (dnas, hnas) for each in (arm.largest, arm.trend)]
+    found = [arm.adjusted[name] for arm in (dnas, hnas) for name in PRIMARIES]
     assert found == pytest.approx(expected)
-    words = {each.word for arm in (dnas, hnas) for each in (arm.largest, arm.trend)}
+    words = {arm.verdict(name) for arm in (dnas, hnas) for name in PRIMARIES}
     assert words <= {"shown at these rates only", "not shown"}
 
 
 def test_a_diverged_run_stands_in_the_row_and_its_seed_is_left_out(tmp_path):
     make_ladder(tmp_path, rungs=(1, 2, 3))
-    for seed in (111, 112):
-        folder = tmp_path / f"dnas_3_{seed}"
-        summary = json.loads((folder / "summary.json").read_text())
-        (folder / "summary.json").write_text(json.dumps({**summary, "state": "failed"}))
+    summary = json.loads((tmp_path / "dnas_3_111/summary.json").read_text())
+    (tmp_path / "dnas_3_111/summary.json").write_text(json.dumps({**summary, "state": "failed"}))
+    with_table(tmp_path / "dnas_3_112", lambda rows: rows.__setitem__("loss_sum", np.nan))
     [arm] = compared(tmp_path).arms
     assert [result.diverged for result in arm.rungs] == ["", "", "diverged: 2 of 5 at rung 3"]
     assert arm.seeds == [110, 113, 114]
     assert "dnas: seeds 111 and 112 left out, because not every rung has scores of both arms." in arm.notes
-    assert arm.trend.difference.seeds == arm.rungs[0].difference.seeds == 3
+    assert arm.contrasts["trend"].seeds == arm.rungs[0].difference.seeds == 3
     for folder in tmp_path.glob("dnas_3_*"):
         summary = json.loads((folder / "summary.json").read_text())
         (folder / "summary.json").write_text(json.dumps({**summary, "state": "failed"}))
     comparison = compared(tmp_path)
     [arm] = comparison.arms
-    assert (arm.trend, arm.projection, arm.rungs[-1].difference) == (None, None, None)
+    assert [*arm.contrasts] == ["largest"] and arm.rungs[-1].difference is None
     assert arm.rungs[-1].diverged == "diverged: 5 of 5 at rung 3"
     assert len(sentences(comparison, arm)) == 1
     assert (
@@ -269,9 +268,9 @@ def test_a_rung_beyond_with_two_seeds_is_not_judged(tmp_path):
 
 def test_projections_go_to_any_compute(ladder):
     [arm] = compared(ladder, project=1e15).arms
-    slope, at = arm.trend.difference.estimate, arm.projection.estimate
+    slope, at = arm.contrasts["trend"].estimate, arm.contrasts["projection"].estimate
     [other] = compared(ladder, project=1e16).arms
-    assert other.projection.estimate - at == pytest.approx(slope)
+    assert other.contrasts["projection"].estimate - at == pytest.approx(slope)
     assert arm.projected == 1e15
 
 
@@ -372,9 +371,9 @@ def test_a_stranger_adds_an_arm_without_training_the_baseline(published, tmp_pat
 
     write()
     hnas = {arm.label: arm for arm in compare_ladder(scores_of_tables([published, mine])).arms}["hnas"]
-    assert hnas.trend is not None and len(hnas.compared) == 3
-    assert all(result.multiplier is not None and result.net is None for result in hnas.compared)
-    assert any("no net multiplier on rungs 1, 2 and 3" in note for note in hnas.notes)
+    assert "trend" in hnas.contrasts and len(hnas.compared) == 3
+    assert all(result.multiplier is not None and result.net is None for result in hnas.rungs)
+    assert any("no net multiplier on rungs 1 to 3" in note for note in hnas.notes)
     make_ladder_run(tmp_path / "runs/softmax", "softmax", 1, 110)
     rows = write()
     is_mine = rows["arm"] == "softmax"
@@ -382,11 +381,11 @@ def test_a_stranger_adds_an_arm_without_training_the_baseline(published, tmp_pat
     rows.to_csv(mine, index=False)
     comparison = compare_ladder(scores_of_tables([published, mine]))
     again = {arm.label: arm for arm in comparison.arms}["hnas"]
-    assert again.trend == hnas.trend
+    assert again.contrasts["trend"] == hnas.contrasts["trend"]
     seconds = np.median([1 / (0.5e6 / 48 + seed) for seed in DEFAULT_SEEDS]) * (1e6 / 48 + 110)
     assert [result.seconds_ratio for result in again.rungs] == pytest.approx([seconds] * 3, rel=0.01)
     assert "hnas: the ratio of seconds on rungs 2 and 3 is that of rung 1." in again.notes
-    assert any("only the seconds count" in note for note in comparison.notes)
+    assert any("only the seconds count" in note for note in comparison.scores.notes)
 
 
 @pytest.mark.parametrize(

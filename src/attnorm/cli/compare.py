@@ -9,7 +9,7 @@ from typing import Any
 from attnorm.analysis.cautions import simple_label, withheld_lines
 from attnorm.analysis.comparison import SOURCES, Comparison, Terms
 from attnorm.analysis.ladder.comparison import compare_ladder
-from attnorm.analysis.ladder.record import rows_of, sentences, write_comparison
+from attnorm.analysis.ladder.record import rows_of, sentences, table_of, write_comparison
 from attnorm.analysis.ladder.runs import are_of_ladder, scores_of_places
 from attnorm.analysis.ladder.scores import LadderScores
 from attnorm.analysis.ladder.tables import ENDINGS as ENDINGS_OF_SCORES
@@ -120,11 +120,14 @@ def show_ladder(settings: CompareSettings, scores: LadderScores) -> None:
     comparison = None
     if len(scores.arms) > 1 or settings.scores_out is None or settings.files:  # a table of one arm is for others
         comparison = compare_ladder(scores, settings.baseline, settings.project, settings.level)
+        table = table_of(comparison)
         for arm in comparison.arms:
-            print_table(f"{arm.label} minus {comparison.baseline} on the rungs of the ladder", rows_of(comparison, arm))
+            print_table(
+                f"{arm.label} minus {comparison.baseline} on the rungs of the ladder", rows_of(table, arm.label)
+            )
             show_lines(*sentences(comparison, arm))
             show_warnings([*arm.notes])
-        show_warnings([*comparison.notes])
+        show_warnings([*scores.notes])
     if settings.scores_out is not None:
         write_scores(scores, Path(settings.scores_out))
         show_lines(f"written to {settings.scores_out}")

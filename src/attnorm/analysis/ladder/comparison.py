@@ -1,8 +1,8 @@
 """The difference of each arm from the baseline on the rungs of a ladder, and how it changes with compute."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite, log10, nan
+from math import isnan, log10, nan
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from attnorm.errors import ConfigError, Problem
 from attnorm.imports import nearest
 from attnorm.wording import counted
 
+PRIMARIES = {"largest": "at the largest rung", "trend": "per factor of ten in compute"}  # adjusted together
 AHEAD = 10.0  # by what factor beyond the largest rung a projection goes, if no compute is given
 
 
@@ -35,8 +36,8 @@ class RungResult:
 
     difference: arm minus baseline; None if the arm is not compared on this rung. seconds_ratio: the seconds per token
     of the arm over those of the baseline. multiplier: how many times as much compute the baseline needs to be as good,
-    and its interval. net: the same divided by the ratio of seconds. They are None if they are withheld. diverged: how
-    many runs have failed there, in words; may be empty.
+    and its interval; net is divided by the ratio. They are None if they are withheld. diverged: how many runs have
+    failed there, in words.
     """
 
     rung: Rung
@@ -49,23 +50,10 @@ class RungResult:
     def net(self) -> tuple[float, Interval] | None:
         if self.multiplier is None or self.seconds_ratio is None:
             return None
-        value, ends = self.multiplier
-        return value / self.seconds_ratio, Interval(ends.low / self.seconds_ratio, ends.high / self.seconds_ratio)
-
-
-@dataclass(frozen=True)
-class Primary:
-    """A difference with a verdict. adjusted: its p-value, adjusted for both primaries of all arms."""
-
-    difference: Difference
-    adjusted: float = nan
-
-    @property
-    def word(self) -> str:
-        """The verdict. Each arm was trained at one rate per rung, so that no difference is shown for all rates."""
-        if not isfinite(self.adjusted):
-            return "no verdict"
-        return AT_THESE_RATES if self.adjusted < FALSE_CALLS else "not shown"
+        value, low, high = (
+            each / self.seconds_ratio for each in (self.multiplier[0], self.multiplier[1].low, self.multiplier[1].high)
+        )
+        return value, Interval(low, high)
 
 
 @dataclass(frozen=True)
@@ -73,38 +61,44 @@ class ArmOnLadder:
     """An arm compared with the baseline.
 
     rungs: all on which it was trained, without those beyond. seeds: those that count, on the rungs that are compared.
-    largest, trend: the two primaries. projection: the value at the compute `projected` of the line through the rungs.
-    deviation: the largest rung minus the line through the others. held: the rung beyond minus the projection to it.
-    They are None if there are too few rungs or seeds. notes: why, and what else a reader has to know, as sentences.
+    contrasts: by name, as far as there are enough rungs and seeds: `largest` and `trend`, the two primaries;
+    `projection`, the value at the compute `projected` of the line through the rungs; `deviation`, the largest rung
+    minus the line through the others; `held`, the rung beyond minus the projection to it. adjusted: the p-values of
+    the primaries. notes: what a reader has to know, as sentences.
     """
 
     label: str
     rungs: Sequence[RungResult]
     seeds: Sequence[int]
-    projected: float
-    largest: Primary | None = None
-    trend: Primary | None = None
-    projection: Difference | None = None
-    deviation: Difference | None = None
+    contrasts: Mapping[str, Difference] = field(default_factory=dict)
+    adjusted: Mapping[str, float] = field(default_factory=dict)
+    projected: float = nan
     beyond: Rung | None = None
-    held: Difference | None = None
     notes: Sequence[str] = ()
 
     @property
-    def compared(self) -> list[RungResult]:
+    def compared(self) -> list[Rung]:
         """The rungs that are compared, the smallest first."""
-        return [result for result in self.rungs if result.difference is not None]
+        return [result.rung for result in self.rungs if result.difference is not None]
+
+    def verdict(self, primary: str) -> str:
+        """In words. Each arm was trained at one rate per rung, so that no difference is shown for all rates."""
+        p = self.adjusted[primary]
+        return "no verdict" if isnan(p) else AT_THESE_RATES if p < FALSE_CALLS else "not shown"
 
 
 @dataclass(frozen=True)
 class LadderComparison:
-    """The arms of a ladder compared with the baseline. notes: what a reader has to know, as sentences."""
+    """The arms of a ladder compared with the baseline."""
 
     scores: LadderScores
     baseline: str
     arms: Sequence[ArmOnLadder]
     level: float
-    notes: Sequence[str] = field(default_factory=list)
+
+    def differences(self, arm: ArmOnLadder, rungs: Sequence[Rung], seeds: Sequence[int]) -> np.ndarray:
+        """Arm minus baseline, (rungs, seeds, examples)."""
+        return self.scores.table(arm.label, rungs, seeds) - self.scores.table(self.baseline, rungs, seeds)
 
 
 def compare_ladder(
@@ -124,135 +118,90 @@ def compare_ladder(
         raise ConfigError([Problem("baseline", message, baseline)])
     if len(labels) == 1:
         raise ConfigError([Problem("against", f"there is nothing to compare with the baseline, {baseline}")])
-    arms = [_compared(scores, label, baseline, project, level) for label in labels if label != baseline]
-    primaries = [primary for arm in arms for primary in (arm.largest, arm.trend)]
-    p_values = [nan if primary is None else primary.difference.p_value for primary in primaries]
-    adjusted = iter(holm(p_values))
-    arms = [
-        replace(
-            arm,
-            largest=_with_p(arm.largest, next(adjusted)),
-            trend=_with_p(arm.trend, next(adjusted)),
-        )
-        for arm in arms
-    ]
-    return LadderComparison(scores, baseline, arms, level, scores.notes)
+    empty = LadderComparison(scores, baseline, (), level)
+    arms = [_compared(empty, label, project) for label in labels if label != baseline]
+    unadjusted = [arm.contrasts[name].p_value if name in arm.contrasts else nan for arm in arms for name in PRIMARIES]
+    p_values = iter(holm(unadjusted))
+    return replace(empty, arms=[replace(arm, adjusted={name: next(p_values) for name in PRIMARIES}) for arm in arms])
 
 
-def _with_p(primary: Primary | None, adjusted: float) -> Primary | None:
-    return None if primary is None else replace(primary, adjusted=adjusted)
+def _compared(comparison: LadderComparison, label: str, project: float | None) -> ArmOnLadder:
+    """One arm, without p-values."""
+    scores, baseline, level = comparison.scores, comparison.baseline, comparison.level
+    ladder = [rung for rung in scores.rungs.values() if not rung.beyond]
+    shared = {rung: scores.seeds(label, rung) & scores.seeds(baseline, rung) for rung in scores.rungs.values()}
+    rungs = [rung for rung in ladder if len(shared[rung]) >= MIN_SEEDS]
+    seeds = sorted(set.intersection(*(shared[rung] for rung in rungs))) if rungs else []
+    rungs = rungs if seeds else []
+    arm, notes = ArmOnLadder(label, [], seeds), list[str]()
+    differences = comparison.differences(arm, rungs, seeds) if rungs else np.empty(0)
 
-
-def _compared(scores: LadderScores, label: str, baseline: str, project: float | None, level: float) -> ArmOnLadder:
-    """One arm, with p-values that are not adjusted."""
-    rungs, groups, notes = scores.rungs, scores.groups, list[str]()
-    shared = {number: scores.seeds(label, number) & scores.seeds(baseline, number) for number in rungs}
-    enough = [number for number, seeds in shared.items() if len(seeds) >= MIN_SEEDS and not rungs[number].beyond]
-    seeds = sorted(set.intersection(*(shared[number] for number in enough))) if enough else []
-    compared = enough if seeds else []
-    mine, base = ((scores.table(each, compared, seeds) if compared else None) for each in (label, baseline))
-    differences = mine - base if mine is not None and base is not None else np.empty((0, 0, 0))
-    x = [rungs[number].x for number in compared]
-
-    results = []
-    for number, rung in rungs.items():
-        runs = [key for key in scores.runs if key[:2] == (label, number)]
-        if rung.beyond or not runs:
-            continue
+    results, ratios = list[RungResult](), {}
+    for rung in (rung for rung in ladder if scores.on(label, rung)):
         difference = multiplier = None
-        if number in compared:
-            difference = contrast(np.ones(1), differences[[compared.index(number)]], groups, level)
+        if rung in rungs:
+            difference = contrast(np.ones(1), differences[[rungs.index(rung)]], scores.groups, level)
             if slope := _slope(scores, baseline, rung):
                 ends = difference.new_seeds_and_examples
-                limits = sorted(compute_multiplier(end, slope) for end in (ends.low, ends.high))
-                multiplier = compute_multiplier(difference.estimate, slope), Interval(*limits)
-        ratio = scores.seconds_ratio(label, baseline, number)
-        diverged = [_diverged(scores, arm, number) for arm in (label, baseline)]
-        words = " and ".join(filter(None, (diverged[0], f"{baseline} {diverged[1]}" if diverged[1] else "")))
-        results.append(RungResult(rung, difference, ratio and ratio[0], multiplier, words))
-    arm = ArmOnLadder(label, results, seeds, project or nan)
-    missing = [number for number, rung in rungs.items() if number not in compared and not rung.beyond]
-    if not compared:
-        why = f"on no rung do {label} and {baseline} share {MIN_SEEDS} seeds with scores"
-        return replace(arm, notes=[f"{label} is not compared, because {why}."])
-    if missing:
-        here = f"{label} is compared on {_listed(compared)}"
-        notes.append(f"{here}, because it and {baseline} share fewer than {MIN_SEEDS} seeds on {_listed(missing)}.")
-    if others := sorted(set.union(*(shared[number] for number in compared)) - {*seeds}):
-        notes.append(f"{label}: {listed_seeds(others)} left out, because not every rung has scores of both arms.")
-    notes += _notes_on_price(scores, arm, baseline)
+                low, high = sorted(compute_multiplier(end, slope) for end in (ends.low, ends.high))
+                multiplier = compute_multiplier(difference.estimate, slope), Interval(low, high)
+        ratios[rung] = scores.seconds_ratio(label, baseline, rung)
+        of_baseline = scores.diverged(baseline, rung)
+        words = filter(None, (scores.diverged(label, rung), of_baseline and f"{baseline} {of_baseline}"))
+        results.append(RungResult(rung, difference, ratios[rung][0], multiplier, " and ".join(words)))
+    if not rungs:
+        why = f"on no rung do it and {baseline} share {MIN_SEEDS} seeds with scores"
+        return replace(arm, rungs=results, notes=[f"{label} is not compared, because {why}."])
 
-    top = rungs[compared[-1]]
-    primaries = {"at the largest rung": np.eye(len(compared))[-1]}
-    if len(compared) >= MIN_RUNGS and len(seeds) >= MIN_SEEDS:
-        primaries["of the trend"] = trend_weights(x)
-    for name, weights in primaries.items():
-        cautions = cautions_of(np.tensordot(weights, differences, 1), seeds, groups, ())
-        notes += [f"{label}, difference {name}: {caution}" for caution in cautions]
-    arm = replace(arm, largest=Primary(contrast(primaries["at the largest rung"], differences, groups, level)))
-    if "of the trend" not in primaries:
-        why = f"{counted(len(compared), 'rung')} and {counted(len(seeds), 'seed')} are too few"
+    if missing := [rung for rung in ladder if rung not in rungs]:
+        why = f"it and {baseline} share fewer than {MIN_SEEDS} seeds on {listed_rungs(missing)}"
+        notes.append(f"{label} is compared on {listed_rungs(rungs)}, because {why}.")
+    if others := sorted(set.union(*(shared[rung] for rung in rungs)) - {*seeds}):
+        notes.append(f"{label}: {listed_seeds(others)} left out, because not every rung has scores of both arms.")
+    if unpriced := [rung for rung, (ratio, _) in ratios.items() if ratio is None]:
+        why = (
+            f"no machine has measured the seconds of it and of {baseline}; train {baseline} there on the smallest rung"
+        )
+        notes.append(f"{label}: no net multiplier on {listed_rungs(unpriced)}, because {why}.")
+    if borrowed := {rung: of for rung, (_, of) in ratios.items() if of is not None and of != rung}:
+        of = listed_rungs([*borrowed.values()][:1])
+        notes.append(f"{label}: the ratio of seconds on {listed_rungs([*borrowed])} is that of {of}.")
+    if flat := [result.rung for result in results if result.difference and not result.multiplier]:
+        why = f"the {scores.metric} of {baseline} is not shown to improve there by two standard errors of its slope"
+        notes.append(f"{label}: no multiplier on {listed_rungs(flat)}, because {why}.")
+
+    x, weights, projected = [rung.x for rung in rungs], {"largest": np.eye(len(rungs))[-1]}, nan
+    if len(rungs) >= MIN_RUNGS and len(seeds) >= MIN_SEEDS:
+        projected = project or AHEAD * rungs[-1].flops
+        weights |= {"trend": trend_weights(x), "projection": projection_weights(x, log10(projected))}
+        weights |= {"deviation": deviation_weights(x)}
+    else:
+        why = f"{counted(len(rungs), 'rung')} and {counted(len(seeds), 'seed')} are too few"
         notes.append(f"{label}: no trend, because {why}; at least {MIN_RUNGS} rungs and {MIN_SEEDS} seeds are needed.")
-        return replace(arm, notes=notes)
-    at = project or AHEAD * top.flops
-    arm = replace(
-        arm,
-        trend=Primary(contrast(primaries["of the trend"], differences, groups, level)),
-        projected=at,
-        projection=contrast(projection_weights(x, log10(at)), differences, groups, level),
-        deviation=contrast(deviation_weights(x), differences, groups, level),
-    )
-    beyond = [rung for rung in rungs.values() if rung.beyond and shared[rung.number] & {*seeds}]
-    if beyond:
-        new = beyond[-1]
-        both = sorted(shared[new.number] & {*seeds})
-        table = np.subtract(*(scores.table(each, [*compared, new.number], both) for each in (label, baseline)))
-        arm = replace(arm, beyond=new, held=contrast(held_weights(x, new.x), table, groups, level))
-    return replace(arm, notes=notes)
+    contrasts = {name: contrast(each, differences, scores.groups, level) for name, each in weights.items()}
+    for name in (name for name in PRIMARIES if name in weights):
+        cautions = cautions_of(np.tensordot(weights[name], differences, 1), seeds, scores.groups, ())
+        notes += [f"{label}, difference {PRIMARIES[name]}: {caution}" for caution in cautions]
+    beyond = next((rung for rung in reversed(scores.rungs.values()) if rung.beyond and shared[rung] & {*seeds}), None)
+    if beyond is not None and "trend" in weights:
+        table = comparison.differences(arm, [*rungs, beyond], sorted(shared[beyond] & {*seeds}))
+        contrasts["held"] = contrast(held_weights(x, beyond.x), table, scores.groups, level)
+    return ArmOnLadder(label, results, seeds, contrasts, {}, projected, beyond, notes)
 
 
 def _slope(scores: LadderScores, baseline: str, at: Rung) -> float | None:
-    """See `baseline_slope`, over the rungs that the baseline has with enough seeds."""
-    seeds = {n: scores.seeds(baseline, n) for n, rung in scores.rungs.items() if not rung.beyond}
-    rungs = [number for number, each in seeds.items() if len(each) >= MIN_SEEDS]
-    common = sorted(set.intersection(*(seeds[number] for number in rungs)))
-    if not common:
+    """See `baseline_slope`, over the rungs on which the baseline has enough seeds."""
+    seeds = {rung: scores.seeds(baseline, rung) for rung in scores.rungs.values() if not rung.beyond}
+    rungs = [rung for rung, each in seeds.items() if len(each) >= MIN_SEEDS]
+    if not (common := sorted(set.intersection(*(seeds[rung] for rung in rungs)))):
         return None
-    x = [scores.rungs[number].x for number in rungs]
-    return baseline_slope(scores.table(baseline, rungs, common), x, at.x, scores.better, scores.groups)
+    table = scores.table(baseline, rungs, common)
+    return baseline_slope(table, [rung.x for rung in rungs], at.x, scores.better, scores.groups)
 
 
-def _diverged(scores: LadderScores, arm: str, rung: int) -> str:
-    """How many runs of an arm on a rung have diverged, in words; "" if none has."""
-    runs = [run for key, run in scores.runs.items() if key[:2] == (arm, rung)]
-    failed = sum(run.diverged for run in runs)
-    return f"diverged: {failed} of {len(runs)} at rung {rung}" if failed else ""
-
-
-def _notes_on_price(scores: LadderScores, arm: ArmOnLadder, baseline: str) -> list[str]:
-    """Why net multipliers are withheld, or where their seconds were measured."""
-    ratios = {result.rung.number: scores.seconds_ratio(arm.label, baseline, result.rung.number) for result in arm.rungs}
-    without = [number for number, ratio in ratios.items() if ratio is None]
-    elsewhere = [number for number, ratio in ratios.items() if ratio is not None and ratio[1] != number]
-    bent = [result.rung.number for result in arm.compared if result.multiplier is None]
-    notes = []
-    if without:
-        notes.append(
-            f"{arm.label}: no net multiplier on {_listed(without)}, because no machine has measured the seconds of "
-            f"both {arm.label} and {baseline}; train {baseline} there with one seed on the smallest rung."
-        )
-    if elsewhere:
-        measured = next(ratio[1] for number, ratio in ratios.items() if number in elsewhere and ratio is not None)
-        notes.append(f"{arm.label}: the ratio of seconds on {_listed(elsewhere)} is that of rung {measured}.")
-    if bent:
-        notes.append(
-            f"{arm.label}: no multiplier on {_listed(bent)}, because the {scores.metric} of {baseline} is not shown to "
-            "improve with compute there by two standard errors, or has fewer than three rungs."
-        )
-    return notes
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    """'rung 1', 'rungs 1, 2 and 4'."""
-    *most, last = map(str, numbers)
-    return f"rungs {', '.join(most)} and {last}" if most else f"rung {last}"
+def listed_rungs(rungs: Sequence[Rung]) -> str:
+    """'rung 1', 'rungs 1 to 3', 'rungs 1, 2 and 4'."""
+    *most, last = [rung.number for rung in rungs]
+    if len(most) > 1 and last - most[0] == len(most):
+        return f"rungs {most[0]} to {last}"
+    return f"rungs {', '.join(map(str, most))} and {last}" if most else f"rung {last}"

@@ -6,14 +6,14 @@ mode, which `in_page` replaces by those of the mode of the reader.
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable
 from math import log10
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attnorm.analysis.ladder.comparison import ArmOnLadder, LadderComparison
-from attnorm.analysis.ladder.scores import LadderScores
+from attnorm.analysis.ladder.scores import LadderScores, Rung
 from attnorm.analysis.pictures import COLUMN
 from attnorm.analysis.report.style import light_colours
 from attnorm.analysis.statistics.ladder import projection_weights
@@ -26,76 +26,58 @@ if TYPE_CHECKING:
 
     from attnorm.analysis.paper import Figure
 
-Losses = Mapping[int, Mapping[int, float]]  # rung -> seed -> the metric of all examples
-ASPECT = 0.52  # height over width of a page; a column is less wide, and as high as it needs
-
-
-def losses_of(scores: LadderScores, arm: str) -> Losses:
-    """The metric of an arm on each rung and for each seed."""
-    return {
-        number: {
-            seed: examples.overall(scores.metric, scores.ids)
-            for seed in sorted(scores.seeds(arm, number))
-            if (examples := scores.runs[arm, number, seed].examples) is not None
-        }
-        for number in scores.rungs
-        if scores.seeds(arm, number)
-    }
-
-
-def training_seconds(scores: LadderScores, arm: str) -> dict[int, float]:
-    """The seconds of training of an arm on each rung, on the machine that has measured most runs."""
-    devices = Counter(run.device for run in scores.timed if run.seconds is not None)
-    device = next((name for name, _ in devices.most_common(1)), "")
-    measured = {number: scores.seconds(arm, number).get(device) for number in scores.rungs}
-    return {number: each * scores.rungs[number].tokens for number, each in measured.items() if each is not None}
-
 
 def losses_table(scores: LadderScores) -> Table:
-    """The values behind the figures of the loss: a row for each arm and rung."""
+    """The values behind the figures of the metric: a row for each arm and rung. The seconds of training are those on
+    the machine that has measured most runs."""
     digits, metric = decimals(scores.metric), title_of(scores.metric)
     columns = [Column("arm"), *(Column(name, True) for name in ("rung", "compute", metric, "s.d.", "seeds", "seconds"))]
     rows = []
     for arm in scores.arms:
-        seconds = training_seconds(scores, arm)
-        for rung, losses in losses_of(scores, arm).items():
-            values, flops = list(losses.values()), scores.rungs[rung].flops
+        for rung, (values, seconds) in _measured(scores, arm).items():
             spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
-            sizes = [Cell(str(rung), rung), Cell(f"{flops:.3g}", flops), number(float(np.mean(values)), digits)]
-            rows.append(
-                [Cell(arm), *sizes, number(spread, digits), number(len(values), 0), number(seconds.get(rung), 0)]
-            )
+            cells = [Cell(str(rung.number), rung.number), Cell(f"{rung.flops:.3g}", rung.flops)]
+            cells += [number(float(np.mean(values)), digits), number(spread, digits)]
+            rows.append([Cell(arm), *cells, number(len(values), 0), number(seconds, 0)])
     return Table(f"{metric[:1].upper()}{metric[1:]} of each arm, mean over seeds", columns, rows, can_copy=True)
+
+
+def _measured(scores: LadderScores, arm: str) -> dict[Rung, tuple[list[float], float | None]]:
+    """The metric of an arm on each rung, by seed, and its seconds of training."""
+    devices = Counter(run.device for run in scores.timed if run.seconds is not None)
+    device = next((name for name, _ in devices.most_common(1)), "")
+    measured = {}
+    for rung in scores.rungs.values():
+        tables = [run.examples for run in scores.on(arm, rung).values() if run.examples is not None]
+        if tables:
+            per_token = scores.seconds(arm, rung).get(device)
+            seconds = None if per_token is None else per_token * rung.tokens
+            measured[rung] = [table.overall(scores.metric, scores.ids) for table in tables], seconds
+    return measured
 
 
 def loss_against_compute(comparison: LadderComparison, width: float = COLUMN) -> "Figure":
     """A line per arm over the rungs, with a dot per seed."""
-    scores = comparison.scores
-    flops = {number: rung.flops for number, rung in scores.rungs.items()}
-    return _losses(comparison, dict.fromkeys(_colours(comparison), flops), "compute (FLOPs)", width)
+    return _losses(comparison, "compute (FLOPs)", width, lambda rung, seconds: rung.flops)
 
 
-def loss_against_seconds(comparison: LadderComparison, width: float = COLUMN) -> "Figure | None":
-    """The same against the measured seconds of training on one machine; None if no arm was measured."""
-    seconds = {arm: training_seconds(comparison.scores, arm) for arm in _colours(comparison)}
-    known = {arm: each for arm, each in seconds.items() if each}
-    return _losses(comparison, known, "seconds of training", width) if known else None
+def loss_against_seconds(comparison: LadderComparison, width: float = COLUMN) -> "Figure":
+    """The same against the measured seconds of training, on one machine."""
+    return _losses(comparison, "seconds of training", width, lambda rung, seconds: seconds)
 
 
 def _losses(
-    comparison: LadderComparison, along: Mapping[str, Mapping[int, float]], label: str, width: float
+    comparison: LadderComparison, label: str, width: float, place: Callable[[Rung, float | None], float | None]
 ) -> "Figure":
     figure, axes = _axes(width)
-    colours, lines = _colours(comparison), {}
-    for arm, positions in along.items():
-        losses = {number: each for number, each in losses_of(comparison.scores, arm).items() if number in positions}
-        x, means = (
-            [positions[number] for number in losses],
-            [float(np.mean([*each.values()])) for each in losses.values()],
-        )
-        (lines[arm],) = axes.plot(x, means, color=colours[arm])
-        dots = [(positions[number], loss) for number, each in losses.items() for loss in each.values()]
-        axes.plot(*zip(*dots, strict=True), "o", color=colours[arm], markersize=3, alpha=0.6, markeredgewidth=0)
+    lines = {}
+    for arm, colour in _colours(comparison).items():
+        points = [(place(rung, seconds), each) for rung, (each, seconds) in _measured(comparison.scores, arm).items()]
+        known = [(x, values) for x, values in points if x is not None]
+        style: dict[str, Any] = {"color": colour, "markersize": 3, "markeredgewidth": 0}
+        for x, values in known:
+            axes.plot([x] * len(values), values, "o", alpha=0.6, **style)
+        (lines[arm],) = axes.plot([x for x, _ in known], [np.mean(values) for _, values in known], **style)
     axes.set(xscale="log", xlabel=label, ylabel=title_of(comparison.scores.metric))
     figure.name_lines(lines)
     return figure.finished(f"{_title(comparison)} against {label}: means over seeds, and a dot for each seed.")
@@ -109,30 +91,21 @@ def difference_against_compute(comparison: LadderComparison, width: float = COLU
     for index, arm in enumerate(comparison.arms):
         style: dict[str, Any] = {"color": colours[arm.label]}
         beside = 10 ** (0.03 * (index - (len(comparison.arms) - 1) / 2))  # intervals at one compute would overlap
-        for result in arm.compared:
-            assert result.difference is not None
-            ends = result.difference.new_seeds_and_examples
-            axes.plot(beside * result.rung.flops, result.difference.estimate, "o", markersize=4, **style)
-            axes.plot([beside * result.rung.flops] * 2, [ends.low, ends.high], linewidth=1.2, **style)
-        if arm.trend is not None:
+        for x, difference in ((beside * result.rung.flops, result.difference) for result in arm.rungs):
+            if difference is not None:
+                ends = difference.new_seeds_and_examples
+                axes.plot(x, difference.estimate, "o", markersize=4, **style)
+                axes.plot([x, x], [ends.low, ends.high], linewidth=1.2, **style)
+        if "trend" in arm.contrasts:
             points, middle, half = _line(comparison, arm)
-            last = int(np.searchsorted(points, arm.compared[-1].rung.flops, side="right"))
+            last = int(np.searchsorted(points, arm.compared[-1].flops * (1 + 1e-9)))
             axes.plot(points[:last], middle[:last], linewidth=1.4, **style)
             axes.plot(points[last - 1 :], middle[last - 1 :], linewidth=1.4, linestyle="--", **style)
             axes.fill_between(points, middle - half, middle + half, alpha=0.13, linewidth=0, **style)
         if arm.beyond is not None:
-            seeds = sorted({*arm.seeds} & comparison.scores.seeds(arm.label, arm.beyond.number))
-            tables = [
-                comparison.scores.table(each, [arm.beyond.number], seeds) for each in (arm.label, comparison.baseline)
-            ]
-            axes.plot(
-                beside * arm.beyond.flops,
-                float(np.subtract(*tables).mean()),
-                "o",
-                markersize=5,
-                markerfacecolor="none",
-                **style,
-            )
+            seeds = sorted(comparison.scores.seeds(arm.label, arm.beyond) & {*arm.seeds})
+            mean = float(comparison.differences(arm, [arm.beyond], seeds).mean())
+            axes.plot(beside * arm.beyond.flops, mean, "o", markersize=5, markerfacecolor="none", **style)
         (lines[arm.label],) = axes.plot([], [], "-o", markersize=4, **style)
     axes.set(xscale="log", xlabel="compute (FLOPs)", ylabel=f"difference from {comparison.baseline}")
     figure.name_lines(lines)
@@ -145,13 +118,11 @@ def difference_against_compute(comparison: LadderComparison, width: float = COLU
 
 def _line(comparison: LadderComparison, arm: ArmOnLadder) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The trend of an arm up to the end of its projection: compute, value and half width of the interval."""
-    scores, rungs = comparison.scores, [result.rung for result in arm.compared]
-    numbers, x = [rung.number for rung in rungs], [rung.x for rung in rungs]
+    x = [rung.x for rung in arm.compared]
     end = max(log10(arm.projected), x[-1], arm.beyond.x if arm.beyond else 0)
-    tables = [scores.table(each, numbers, arm.seeds) for each in (arm.label, comparison.baseline)]
-    grid = np.union1d(np.linspace(x[0], end, 40), x)
-    lines = np.stack([np.tensordot(projection_weights(x, at), np.subtract(*tables), 1) for at in grid])
-    return 10**grid, lines.mean((1, 2)), variances_of(lines, scores.groups).half_widths(comparison.level)[1]
+    grid, differences = np.union1d(np.linspace(x[0], end, 40), x), comparison.differences(arm, arm.compared, arm.seeds)
+    lines = np.stack([np.tensordot(projection_weights(x, at), differences, 1) for at in grid])
+    return 10**grid, lines.mean((1, 2)), variances_of(lines, comparison.scores.groups).half_widths(comparison.level)[1]
 
 
 def _axes(width: float) -> "tuple[Figure, Axes]":
@@ -159,7 +130,7 @@ def _axes(width: float) -> "tuple[Figure, Axes]":
     from attnorm.analysis.paper import Figure
 
     colours = light_colours()
-    figure = Figure(width, max(2.2, ASPECT * width))
+    figure = Figure(width, max(2.2, 0.52 * width))
     axes = figure.subplots()
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(colours["--line"])

@@ -5,74 +5,60 @@ from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
-from attnorm.analysis.ladder.comparison import ArmOnLadder, LadderComparison, Primary, RungResult
+from attnorm.analysis.ladder.comparison import PRIMARIES, ArmOnLadder, LadderComparison, listed_rungs
 from attnorm.analysis.record import plain
-from attnorm.analysis.statistics.crossed import Difference, Interval
+from attnorm.analysis.statistics.crossed import Difference
 from attnorm.analysis.table import Cell, Column, Table, interval, number, title_of
 from attnorm.analysis.verdict import decimals, p_is
 from attnorm.files import write_text
 from attnorm.wording import counted
 
-NOTHING = Interval(nan, nan)
-
 
 def sentences(comparison: LadderComparison, arm: ArmOnLadder) -> list[str]:
     """What is shown of an arm: at the largest rung, of the trend, and of the projection."""
-    digits, metric, better = decimals(comparison.scores.metric), comparison.scores.metric, comparison.scores.better
-    if arm.largest is None:
+    digits, better = decimals(comparison.scores.metric), comparison.scores.better
+    if not arm.contrasts:
         return []
-    top, difference = arm.compared[-1], arm.largest.difference
-    sizes = f"{counted(difference.seeds, 'seed')}, {counted(difference.examples, 'example')}"
-    if difference.clusters != difference.examples:
-        sizes += f" in {counted(difference.clusters, 'group')}"
-    is_gain = difference.estimate * better > 0
-    lines = [
-        f"{arm.label} minus {comparison.baseline} at rung {top.rung.number}, the largest of {_span(arm)}: "
-        f"{difference.estimate:+.{digits}f} {title_of(metric)} ({'lower' if better < 0 else 'higher'} is better), "
-        f"{_said(arm.largest, digits)} ({sizes})."
-    ]
-    if top.net is not None:
-        net, ends = top.net
-        lines[0] += (
-            f" Net of its price, {arm.label} is worth {net:.2f} times the compute of {comparison.baseline} "
-            f"({ends.low:.2f} to {ends.high:.2f})."
-        )
-    if arm.trend is None or arm.projection is None or arm.deviation is None:
-        return lines
-    change = arm.trend.difference.estimate
-    size = "larger" if (change * better > 0) == is_gain else "smaller"
-    lines += [
-        f"Over {_span(arm)}, the difference changes by {change:+.{digits}f} per factor of ten in compute, towards a "
-        f"{size} {'gain' if is_gain else 'loss'}, {_said(arm.trend, digits)}.",
-        f"Along a straight line in log compute, the projection to {arm.projected:.3g} FLOPs is "
-        f"{_with_ends(arm.projection, digits)}; a projection is no verdict. The largest rung differs from the line "
-        f"through the others by {_with_ends(arm.deviation, digits)}.",
-    ]
-    if arm.held is not None and arm.beyond is not None:
-        seeds = counted(arm.held.seeds, "seed")
-        found = f"not judged, {arm.held.no_verdict}" if arm.held.no_verdict else _with_ends(arm.held, digits)
-        lines.append(f"Rung {arm.beyond.number}, beyond the ladder, minus the projection to it ({seeds}): {found}.")
+
+    def said(name: str) -> str:
+        """The interval and the verdict of a primary."""
+        difference = arm.contrasts[name]
+        if difference.no_verdict is not None:
+            return f"no verdict: {difference.no_verdict}"
+        ends, level = difference.new_seeds_and_examples, difference.level * 100
+        ends_in_words = f"{level:g} % interval {ends.low:.{digits}f} to {ends.high:.{digits}f}"
+        return f"{ends_in_words}, {arm.verdict(name)}, adjusted p {p_is(arm.adjusted[name])}"
+
+    def with_ends(name: str) -> str:
+        difference, ends = arm.contrasts[name], arm.contrasts[name].new_seeds_and_examples
+        shown = f" ({ends.low:.{digits}f} to {ends.high:.{digits}f})" if isfinite(ends.low) else ""
+        return f"{difference.estimate:+.{digits}f}{shown}"
+
+    largest, where = arm.contrasts["largest"], listed_rungs(arm.compared)
+    sizes = f"{counted(largest.seeds, 'seed')}, {counted(largest.examples, 'example')}"
+    sizes += f" in {counted(largest.clusters, 'group')}" * (largest.clusters != largest.examples)
+    metric = f"{title_of(comparison.scores.metric)} ({'lower' if better < 0 else 'higher'} is better)"
+    top = f"{arm.label} minus {comparison.baseline} at rung {arm.compared[-1].number}, the largest of {where}"
+    lines = [f"{top}: {largest.estimate:+.{digits}f} {metric}, {said('largest')} ({sizes})."]
+    if net := next(result.net for result in arm.rungs if result.rung == arm.compared[-1]):
+        worth = f"{net[0]:.2f} times the compute of {comparison.baseline} ({net[1].low:.2f} to {net[1].high:.2f})"
+        lines[0] += f" Net of its price, {arm.label} is worth {worth}."
+    if "trend" in arm.contrasts:
+        change, is_gain = arm.contrasts["trend"].estimate, largest.estimate * better > 0
+        size = "larger" if (change * better > 0) == is_gain else "smaller"
+        towards = f"towards a {size} {'gain' if is_gain else 'loss'}"
+        lines += [
+            f"Over {where}, the difference changes by {change:+.{digits}f} per factor of ten in compute, {towards}, "
+            f"{said('trend')}.",
+            f"Along a straight line in log compute, the projection to {arm.projected:.3g} FLOPs is "
+            f"{with_ends('projection')}; a projection is no verdict. The largest rung differs from the line through "
+            f"the others by {with_ends('deviation')}.",
+        ]
+    if (held := arm.contrasts.get("held")) is not None and arm.beyond is not None:
+        found = f"not judged, {held.no_verdict}" if held.no_verdict else with_ends("held")
+        new = f"Rung {arm.beyond.number}, beyond the ladder, minus the projection to it"
+        lines.append(f"{new} ({counted(held.seeds, 'seed')}): {found}.")
     return lines
-
-
-def rows_of(comparison: LadderComparison, arm: ArmOnLadder) -> list[list[str]]:
-    """The rungs of an arm as texts for the terminal, the names of the columns first."""
-    digits = decimals(comparison.scores.metric)
-    rows = [["rung", "parameters", "tokens", "compute", "difference", "seconds ratio", "net multiplier"]]
-    for result in arm.rungs:
-        size, net = result.rung, result.net
-        rows.append(
-            [
-                f"{size.number}{f' ({result.diverged})' if result.diverged else ''}",
-                f"{size.parameters:,}",
-                f"{size.tokens:,.0f}",
-                f"{size.flops:.3g}",
-                _with_ends(result.difference, digits) if result.difference else "",
-                f"{result.seconds_ratio:.2f}" if result.seconds_ratio else "",
-                f"{net[0]:.2f} ({net[1].low:.2f} to {net[1].high:.2f})" if net else "",
-            ]
-        )
-    return rows
 
 
 def table_of(comparison: LadderComparison) -> Table:
@@ -84,35 +70,43 @@ def table_of(comparison: LadderComparison) -> Table:
         Column(f"difference in {metric}", True, f"arm minus {comparison.baseline}"),
         Column("interval", True, "for new seeds and new examples, unadjusted"),
         Column("seconds ratio", True, f"seconds per token over those of {comparison.baseline}"),
-        Column(
-            "net multiplier", True, f"compute with which {comparison.baseline} is as good, over the ratio of seconds"
-        ),
+        Column("net multiplier", True, f"compute with which {comparison.baseline} is as good, over the seconds ratio"),
         Column("its interval", True),
         Column("diverged"),
     ]
     rows = []
-    for arm in comparison.arms:
-        for result in arm.rungs:
-            size, net = result.rung, result.net
-            ends = result.difference.new_seeds_and_examples if result.difference else NOTHING
-            rows.append(
-                [
-                    Cell(arm.label),
-                    Cell(str(size.number), size.number),
-                    number(size.parameters, 0),
-                    number(size.tokens, 0),
-                    Cell(f"{size.flops:.3g}", size.flops),
-                    number(result.difference.estimate if result.difference else None, digits, sign=True),
-                    interval(ends.low, ends.high, digits),
-                    number(result.seconds_ratio),
-                    number(net[0] if net else None),
-                    interval(net[1].low, net[1].high, 2) if net else interval(nan, nan, 2),
-                    Cell(result.diverged),
-                ]
-            )
+    for arm, result in ((each, result) for each in comparison.arms for result in each.rungs):
+        size, found, net = result.rung, _numbers(result.difference), result.net
+        rows.append(
+            [
+                Cell(arm.label),
+                Cell(str(size.number), size.number),
+                number(size.parameters, 0),
+                number(size.tokens, 0),
+                Cell(f"{size.flops:.3g}", size.flops),
+                number(found["difference"], digits, sign=True),
+                interval(found["low"], found["high"], digits),
+                number(result.seconds_ratio),
+                number(net[0] if net else None),
+                interval(net[1].low, net[1].high, 2) if net else interval(nan, nan, 2),
+                Cell(result.diverged),
+            ]
+        )
     said = [line for arm in comparison.arms for line in (*sentences(comparison, arm), *arm.notes)]
     caption = f"Differences from {comparison.baseline} in {metric} on the rungs of a ladder"
-    return Table(caption, columns, rows, can_copy=True, about=" ".join([*said, *comparison.notes]))
+    return Table(caption, columns, rows, can_copy=True, about=" ".join([*said, *comparison.scores.notes]))
+
+
+def rows_of(table: Table, label: str) -> list[list[str]]:
+    """The rows of an arm in `table_of` as texts for the terminal, narrower, the names of the columns first."""
+    rows = [["rung", "parameters", "tokens", "compute", "difference", "seconds ratio", "net multiplier"]]
+    for row in (row for row in table.rows if row[0].text == label):
+        _, rung, parameters, tokens, compute, difference, ends, ratio, net, net_ends, diverged = (
+            cell.text for cell in row
+        )
+        rows.append([f"{rung} {diverged}".strip(), parameters, tokens, compute, f"{difference} ({ends})", ratio])
+        rows[-1].append(f"{net} ({net_ends})")
+    return rows
 
 
 def write_comparison(comparison: LadderComparison, path: Path) -> None:
@@ -121,83 +115,35 @@ def write_comparison(comparison: LadderComparison, path: Path) -> None:
         table = table_of(comparison)
         write_text(path, {".csv": table.csv, ".tex": table.latex, ".md": table.markdown}[path.suffix.lower()])
         return
-    scores = comparison.scores
+    scores, arms = comparison.scores, list[dict[str, Any]]()
+    for arm in comparison.arms:
+        rungs = [
+            {
+                **{name: getattr(result.rung, name) for name in ("parameters", "tokens", "flops")},
+                **{"rung": result.rung.number, "seconds_ratio": result.seconds_ratio, **_numbers(result.difference)},
+                "multiplier": result.multiplier and result.multiplier[0],
+                "net_multiplier": result.net and result.net[0],
+            }
+            for result in arm.rungs
+        ]
+        found = {name: _numbers(arm.contrasts.get(name)) for name in ("largest", "trend", "projection", "deviation")}
+        found |= {name: {**found[name], "p": arm.adjusted[name], "verdict": arm.verdict(name)} for name in PRIMARIES}
+        found["projection"]["flops"] = arm.projected
+        held = {"held": _numbers(arm.contrasts["held"])} if "held" in arm.contrasts else {}
+        diverged = [result.diverged for result in arm.rungs if result.diverged]
+        notes = {"diverged": diverged, "sentences": sentences(comparison, arm), "notes": arm.notes}
+        arms.append({"label": arm.label, "seeds": arm.seeds, "rungs": rungs, **found, **held, **notes})
     content = {
-        "task": scores.task,
-        "metric": scores.metric,
-        "better": "lower" if scores.better < 0 else "higher",
-        "baseline": comparison.baseline,
-        "examples": len(scores.ids),
-        "level": comparison.level,
-        "arms": [_record_of(comparison, arm) for arm in comparison.arms],
-        "notes": list(comparison.notes),
+        **{"task": scores.task, "metric": scores.metric, "better": "lower" if scores.better < 0 else "higher"},
+        **{"baseline": comparison.baseline, "examples": len(scores.ids), "level": comparison.level},
+        **{"arms": arms, "notes": scores.notes},
     }
     write_text(path, json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def _record_of(comparison: LadderComparison, arm: ArmOnLadder) -> dict[str, Any]:
-    """An arm as values of JSON, with NaN for what is not defined."""
-    record = {
-        "label": arm.label,
-        "sentences": sentences(comparison, arm),
-        "seeds": list(arm.seeds),
-        "rungs": [_record_of_rung(result) for result in arm.rungs],
-        "largest": _record_of_primary(arm.largest),
-        "trend": _record_of_primary(arm.trend),
-        "projection": _numbers(arm.projection) | {"flops": arm.projected},
-        "deviation": _numbers(arm.deviation),
-        "diverged": [result.diverged for result in arm.rungs if result.diverged],
-        "notes": list(arm.notes),
-    }
-    return record | ({"held": _numbers(arm.held)} if arm.held is not None else {})
-
-
-def _record_of_rung(result: RungResult) -> dict[str, Any]:
-    size = result.rung
-    return {
-        "rung": size.number,
-        "parameters": size.parameters,
-        "tokens": size.tokens,
-        "flops": size.flops,
-        "seconds_ratio": result.seconds_ratio,
-        **_numbers(result.difference),
-        "multiplier": result.multiplier and result.multiplier[0],
-        "net_multiplier": result.net and result.net[0],
-    }
-
-
-def _record_of_primary(primary: Primary | None) -> dict[str, Any]:
-    if primary is None:
-        return {**_numbers(None), "p": nan, "verdict": "no verdict"}
-    return {**_numbers(primary.difference), "p": primary.adjusted, "verdict": primary.word}
-
-
-def _numbers(difference: Difference | None) -> dict[str, float]:
+def _numbers(difference: Difference | None) -> dict[str, Any]:
+    """An estimate and its interval; NaN without one."""
     if difference is None:
         return dict.fromkeys(("difference", "low", "high"), nan)
     ends = difference.new_seeds_and_examples
     return {"difference": difference.estimate, "low": ends.low, "high": ends.high}
-
-
-def _with_ends(difference: Difference, digits: int) -> str:
-    """'-0.012 (-0.020 to -0.004)'."""
-    ends = difference.new_seeds_and_examples
-    shown = f" ({ends.low:.{digits}f} to {ends.high:.{digits}f})" if isfinite(ends.low) else ""
-    return f"{difference.estimate:+.{digits}f}{shown}"
-
-
-def _said(primary: Primary, digits: int) -> str:
-    """The interval and the verdict of a primary difference."""
-    if (why := primary.difference.no_verdict) is not None:
-        return f"no verdict: {why}"
-    ends = primary.difference.new_seeds_and_examples
-    level = f"{primary.difference.level * 100:g} % interval"
-    return (
-        f"{level} {ends.low:.{digits}f} to {ends.high:.{digits}f}, {primary.word}, adjusted p {p_is(primary.adjusted)}"
-    )
-
-
-def _span(arm: ArmOnLadder) -> str:
-    """The rungs that are compared, in words."""
-    numbers = [result.rung.number for result in arm.compared]
-    return f"rungs {numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f"rung {numbers[0]}"

@@ -94,12 +94,12 @@ def scores_of_runs(runs: Sequence[Run], metric: str | None = None, split: SplitN
     for rung, arm in arms:
         for run in arm.runs:
             table, speed = tables.get(run.folder), as_number(run.summary.get("tokens_per_second"))
-            if table is not None and not isfinite(table.overall(metric, list(table.rows.index))):
-                table = None
-            diverged = run.state is RunState.FAILED or (run.state is RunState.FINISHED and table is None)
+            is_nan = table is not None and not isfinite(table.overall(metric, list(table.rows.index)))
+            diverged = run.state is RunState.FAILED or is_nan
             seconds = 1 / speed if speed else None
             place = f"{arm.label}, rung {rung.number}, seed {run.seed} ({run.folder})"
-            found.append(LadderRun(arm.label, rung, run.seed, table, diverged, seconds, device_of(run), place))
+            examples = None if is_nan else table
+            found.append(LadderRun(arm.label, rung, run.seed, examples, diverged, seconds, device_of(run), place))
     notes = doubts_of(every)
     if sources == {"validation"}:
         notes.append("The checkpoints were selected on these examples, so all scores are too good.")

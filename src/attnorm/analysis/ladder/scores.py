@@ -83,39 +83,45 @@ class LadderScores:
 
     @cached_property
     def rungs(self) -> dict[int, Rung]:
-        """The rungs by number, the smallest first."""
-        return dict(sorted({run.rung.number: run.rung for run in self.runs.values()}.items()))
+        """The rungs by number, those with less compute first."""
+        rungs = {run.rung.number: run.rung for run in self.runs.values()}
+        return dict(sorted(rungs.items(), key=lambda item: item[1].flops))
 
-    def seeds(self, arm: str, rung: int) -> set[int]:
+    def on(self, arm: str, rung: Rung) -> dict[int, LadderRun]:
+        """The runs of an arm on a rung, by seed."""
+        return {seed: run for (label, number, seed), run in self.runs.items() if (label, number) == (arm, rung.number)}
+
+    def seeds(self, arm: str, rung: Rung) -> set[int]:
         """The seeds with which an arm has scores on a rung."""
-        return {key[2] for key, run in self.runs.items() if key[:2] == (arm, rung) and run.examples is not None}
+        return {seed for seed, run in self.on(arm, rung).items() if run.examples is not None}
 
-    def values(self, arm: str, rung: int, seed: int) -> np.ndarray:
-        """The scores of the examples, see `ExampleTable.values`."""
-        examples = self.runs[arm, rung, seed].examples
-        assert examples is not None
-        return examples.values(self.metric, self.ids)
+    def diverged(self, arm: str, rung: Rung) -> str:
+        """How many runs of an arm on a rung have diverged, in words; "" if none has."""
+        runs = self.on(arm, rung)
+        failed = sum(run.diverged for run in runs.values())
+        return f"diverged: {failed} of {len(runs)} at rung {rung.number}" if failed else ""
 
-    def table(self, arm: str, rungs: Sequence[int], seeds: Sequence[int]) -> np.ndarray:
-        """The scores (rungs, seeds, examples) of an arm."""
-        return np.stack([np.stack([self.values(arm, rung, seed) for seed in seeds]) for rung in rungs])
+    def table(self, arm: str, rungs: Sequence[Rung], seeds: Sequence[int]) -> np.ndarray:
+        """The scores of an arm, see `ExampleTable.values`, as (rungs, seeds, examples)."""
+        tables = [[self.runs[arm, rung.number, seed].examples for seed in seeds] for rung in rungs]
+        return np.array([[table.values(self.metric, self.ids) for table in each if table] for each in tables])
 
-    def seconds(self, arm: str, rung: int) -> dict[str, float]:
+    def seconds(self, arm: str, rung: Rung) -> dict[str, float]:
         """The seconds per token of an arm on a rung, by machine: the median over seeds."""
         measured: dict[str, list[float]] = {}
         for run in self.timed:
-            if (run.arm, run.rung.number) == (arm, rung) and run.seconds is not None:
+            if (run.arm, run.rung.number) == (arm, rung.number) and run.seconds is not None:
                 measured.setdefault(run.device, []).append(run.seconds)
         return {device: median(values) for device, values in measured.items()}
 
-    def seconds_ratio(self, arm: str, baseline: str, rung: int) -> tuple[float, int] | None:
+    def seconds_ratio(self, arm: str, baseline: str, rung: Rung) -> tuple[float, Rung] | tuple[None, None]:
         """The seconds per token of an arm over those of the baseline on one machine, and the rung on which they were
         measured: this one, or else the smallest on which both were. None without such a rung."""
-        for measured in (rung, *self.rungs):
+        for measured in (rung, *self.rungs.values()):
             of_arm, of_baseline = self.seconds(arm, measured), self.seconds(baseline, measured)
             for device in (device for device in of_arm if device in of_baseline):
                 return of_arm[device] / of_baseline[device], measured
-        return None
+        return None, None
 
 
 def ladder_scores(

@@ -68,14 +68,14 @@ class LadderPage:
             return
         comparison = compare_ladder(scores, baseline, level=level)
         self.sentences = [line for arm in comparison.arms for line in sentences(comparison, arm)]
-        self.notes = [*(note for arm in comparison.arms for note in arm.notes), *comparison.notes]
+        self.notes = [*(note for arm in comparison.arms for note in arm.notes), *scores.notes]
         self.tables = [table_of(comparison).filled(), losses_table(scores)]
         for draw in DRAWN:
-            if (narrow := draw(comparison, COLUMN)) is not None and (wide := draw(comparison, PAGE)) is not None:
-                name = f"{anchor}-{len(self.figures) + 1}"
-                self.pictures[f"{draw.__name__}_{anchor}"] = narrow
-                svgs = [in_page(figure, f"{name}-{size}") for figure, size in ((wide, "wide"), (narrow, "narrow"))]
-                self.figures.append(InlineFigure(narrow.caption, *svgs))
+            wide, narrow = draw(comparison, PAGE), draw(comparison, COLUMN)
+            name = f"{draw.__name__}_{anchor}"
+            self.pictures[name] = narrow
+            svgs = [in_page(figure, f"{name}-{size}") for figure, size in ((wide, "wide"), (narrow, "narrow"))]
+            self.figures.append(InlineFigure(narrow.caption, *svgs))
 
 
 def ladder_pages(
