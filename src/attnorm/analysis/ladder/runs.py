@@ -9,7 +9,7 @@ from typing import Any
 from attnorm.analysis.arms import Arm, arms_of, as_number, find_runs, labels_of, run_folders
 from attnorm.analysis.comparison import metric_of
 from attnorm.analysis.ladder.scores import LOSS, LadderRun, LadderScores, Rung, ladder_scores
-from attnorm.analysis.provenance import check_code, doubts_of
+from attnorm.analysis.provenance import check_code, device_of, doubts_of
 from attnorm.analysis.scores import SplitName, check_current, common_split, direction_of, example_table
 from attnorm.analysis.waiting import waiting_jobs
 from attnorm.errors import RunError
@@ -113,13 +113,6 @@ def scores_of_runs(runs: Sequence[Run], metric: str | None = None, split: SplitN
         f"{label} has more parameters than softmax on its largest rung: {words}." for label, words in more.items()
     ]
     return ladder_scores(found, metric, direction_of(finished, metric), next(iter(tasks)), notes)
-
-
-def device_of(run: Run) -> str:
-    """The machine that trained a run, as a text: seconds are compared only where it is equal."""
-    known = run.environment
-    names = known.get("gpus") or [known.get("cpu"), known.get("platform"), known.get("cpu_threads")]
-    return ", ".join(str(name) for name in names if name) if isinstance(names, list) else ""
 
 
 def _rung_of(run: Run) -> Rung:
