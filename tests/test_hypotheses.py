@@ -3,6 +3,7 @@
 import itertools
 import re
 import sys
+import tarfile
 from math import isnan, sqrt
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from attnorm.analysis.statistics.variances import variances_of
 from attnorm.probes.arm import Arm
 from attnorm.probes.experiment import CellOutcome
 from attnorm.probes.jobs import Cell, ProbeResult
+from attnorm.probes.jobs import load as load_result
 from attnorm.probes.presets import PRESETS
 from attnorm.run.tables import read_csv
 
@@ -24,6 +26,14 @@ FOLDER = runs.ROOT / "experiments/atlas"
 ARMS = ("softmax", "dnas", "hnas", "dnas_slack_u", "sinkhorn")
 SEEDS, EXAMPLES = 10, 60
 NONE = np.zeros(0)
+
+
+def test_the_results_of_the_atlas_can_be_continued(tmp_path):
+    with tarfile.open(FOLDER / "scores/demand-16.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    [plan] = [it for it in load("experiments/atlas/run").plans("primary") if it.cells[0].title == "demand 16"]
+    jobs = [plan.job(plan.cells[0], arm, plan.rates, tune=True) for arm in ARMS]
+    assert None not in [load_result(job, tmp_path) for job in jobs]
 
 
 @pytest.fixture(scope="module")

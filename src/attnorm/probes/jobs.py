@@ -4,7 +4,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -147,7 +147,7 @@ class ProbeResult:
     scores:    for each size, the score of every test example, (E, examples).
     scalars:   the learned scalars, (E,) each. measures: of the attention weights, (E,) each.
     diverged:  the number of members whose outputs were not finite. seconds: CPU time of the training, of all members.
-    code:      see `ProbeJob.code`.
+    code:      see `ProbeJob.code`. The results of the atlas (experiments/atlas/scores) have none.
     """
 
     curve: np.ndarray
@@ -156,7 +156,7 @@ class ProbeResult:
     measures: dict[str, np.ndarray]
     diverged: int
     seconds: float
-    code: dict[str, str]
+    code: dict[str, str] = field(default_factory=dict)
 
     @property
     def all_diverged(self) -> bool:
@@ -238,7 +238,7 @@ def load(job: ProbeJob, folder: Path) -> ProbeResult | None:
                 group, _, key = name.partition("/")
                 if key:
                     groups[group][int(key) if group == "scores" else key] = file[name]
-            numbers = {name: about[name] for name in ("diverged", "seconds", "code")}
-            return ProbeResult(file["curve"], **groups, **numbers)
+            numbers = {name: about[name] for name in ("diverged", "seconds")}
+            return ProbeResult(file["curve"], **groups, **numbers, code=about.get("code", {}))
     except (OSError, EOFError, KeyError, ValueError, BadZipFile):
         return None
