@@ -14,7 +14,6 @@ from omegaconf import OmegaConf
 from attnorm.config.command import read as read_command
 from attnorm.config.compose import PATH_KEYS, settings_of
 from attnorm.errors import ConfigError
-from attnorm.run.run import Run
 from attnorm.schema import Share, Text, WholeNumber
 from attnorm.sweeps.jobs import as_typed, readable
 
@@ -245,11 +244,3 @@ def test_other_keys_change_the_run_if_the_command_can_do_that():
     assert command.changes == (("data.dir", "1"), ("paths.x", "b"), ("data", "mine"))
     with pytest.raises(ConfigError, match=r"rnu: cannot be set here; allowed: run, .*, data. Did you mean 'run'"):
         read_command(["run=a", "rnu=3"], Keys, "attnorm x", ("data",))
-
-
-def test_an_older_run_keeps_the_corpus_that_it_was_trained_on(tmp_path):
-    run = runs.copied_run(tmp_path)
-    config = yaml.safe_load((run / "config.yaml").read_text())
-    assert config["data"].pop("difficulty") == Run(run).config["data"]["difficulty"] == "hard"
-    (run / "config.yaml").write_text(yaml.safe_dump(config))
-    assert Run(run).config["data"]["difficulty"] == "easy"
