@@ -99,3 +99,15 @@ def test_rates_with_failures_are_left_out_and_a_single_seed_leaves_none_out():
     assert candidates(scores).tolist() == [[True, False, False], [True, True, False]]
     assert candidates(scores[..., :1]).tolist() == [[True] * 3] * 2
     assert candidates(np.full((1, 2, 2), np.nan)).tolist() == [[False, False]]
+
+
+@pytest.mark.parametrize("kind", ["seeds", "common", "unequal", "tails", "examples"])
+def test_ladders_of_equal_arms_are_called_different_as_rarely_as_they_say(kind):
+    ladder, draws = load("benchmarks/ladder"), 2000
+    found = ladder.ladders(kind, 4, 3, 50, draws, np.zeros_like)
+    allowed = 4 * math.sqrt(0.05 * 0.95 / draws)
+    assert max(found[name] for name in ("trend", "largest", "any", "deviation")) < 0.055 + allowed
+    assert min(found[name] for name in ("projection", "held")) > COVERAGE - allowed
+    line = ladder.ladders(kind, 4, 3, 50, draws, lambda x: -0.05 * x)
+    assert line["projection"] == found["projection"] and line["held"] == found["held"]
+    assert line["trend"] > 0.6
