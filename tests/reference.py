@@ -385,3 +385,8 @@ def assert_formula(module, expected, *, shift=0, priors=None, scales=(1.5,)):
             assert_same(module(scores, given.allowed, log_prior=log_prior), wanted, [scores, *others])
             output = module.attend(q, k, v, given.argument_of(module), log_prior=log_prior, scale=scale)
             assert_same(output, wanted @ v, [q, k, v, *others])
+
+
+def dense_attend(module, q, k, v, mask=None, log_prior=None):
+    """The output by the (N, M) weights, without any shortcut."""
+    return module.weights_of(q, k, mask, log_prior=log_prior, scale=q.shape[-1] ** -0.5).to(v.dtype) @ v

@@ -127,9 +127,13 @@ def test_the_properties_are_those_of_check_normalizer(monkeypatch):
     assert "dead_rows_give_zero" in problem and "of course" in problem
 
 
-@pytest.mark.parametrize("name", [f"{MODULE}:SeesTheFuture", f"{MODULE}:AttendLeaks"])
-def test_the_future_is_no_concern_of_a_site_that_is_not_autoregressive(name):
-    assert not problems(_default_="softmax", encoder=name)
+def test_the_future_is_no_concern_of_a_site_that_is_not_autoregressive():
+    assert not problems(_default_="softmax", encoder=f"{MODULE}:SeesTheFuture")
+
+
+def test_an_attend_that_is_not_forward_is_refused_at_every_site():
+    [problem] = problems(_default_="softmax", encoder=f"{MODULE}:AttendLeaks")
+    assert "attend_equals_forward_times_values does not hold" in problem
 
 
 def test_a_class_is_tried_with_the_options_and_the_heads_of_its_site():

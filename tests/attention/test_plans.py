@@ -8,11 +8,10 @@ from itertools import product
 import pytest
 import torch
 from marks import slow
-from reference import BATCH, HEADS, MASKS, WIDTH, case, gradients, leaves, make_log_prior, make_qkv, randn
+from reference import BATCH, HEADS, MASKS, WIDTH, case, dense_attend, gradients, leaves, make_log_prior, make_qkv, randn
 from torch.testing import assert_close
 
 from attnorm.attention import Mask, build_normalizer, check_attention
-from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.normalizers.lotformer import LOTFormer
 from attnorm.attention.surroundings import in_layer
 
@@ -156,7 +155,7 @@ def test_lotformer_never_builds_the_weights(monkeypatch):
     real, texts = torch.arange(30)[None] < torch.tensor([[28], [20]]), (torch.arange(30) // 10).expand(BATCH, -1)
     log_prior = make_log_prior("key_only", 30, 30)
     cases = [(mask, prior) for mask in (None, Mask(real, real), Mask(real, real, segments=texts)) for prior in (0, 1)]
-    expected = [Normalizer.attend(module, q, k, v, mask, log_prior=log_prior if p else None) for mask, p in cases]
+    expected = [dense_attend(module, q, k, v, mask, log_prior if p else None) for mask, p in cases]
     monkeypatch.setattr(LOTFormer, "weights", None)
     for (mask, p), wanted in zip(cases, expected, strict=True):
         assert_close(module.attend(q, k, v, mask, log_prior=log_prior if p else None), wanted, rtol=0, atol=1e-10)

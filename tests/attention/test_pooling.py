@@ -12,6 +12,7 @@ from attnorm.attention import MultiHeadAttention, build_normalizer, build_scorer
 from attnorm.attention.grid import attend_over_grid, unfold
 from attnorm.attention.names import NORMALIZERS, build
 from attnorm.attention.pooling import LearnedQueries, single_query_problem
+from attnorm.attention.surroundings import in_layer
 
 pytestmark = pytest.mark.numerical
 
@@ -104,7 +105,7 @@ def test_the_warning_is_right_about_every_normalizer():
     """With a single query, the weights are the same for all queries and keys exactly where the warning says uniform."""
     inputs = [(randn(1, HEADS, 1, 3, seed=seed), randn(1, HEADS, 5, 3, seed=seed + 2)) for seed in (7, 21)]
     for name in NORMALIZERS.keys() - {"uniform", "none"}:  # which ignore the scores by design
-        module, weights = filled(normalizer(name)).eval(), []
+        module, weights = in_layer(filled(normalizer(name))).eval(), []
         for q, k in inputs:
             given = {"queries": q} if module.needs_queries else {}
             if module.needs_states != "none":

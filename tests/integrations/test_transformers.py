@@ -356,6 +356,36 @@ def test_a_causal_mask_of_the_user_is_refused_in_an_encoder():
             model(**{**batch, "attention_mask": mask})
 
 
+def test_a_flag_that_says_who_makes_the_mask_does_not_make_an_encoder():
+    """The layers of Gemma in PaliGemma say is_causal=False; the texts after the prefix are written in
+    order."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 32}
+    text = transformers.GemmaConfig(vocab_size=99, num_key_value_heads=2, head_dim=8, **sizes)
+    vision = transformers.SiglipVisionConfig(image_size=16, patch_size=8, **sizes)
+    config = transformers.PaliGemmaConfig(vision_config=vision, text_config=text, projection_dim=32)
+    model = transformers.PaliGemmaModel(config).eval()
+    tokens = {"input_ids": torch.arange(1, 10)[None], "token_type_ids": (torch.arange(9) > 3).long()[None]}
+    assert model.language_model.layers[0].self_attn.is_causal is False
+    for given in (tokens, {"input_ids": tokens["input_ids"]}):
+        model.set_attn_implementation("attnorm:dnas")
+        with pytest.raises(ValueError, match="GemmaAttention: dnas couples queries and would leak the future"):
+            model(**given)
+    convert(model, {"encoder": "dnas"})
+    assert model.config.attnorm == {"encoder": "dnas", "decoder": "softmax", "options": {}}
+    assert model(**tokens).last_hidden_state.isfinite().all()
+
+
+def test_a_model_may_ask_its_mask_what_it_asks_a_tensor():
+    """The pooling of SigLIP 2 repeats it for its own attention module."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 32}
+    config = transformers.Siglip2VisionConfig(num_patches=16, patch_size=4, **sizes)
+    model = transformers.Siglip2VisionModel(config).eval()
+    images = torch.randn(2, 16, 48), torch.arange(16) < torch.tensor([[16], [9]]), torch.tensor([[4, 4], [3, 3]])
+    expected = model(*images).pooler_output
+    found = convert(model, {"encoder": "softmax"})(*images).pooler_output
+    torch.testing.assert_close(found, expected, **tolerance(torch.float32, depth=LAYERS, size=WIDTH))
+
+
 @pytest.mark.parametrize("family", OF_TWO_TEXTS)
 def test_cross_attention_alone_is_refused(family):
     """Its mask is not causal, and its module does not say that it is."""

@@ -9,7 +9,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from attnorm.analysis.figures import draw_run
-from attnorm.attention import MultiHeadAttention, Normalizer, build_normalizer, build_scorer
+from attnorm.attention import MultiHeadAttention, build_normalizer, build_scorer
 from attnorm.attention.multihead import observe
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.data.sampler import TokenBatches
@@ -176,8 +176,6 @@ class Tempered(Softmax):
 
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
         return super().forward(scores * self.inverse[:, None, None], mask, log_prior=log_prior)
-
-    attend = Normalizer.attend
 
     def learned_scalars(self):
         return {"temperature": 1 / self.inverse}

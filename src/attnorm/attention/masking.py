@@ -167,36 +167,3 @@ def allowed_in(scores: Tensor) -> Tensor:
     number and a score, and what 16 bits make of them. A number such as -1e4 is a score like any other, and so is NaN.
     """
     return ~(scores <= 0.99 * max(LOWEST, torch.finfo(scores.dtype).min))
-
-
-def hides_the_future(pairs: Tensor | None) -> bool:
-    """Whether a matrix of the mask looks causal: no query sees a key after its own position, some see other keys than
-    others, and some share a key.
-
-    The diagonal begins at the first query and key, or ends at the last ones. A matrix of padding is the same for all
-    queries that see a key, and in a diagonal of blocks, some query of a block sees a later key or shares none. If the
-    numbers of queries and keys differ, each query must also see the last key up to its own position that anyone sees.
-    """
-    if pairs is None or pairs.is_meta or pairs.dim() < 2 or min(pairs.shape[-2:]) <= 1:
-        return False
-    n_queries, n_keys = pairs.shape[-2:]
-    later = max(n_keys - n_queries, 0) + 1
-    if pairs[..., 0, later:].any(-1).all():
-        return False  # decided by the first queries, without a look at all pairs
-    sees_later = pairs.triu(later).flatten(-2).any(-1)
-    common = pairs.any(-1, keepdim=True) & pairs.any(-2, keepdim=True)
-    differs = (pairs != common).flatten(-2).any(-1)
-    shares = (pairs.sum(-2) > 1).any(-1)
-    looks_causal = ~sees_later & differs & shares
-    if n_queries != n_keys:
-        looks_causal &= ends_at_a_diagonal(pairs)
-    return bool(looks_causal.any())
-
-
-def ends_at_a_diagonal(pairs: Tensor) -> Tensor:
-    """Whether the last key of each query that sees one is the last one up to its position that anyone sees, (...,)."""
-    n_queries, n_keys = pairs.shape[-2:]
-    query, key = (torch.arange(n, device=pairs.device) for n in (n_queries, n_keys))
-    last, seen = (pairs * (key + 1)).amax(-1), pairs.any(-2, keepdim=True)
-    ends = [((seen & (key <= query[:, None] + shift)) * (key + 1)).amax(-1) for shift in (0, n_keys - n_queries)]
-    return torch.stack([((last == end) | (last == 0)).all(-1) for end in ends]).any(0)

@@ -156,7 +156,9 @@ class MultiHeadAttention(nn.Module):
         features: Tensor | None,
     ) -> Tensor:
         if self.normalizer.couples_queries == "all":
-            self.normalizer.refuse_leak(mask)  # also on the paths that do not call the normalizer
+            self.normalizer.refuse_mask(
+                mask, q.shape[-2], k.shape[-2]
+            )  # also on the paths that do not call the normalizer
         scale, dropout = self.scorer.scale(q.shape[-1]), self.dropout if self.training else 0.0
         stepping = cache is not None and self.normalizer.couples_queries == "past"
         rest_value = self.normalizer.remainder_value()

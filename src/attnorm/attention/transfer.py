@@ -6,6 +6,7 @@ The tensors of a batch come from the host, so their values are known there. `rem
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,17 +16,27 @@ NOTE = "values_on_host"  # an attribute of tensors
 
 def remember(x: Tensor, values: Tensor) -> Tensor:
     """Notes the values of `x` on the host. Returns `x`. A change of `x` in place, by a callback say, ends the note."""
-    if values is not x and not torch.compiler.is_compiling():
-        setattr(x, NOTE, (values, None if x.is_inference() else x._version))
-    return x
+    return x if values is x else note(x, NOTE, values)
 
 
 def noted(x: Tensor) -> Tensor | None:
-    """The values of `x` on the host, if they are known. Compiled code knows none."""
+    """The values of `x` on the host, if they are known."""
+    return read_note(x, NOTE)
+
+
+def note(x: Tensor, name: str, value: Any) -> Tensor:
+    """Notes something on a tensor, which a change of `x` in place ends. Returns `x`. Compiled code notes nothing."""
+    if not torch.compiler.is_compiling():
+        setattr(x, name, (value, None if x.is_inference() else x._version))
+    return x
+
+
+def read_note(x: Tensor, name: str) -> Any:
+    """What is noted on a tensor under this name, or None."""
     if torch.compiler.is_compiling():
         return None
-    values, at = getattr(x, NOTE, (None, None))
-    return values if at is None or at == x._version else None
+    value, at = getattr(x, name, (None, None))
+    return value if at is None or at == x._version else None
 
 
 def on_host(x: Tensor) -> Tensor:

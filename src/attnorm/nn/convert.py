@@ -21,7 +21,7 @@ ENCODERS = {  # the names of their arguments
 }
 
 
-def convert(model: Model, normalizer: Choice) -> Model:
+def convert(model: Model, normalizer: Choice, *, ordered: bool = True) -> Model:
     """Replaces each `torch.nn.MultiheadAttention` inside a model, in place, and returns the model.
 
     The new modules share the parameters and the hooks of the old ones, so that an optimizer of them remains valid. It
@@ -32,6 +32,7 @@ def convert(model: Model, normalizer: Choice) -> Model:
     normalizer: as in `MultiheadAttention`. Each module gets a copy of an instance. "hnas" starts halfway between
                 softmax and dnas, which changes the output of a trained model at once. To start such a model as softmax,
                 pass {"name": "hnas", "form": "clamp", "start": 0}.
+    ordered:    as in `MultiheadAttention`.
 
     To convert a part of a model, pass this part: `convert(transformer.encoder, "dnas")`. With the library `peft`, which
     freezes what it does not know, train and save the parameters of the normalizers by
@@ -49,11 +50,12 @@ def convert(model: Model, normalizer: Choice) -> Model:
                 continue
             where = f"{path}.{name}".lstrip(".")
             try:
-                new = made[old] = made.get(old) or converted(old, normalizer)
+                new = made[old] = made.get(old) or converted(old, normalizer, ordered)
                 if isinstance(parent, nn.TransformerDecoderLayer) and new.normalizer.couples_queries == "all":
                     raise ValueError(new.normalizer.leak_message(name_of(new.normalizer)))
             except ValueError as error:
                 raise ValueError(f"{where}: {error}") from error
+            new.in_decoder_layer = isinstance(parent, nn.TransformerDecoderLayer)
             places.append((parent, name, new))
     if not places:
         message = f"{type(model).__name__} contains no torch.nn.MultiheadAttention that could be replaced"
@@ -98,7 +100,7 @@ def _forget(layer: Any, *_: Any) -> None:
     layer.multihead_attn.padded_queries = None
 
 
-def converted(old: nn.MultiheadAttention, normalizer: Choice) -> MultiheadAttention:
+def converted(old: nn.MultiheadAttention, normalizer: Choice, ordered: bool) -> MultiheadAttention:
     """A module with the arguments, the parameters and the mode of another one."""
     new = MultiheadAttention(
         old.embed_dim,
@@ -113,6 +115,7 @@ def converted(old: nn.MultiheadAttention, normalizer: Choice) -> MultiheadAttent
         old.out_proj.weight.device,
         old.out_proj.weight.dtype,
         normalizer=copy.deepcopy(normalizer),
+        ordered=ordered,
     )
     for name, parameter in old.named_parameters(recurse=False):
         setattr(new, name, parameter)

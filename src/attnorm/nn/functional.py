@@ -1,6 +1,7 @@
 """Attention with any normalizer, called like `torch.nn.functional.scaled_dot_product_attention`."""
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +29,7 @@ def attention(
     query_padding_mask: Tensor | None = None,
     log_prior: Tensor | None = None,
     features: Tensor | None = None,
+    ordered: bool = True,
 ) -> Tensor:
     """Averages the values with the weights of a normalizer: (..., L, E), (..., S, E), (..., S, Ev) -> (..., L, Ev).
 
@@ -50,13 +52,20 @@ def attention(
     log_prior:   log u, broadcastable to (B, H, L, S), where u is the preference over keys; see `Normalizer.forward`.
     features:    those of `Normalizer.features_of`, for a normalizer that needs hidden states.
 
+    ordered:     whether the positions have an order. False, for masks of neighbours or random pairs, accepts any pairs
+                 for a normalizer that couples all queries. The weights of a query then depend on queries that it does
+                 not see, wherever both see a key.
+
     Neither scores nor weights are stored if the normalizer has a path with linear memory, the mask is made of padding
     and `is_causal`, and the dropout is 0. A float mask is looked at for this purpose, which waits for the device. A
     graph that is compiled looks at none, and stores the scores.
 
     Raises ValueError for an unknown normalizer, a normalizer by name that has trained parameters, and masks with which
-    the normalizer is not defined: one that couples all queries is refused with a causal mask, also if the mask is
-    dense.
+    the normalizer is not defined. One that couples all queries is refused with a mask that hides the future: with as
+    many queries as keys, one in which some real position sees another one that does not see it. One that couples
+    queries is refused with an `attn_mask` that hides padded keys but not their queries, and with a single query beside
+    several keys, as from a cache, if it depends on the earlier queries. An `attn_mask` is looked at once for this
+    purpose, which waits for the device.
     """
     if isinstance(normalizer, str):
         normalizer = without_parameters(normalizer, query.device)
@@ -77,7 +86,11 @@ def attention(
             f"{name_of(normalizer)} needs the hidden states of the {normalizer.needs_states}: pass "
             "features=normalizer.features_of(states), or use attnorm.nn.MultiheadAttention"
         )
-    n_queries, n_keys = query.shape[-2], key.shape[-2]
+    n_queries, n_keys, given = query.shape[-2], key.shape[-2], attn_mask
+    if not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
+        own = 3 if enable_gqa else 2  # the axes that are not broadcast
+        lead = torch.broadcast_shapes(*(x.shape[:-own] for x in (query, key, value)))
+        query, key, value = (x.expand(*lead, *x.shape[-own:]) for x in (query, key, value))
     q, k, v = map(with_heads, (query, key, value))
     if enable_gqa:
         for name, x in (("key", k), ("value", v)):
@@ -96,7 +109,8 @@ def attention(
     padding = (key_padding_mask, query_padding_mask)
     keys, queries = (None if x is None else x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) for x in padding)
     shape = (q.shape[0], n_queries, n_keys)
-    mask, bias = read_masks(normalizer, shape, attn_mask, keys, queries, is_causal and n_queries == n_keys)
+    is_causal = is_causal and n_queries == n_keys
+    mask, bias = read_masks(normalizer, shape, attn_mask, keys, queries, is_causal, given=given, ordered=ordered)
     context, _ = attend(normalizer, q, k, v, mask, bias, log_prior, features, scale, dropout_p)
     return context.reshape(*query.shape[:-1], value.shape[-1])
 
@@ -129,7 +143,7 @@ def attend(
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     rest_value = normalizer.remainder_value()
     if bias is None and dropout == 0 and rest_value is None and not (need_weights or softcap):
-        with_features = {} if features is None else {"features": features}
+        with_features: dict[str, Any] = {} if features is None else {"features": features}
         return normalizer.attend(q, k, v, mask, log_prior=log_prior, scale=scale, **with_features), None
     scores = dot_scores(q, k, scale)
     if softcap:

@@ -23,6 +23,7 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     normalizer:    a name such as "dnas"; a dotted path "package.module.Class"; a mapping with a name and its options,
                    such as {"name": "sinkhorn", "n_iters": 5}; a class; or an instance.
+    ordered:       whether the positions have an order; see `attnorm.nn.functional.attention`.
     add_bias_kv, add_zero_attn: refused. See `sink` and `off_by_one` for the same ideas without additional keys.
 
     It also takes part where the modules of PyTorch would compute softmax attention without calling it: in the fused
@@ -46,6 +47,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         dtype: torch.dtype | None = None,
         *,
         normalizer: Choice = "softmax",
+        ordered: bool = True,
     ):
         if add_bias_kv:
             raise ValueError(
@@ -65,6 +67,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         if made.needs_states == "keys" and self.kdim != embed_dim:
             made = normalizer_of(normalizer, **{**facts, "state_width": self.kdim})
         self.normalizer = in_layer(made.to(device=device, dtype=dtype))
+        self.ordered = ordered
+        self.in_decoder_layer = False  # of PyTorch, where the queries of cross-attention are never those of a cache
         self.padded_queries: Tensor | None = None  # those that a converted layer knows, while it computes
 
     def _reset_parameters(self) -> None:
@@ -106,9 +110,10 @@ class MultiheadAttention(nn.MultiheadAttention):
         padded query is 0, and so is that of a query without an allowed key.
 
         Raises ValueError for a key or value that does not have the batch of the query or the length of the key, and for
-        masks with which the normalizer is not defined. One that couples all queries is refused
-        with a causal mask, also without the hint. A decoder passes no such mask to its cross-attention, where the
-        future would leak in the same way.
+        masks with which the normalizer is not defined. One that couples all queries is refused with a mask that hides
+        the future: in self-attention, one in which some real position sees another one that does not see it;
+        otherwise, a causal one. A decoder passes no such mask to its cross-attention, where the future would leak in
+        the same way. One that depends on earlier queries is refused for a single query beside several keys.
         """
         if query.is_nested or key.is_nested or value.is_nested:
             masks = (key_padding_mask, attn_mask, query_padding_mask)
@@ -139,11 +144,18 @@ class MultiheadAttention(nn.MultiheadAttention):
                 query_padding_mask = forbidden(key_padding_mask)
             elif key_padding_mask is not None and not torch.compiler.is_compiling():
                 warn_of_padded_queries(name_of(self.normalizer))
-        pairs = None if attn_mask is None else self.pairs(attn_mask, shape)
+        given = None if attn_mask is None else opposite(attn_mask)
+        pairs = None if given is None else self.pairs(given, shape)
         is_causal = is_causal and pairs is not None and pairs.dim() == 2 and shape[1] == shape[2]
         if is_causal and key_padding_mask is None and not need_weights:
             pairs = None  # here PyTorch ignores the numbers of the mask
-        mask, bias = read_masks(self.normalizer, shape, pairs, key_padding_mask, query_padding_mask, is_causal)
+        mask, bias = read_masks(
+            *(self.normalizer, shape, pairs, key_padding_mask, query_padding_mask, is_causal),
+            given=given,
+            ordered=self.ordered,
+            is_self=of_self,
+            knows_past=self.in_decoder_layer,
+        )
         needs = self.normalizer.needs_states
         features = None if needs == "none" else self.normalizer.features_of(query if needs == "queries" else key)
         dropout = self.dropout if self.training else 0.0
@@ -171,13 +183,12 @@ class MultiheadAttention(nn.MultiheadAttention):
         return [x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in projected]
 
     def pairs(self, attn_mask: Tensor, shape: tuple[int, int, int]) -> Tensor:
-        """The mask broadcastable to (N, H, L, S), and True where it allows attention if it is bool."""
+        """The mask broadcastable to (N, H, L, S)."""
         batch, n_queries, n_keys = shape
         flat, each = (n_queries, n_keys), (batch * self.num_heads, n_queries, n_keys)
         if attn_mask.shape not in (flat, each):
             raise ValueError(f"attn_mask: expected the shape {flat} or {each}, got {tuple(attn_mask.shape)}")
-        mask = opposite(attn_mask)
-        return mask if mask.dim() == 2 else mask.unflatten(0, (batch, self.num_heads))
+        return attn_mask if attn_mask.dim() == 2 else attn_mask.unflatten(0, (batch, self.num_heads))
 
     def of_nested(self, x: Tensor, need_weights: bool, average: bool) -> tuple[Tensor, Tensor | None]:
         """Self-attention of a nested tensor. The output is nested, and the weights are padded."""

@@ -7,12 +7,12 @@ import pytest
 import reference
 import torch
 from marks import slow
-from reference import BATCH, HEADS, VARIANTS, case, in_turn, make, randn, value_and_gradients
+from reference import BATCH, HEADS, VARIANTS, case, dense_attend, in_turn, make, randn, value_and_gradients
 from simulated_gpu import KernelInChannels, LargestTensor
 from tolerance import rounding
 from torch.testing import assert_close
 
-from attnorm.attention import Mask, Normalizer, build_normalizer
+from attnorm.attention import Mask, build_normalizer
 from attnorm.attention.linear import flash, kernels, self_check, tiles
 from attnorm.attention.linear.logsumexp import attention, attention_and_logsumexp, logsumexp
 from attnorm.attention.normalizers import _key_bias as key_bias
@@ -80,7 +80,7 @@ def linear(module, mask, log_prior, dtype, n_queries=N):
 
 def dense(module, mask, log_prior, dtype, n_queries=N):
     def attend(q, k, v, log_prior=None):
-        return Normalizer.attend(module, q, k, v, mask, log_prior=log_prior)
+        return dense_attend(module, q, k, v, mask, log_prior)
 
     return run(attend, module, log_prior, dtype, n_queries)
 
@@ -203,7 +203,7 @@ def test_bfloat16_is_within_one_and_a_half_times_the_error_of_flash_softmax():
         module, exact = make(variant, torch.float32), make(variant)
         found = value_and_gradients(module.attend, inputs)
         wide = [x.double() for x in inputs]
-        wanted = value_and_gradients(lambda *qkv: Normalizer.attend(exact, *qkv), wide)
+        wanted = value_and_gradients(lambda *qkv: dense_attend(exact, *qkv), wide)
         return [((a.double() - b).norm() / b.norm()).item() for a, b in zip(found, wanted, strict=True)]
 
     of_softmax = errors("softmax")

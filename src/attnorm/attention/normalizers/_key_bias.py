@@ -8,7 +8,8 @@ from torch import Tensor
 
 from attnorm.attention.linear.logsumexp import attention
 from attnorm.attention.masking import Mask
-from attnorm.attention.normalizers.base import FastNormalizer, Given
+from attnorm.attention.normalizers._shortcuts import level
+from attnorm.attention.normalizers.base import Given, Normalizer
 from attnorm.attention.option_checks import one_of
 
 DENSE_UP_TO = {"cpu": 256 * 256, "cuda": 512 * 512}  # N x M; on other devices, only the dense form is used
@@ -51,7 +52,7 @@ def separable(given: Given) -> bool:
     return key_only and (given.mask is None or isinstance(given.mask, Mask))
 
 
-class KeyBiased(FastNormalizer):
+class KeyBiased(Normalizer):
     """w_ij = softmax over j of s_ij + b_j, where the bias b may depend on all queries and keys.
 
     A subclass implements `key_bias`, unless b is log u. One whose output also depends on the logsumexp overrides
@@ -61,6 +62,11 @@ class KeyBiased(FastNormalizer):
     """
 
     stores_weights = False
+
+    def __init_subclass__(cls) -> None:
+        if min(level(cls, "key_bias"), level(cls, "average")) < level(cls, "fast_attend"):
+            cls.fast_attend = KeyBiased.fast_attend  # type: ignore[method-assign]  # that of softmax calls neither
+        super().__init_subclass__()
 
     def key_bias(self, q: Tensor, k: Tensor, given: Given, queries: Tensor | None) -> Tensor | None:
         """Returns b, broadcastable to (B, H, 1, M), or None for a bias of 0.

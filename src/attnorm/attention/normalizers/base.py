@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.hooks import TrainingHooks
-from attnorm.attention.masking import Mask, allowed_in, dense_mask, hides_the_future
+from attnorm.attention.judging import look, problem_of, questions_about
+from attnorm.attention.masking import Mask, allowed_in, dense_mask
 from attnorm.attention.normalizers._head_number import HeadNumber
+from attnorm.attention.normalizers._shortcuts import give_up_shortcuts
 from attnorm.attention.normalizers.scores import Given as Given  # own normalizers import these here
 from attnorm.attention.normalizers.scores import add_log_prior as add_log_prior
 from attnorm.attention.normalizers.scores import dot_scores, masked_scores, upcast
@@ -30,7 +32,7 @@ class Normalizer(TrainingHooks):
 
     couples_queries: whether a row of weights depends on other queries. One of "none", "past" (only on earlier queries,
                      which is safe at autoregressive sites) and "all" (not accepted at autoregressive sites, see
-                     `refuse_leak`).
+                     `refuse_mask`).
     finite_scores:   whether `weights` takes masked scores that are LOWEST instead of -inf. A formula that consists of
                      softmaxes then needs no guards against NaN; see `finite_weights`.
     safe_form:       the name of a normalizer with the same formula over earlier queries only, for messages; "" if there
@@ -79,11 +81,15 @@ class Normalizer(TrainingHooks):
     forward_with_bank: Callable[..., Tensor]  # of a class that gives weight to keys outside the input, such as `ot`
     features: Callable[[Tensor], Tensor]  # of a class with needs_states: see `features_of`
     _has_plain_forward = True  # that of this class, in which scores are only masked
+    _has_fast_way = False  # whether `fast_attend` may be asked
     _in_layer = False  # whether only a layer calls it, see `in_layer`
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        cls._has_plain_forward = cls.forward is Normalizer.forward  # the compiler cannot compare functions
+        give_up_shortcuts(cls, Normalizer)
+        # the compiler cannot compare functions
+        cls._has_plain_forward = cls.forward is Normalizer.forward
+        cls._has_fast_way = cls.fast_attend is not Normalizer.fast_attend
 
     @property
     def takes_bank(self) -> bool:
@@ -138,38 +144,47 @@ class Normalizer(TrainingHooks):
                 return (weights * live).to(scores.dtype)
             return self.weights(s, given).to(scores.dtype)
 
-    def __call__(self, scores: Tensor, mask: Tensor | Mask | None = None, **given: Any) -> Tensor:
-        """Calls `forward`, unless there is no weight. Raises ValueError if a weight would leak the future, see
-        `refuse_leak`. Scores that are masked already need no mask, see `masking.allowed_in`."""
-        mask = self._mask_of(scores, mask)
-        self.refuse_leak(mask)
+    def __call__(
+        self, scores: Tensor, mask: Tensor | Mask | None = None, *, ordered: bool = True, **given: Any
+    ) -> Tensor:
+        """Calls `forward`, unless there is no weight. Scores that are masked already need no mask, see
+        `masking.allowed_in`. Raises ValueError as `refuse_mask` does.
+
+        ordered: as there.
+        """
+        mask = self._mask_of(scores, mask, ordered)
+        self.refuse_mask(mask, scores.shape[-2], scores.shape[-1], ordered)
         return self._weigh(scores, mask, **given)
 
     def _weigh(self, scores: Tensor, mask: Tensor | Mask | None, **given: Any) -> Tensor:
         return super().__call__(scores, mask, **given) if scores.numel() else scores
 
-    def _mask_of(self, scores: Tensor, mask: Tensor | Mask | None) -> Tensor | Mask | None:
+    def _mask_of(self, scores: Tensor, mask: Tensor | Mask | None, ordered: bool = True) -> Tensor | Mask | None:
         """The mask, or the one that the scores contain if there is none."""
         if mask is not None or self._in_layer:
             return mask
         allowed = allowed_in(scores)
         # solvers of formulas with keys look at values anyway, and are much faster without a mask
-        looks = (self.couples_queries == "all" or self.needs_keys) and may_look(scores)
-        return None if looks and bool(allowed.all()) else allowed
+        if not (self.couples_queries == "all" or self.needs_keys) or not may_look(scores):
+            return allowed
+        questions = questions_about(allowed, self.couples_queries, scores.shape[-2], scores.shape[-1], ordered)
+        questions["allows all"] = allowed.all
+        return None if "allows all" in look(allowed, questions) else allowed
 
-    def refuse_leak(self, mask: Tensor | Mask | None) -> None:
-        """Raises ValueError for a causal mask if each row depends on all queries, and so on later ones.
+    def refuse_mask(self, mask: Tensor | Mask | None, n_queries: int, n_keys: int, ordered: bool = True) -> None:
+        """Raises ValueError for a mask with which the weights would depend on what it hides, if queries are coupled.
 
-        A dense mask is looked at, which waits for the device, unless a layer of attnorm or compiled code calls.
+        If each row depends on all queries, it must not hide the future (`masking.about_order`). Keys that are hidden
+        from all queries are padding, whose queries must be hidden, too. With couples_queries = "past", the queries must
+        not be the last ones of a text, as beside the keys of a cache, but all of them: see `step`.
+
+        ordered: whether the positions have an order. False, for masks of neighbours or random pairs, accepts masks of
+                 any pairs. The weights of a query then depend on queries that it does not see, wherever both see a key.
+
+        A dense mask is looked at once, which waits for the device, unless a layer of attnorm or compiled code calls.
         """
-        if self.couples_queries != "all" or mask is None:
-            return
-        if isinstance(mask, Mask):
-            what, leaks = "Mask(causal=True)", mask.causal
-        else:
-            what, leaks = "mask: hides the future", not self._in_layer and may_look(mask) and hides_the_future(mask)
-        if leaks:
-            raise ValueError(f"{what}: {self.leak_message()}")
+        if problem := problem_of(self, mask, n_queries, n_keys, ordered):
+            raise ValueError(problem)
 
     def leak_message(self, name: str = "") -> str:
         """Why it is not accepted at an autoregressive site, if it couples all queries, and what to use instead.
@@ -179,6 +194,13 @@ class Normalizer(TrainingHooks):
         instead = " or ".join(filter(None, ("softmax", self.safe_form)))
         reason = "couples queries and would leak the future at an autoregressive site"
         return f"{name or type(self).__name__} {reason}; use {instead}"
+
+    def cache_message(self, name: str = "") -> str:
+        """Why a query alone has no weights, if they depend on earlier queries. name: as in `leak_message`."""
+        return (
+            f"{name or type(self).__name__} depends on earlier queries, which are missing beside the keys of a cache; "
+            "pass all queries, or use its method `step`, which keeps what it needs of them"
+        )
 
     def attend(
         self,
@@ -190,17 +212,32 @@ class Normalizer(TrainingHooks):
         log_prior: Tensor | None = None,
         scale: float | None = None,
         features: Tensor | None = None,
+        ordered: bool = True,
     ) -> Tensor:
         """Averages the values with the attention weights: q (B, H, N, D), k and v (B, H, M, D) -> (B, H, N, D).
 
         The scores are `scale` q k'. `scale` defaults to D ** -0.5. `features` is as in `forward`. Raises ValueError as
         `__call__` does.
         """
+        self.refuse_mask(mask, q.shape[-2], k.shape[-2], ordered)
         scale = q.shape[-1] ** -0.5 if scale is None else scale
-        self.refuse_leak(mask)
+        alike = q.dtype == k.dtype == v.dtype and k.shape[-2] == v.shape[-2]  # kernels would not notice
+        if self._has_fast_way and alike and q.numel() and k.numel() and not being_transformed():
+            wide_q, wide_k, wide_v = q, k, v
+            if not q.shape[:2] == k.shape[:2] == v.shape[:2]:  # kernels take the same batch and heads for granted
+                shape = torch.broadcast_shapes(q.shape[:2], k.shape[:2], v.shape[:2])
+                wide_q, wide_k, wide_v = (x.expand(*shape, -1, -1) for x in (q, k, v))
+            output = self.fast_attend(wide_q, wide_k, wide_v, Given(mask, log_prior, wide_k, scale, wide_q, features))
+            if output is not None:
+                return output
         weights, live = self._weights_and_live(Given(mask, log_prior, k, scale, q, features))
         output = weights.to(v.dtype) @ v
         return output if live is None else output * live  # fewer numbers than the weights
+
+    def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor | None:
+        """The result of `attend` by a faster way than the (N, M) weights, or None where these are to be computed. A
+        class with such a way overrides it; the scale is given."""
+        return None
 
     def weights_of(self, q: Tensor, k: Tensor, mask: Tensor | Mask | None = None, **given: Any) -> Tensor:
         """The weights (B, H, N, M) for the scores `scale` q k', which are finite, in float32 or wider.
@@ -256,41 +293,7 @@ class Normalizer(TrainingHooks):
         with without_autocast(states):
             return self.features(upcast(states))
 
-    def declared(self, q: Tensor, features: Tensor | None) -> dict[str, Tensor]:
+    def declared(self, q: Tensor, features: Tensor | None) -> dict[str, Any]:
         """Those of the arguments `queries` and `features` that only a class which declares them is called with."""
         queries = {"queries": q} if self.needs_queries else {}
         return queries if features is None else {**queries, "features": features}
-
-
-class FastNormalizer(Normalizer):
-    """A normalizer whose `attend` has a faster way to the same result than by the (N, M) weights: `fast_attend`."""
-
-    def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor | None:
-        """The result of `attend`, or None where the weights are to be computed. The scale is given."""
-        raise NotImplementedError
-
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | Mask | None = None,
-        *,
-        log_prior: Tensor | None = None,
-        scale: float | None = None,
-        features: Tensor | None = None,
-    ) -> Tensor:
-        self.refuse_leak(mask)
-        scale = q.shape[-1] ** -0.5 if scale is None else scale
-        alike = q.dtype == k.dtype == v.dtype and k.shape[-2] == v.shape[-2]  # kernels would not notice
-        if q.numel() and k.numel() and alike and not being_transformed():
-            wide_q, wide_k, wide_v = q, k, v
-            if not q.shape[:2] == k.shape[:2] == v.shape[:2]:  # kernels take the same batch and heads for granted
-                shape = torch.broadcast_shapes(q.shape[:2], k.shape[:2], v.shape[:2])
-                wide_q, wide_k, wide_v = (x.expand(*shape, -1, -1) for x in (q, k, v))
-            output = self.fast_attend(wide_q, wide_k, wide_v, Given(mask, log_prior, wide_k, scale, wide_q, features))
-            if output is not None:
-                return output
-        weights, live = self._weights_and_live(Given(mask, log_prior, k, scale, q, features))
-        output = weights.to(v.dtype) @ v
-        return output if live is None else output * live

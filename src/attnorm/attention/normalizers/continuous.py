@@ -16,7 +16,7 @@ from attnorm.attention.normalizers._templates import (
     templates,
     without_padding,
 )
-from attnorm.attention.normalizers.base import FastNormalizer, Given, upcast
+from attnorm.attention.normalizers.base import Given, Normalizer, upcast
 from attnorm.attention.surroundings import without_autocast
 
 
@@ -38,7 +38,7 @@ def gaussian_estimate(z: Tensor, mu: Tensor, alpha: float, covariance: Tensor | 
     return mu + alpha * (covariance @ solved.unsqueeze(-1)).squeeze(-1)
 
 
-class Continuous(FastNormalizer):
+class Continuous(Normalizer):
     """Replaces the preference u over the templates by the Gaussian N(mu, S) with the same mean and covariance.
 
     The templates t_j are the keys, the evidence z is the query, and alpha is the scale of the scores s = alpha T z.

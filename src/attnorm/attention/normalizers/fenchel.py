@@ -20,8 +20,8 @@ from attnorm.attention.normalizers._templates import (
     without_padding,
 )
 from attnorm.attention.normalizers.base import (
-    FastNormalizer,
     Given,
+    Normalizer,
     add_log_prior,
     dot_scores,
     masked_scores,
@@ -36,7 +36,7 @@ ORDERS = (1, 2, "exact")
 TOLERANCE, MAX_STEPS = 1e-10, 100  # the defaults of the stopping criterion of Newton's method
 
 
-class Fenchel(FastNormalizer):
+class Fenchel(Normalizer):
     """The weights that solve the inference problem that attention approximates.
 
     With evidence z, templates t_j (the keys, rows of T), preference u (normalized over the allowed keys), mu = T'u and

@@ -7,11 +7,11 @@ from torch import Tensor
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._key_bias import memory_linear
 from attnorm.attention.normalizers._per_position import PerPosition, sum_over_later_keys
-from attnorm.attention.normalizers.base import FastNormalizer, Given, add_log_prior, softmax_over_keys
+from attnorm.attention.normalizers.base import Given, Normalizer, add_log_prior, softmax_over_keys
 from attnorm.attention.normalizers.softmax import Softmax
 
 
-class Forgetting(FastNormalizer):
+class Forgetting(Normalizer):
     """w_ij = softmax over j of s_ij + sum_{j < l <= i} log f_l + log u_j, with f_l = sigmoid(w_h' x_l + b_h).
 
     f_l is the forget gate of position l and head h, and x_l its hidden state. The sum is over the keys after j that

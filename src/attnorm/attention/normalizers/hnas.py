@@ -8,16 +8,17 @@ from torch import Tensor, nn
 
 from attnorm.attention.normalizers._fixed import Place, fixed_value, is_fraction
 from attnorm.attention.normalizers._key_bias import memory_linear
-from attnorm.attention.normalizers.base import FastNormalizer, Given, Normalizer, being_transformed
+from attnorm.attention.normalizers.base import Given, Normalizer, being_transformed
 from attnorm.attention.normalizers.dnas import DNAS
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.attention.option_checks import one_of
+from attnorm.attention.surroundings import in_layer
 
 FORMS = ("sigmoid", "clamp")
 SHARES = ("layer", "head")
 
 
-class HNAS(FastNormalizer):
+class HNAS(Normalizer):
     """w = v * dnas + (1 - v) * softmax, where v is the trained hybrid weight (the paper's u).
 
     start: the initial value of v, in [0, 1].
@@ -59,7 +60,7 @@ class HNAS(FastNormalizer):
             self.register_buffer("fixed", fixed_value(fixed, place, heads, self.parse), persistent=False)
         else:
             self.hybrid = nn.Parameter(torch.full((shares,), self.parameter_start))
-        self.dnas, self.softmax = self.doubly_normalized(), Softmax()
+        self.dnas, self.softmax = in_layer(self.doubly_normalized()), Softmax()  # whose masks are judged here
 
     def parse(self, value: Any) -> list[float]:
         """A fixed hybrid weight as a list: one for all heads, or one per head."""
@@ -100,7 +101,8 @@ class HNAS(FastNormalizer):
 
     def weights(self, s: Tensor, given: Given) -> Tensor:
         doubly, softmax = self.dnas.weights(s, given), self.softmax.weights(s, given)
-        if torch.compiler.is_compiling() or being_transformed() or not torch.is_grad_enabled():
+        overrides = not torch.compiler.is_compiling() and type(self).mix is not HNAS.mix
+        if torch.compiler.is_compiling() or being_transformed() or not torch.is_grad_enabled() or overrides:
             return self.mix(doubly, softmax)
         return Interpolation.apply(doubly, softmax, self.hybrid_weight()[:, None, None].to(s.dtype))
 

@@ -7,8 +7,8 @@ from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._key_bias import separable
 from attnorm.attention.normalizers._plans import plan_of_all
 from attnorm.attention.normalizers.base import (
-    FastNormalizer,
     Given,
+    Normalizer,
     add_log_prior,
     logsumexp_over_queries,
     softmax_over_keys,
@@ -19,7 +19,7 @@ from attnorm.attention.option_checks import above_zero, whole
 from attnorm.attention.surroundings import without_autocast
 
 
-class LOTFormer(FastNormalizer):
+class LOTFormer(Normalizer):
     """w_ij = u_j sum_r P_ir R_rj, divided by its sum over j: transport from queries to pivots and from these to keys.
 
     P is the entropic plan between the queries and the pivots z_r of the head with uniform marginals and the scores

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._fixed import Place, fixed_value, on_simplex
 from attnorm.attention.normalizers._key_bias import memory_linear
-from attnorm.attention.normalizers.base import FastNormalizer, Given, Normalizer, upcast
+from attnorm.attention.normalizers.base import Given, Normalizer, upcast
 from attnorm.attention.normalizers.hnas import SHARES
 from attnorm.attention.option_checks import one_of
+from attnorm.attention.surroundings import in_layer
 
 Member = str | Mapping[str, Any]  # a name, or its name and its options
 Builder = Callable[[str, str, Mapping[str, Any], Mapping[str, Any]], Any]  # `attnorm.attention.names.build`
@@ -26,7 +27,7 @@ KEPT_BY_ALL = (  # promises that the mixture keeps if all of its members do
 NEEDED_BY_ANY = ("needs_keys", "needs_queries", "needs_fixed_alpha", "needs_causal", "couples_heads")
 
 
-class Mix(FastNormalizer):
+class Mix(Normalizer):
     """w = sum_m v_m w^(m), where w^(m) are the weights of the members and v is a trained point of the simplex.
 
     With the members dnas and softmax, it is `hnas`, and the share of dnas is its hybrid weight. The mixture promises
@@ -153,7 +154,7 @@ class Mix(FastNormalizer):
         self.feature_sizes = [each.shape[-1] for each in features]
         return torch.cat(features, -1)
 
-    def split(self, features: Tensor | None) -> list[dict[str, Tensor]]:
+    def split(self, features: Tensor | None) -> list[dict[str, Any]]:
         """The argument `features` of each member; nothing for a member that needs none."""
         if features is not None and self.feature_sizes is None:  # another instance has made them
             self.features(features.new_zeros(1, 1, self.state_width or 1))
@@ -170,7 +171,9 @@ class Mix(FastNormalizer):
         **given: Any,
     ) -> Tensor:
         s = upcast(scores)
-        of_queries = ({"queries": queries} if member.needs_queries else {} for member in self.each)
+        of_queries: Iterable[dict[str, Any]] = (
+            {"queries": queries} if member.needs_queries else {} for member in self.each
+        )
         calls = zip(self.each, of_queries, self.split(features), strict=True)
         return self.mix(member(s, mask, **given, **a, **b) for member, a, b in calls).to(scores.dtype)
 
@@ -226,7 +229,7 @@ def build_members(members: Sequence[Member], builder: Builder, **facts: Any) -> 
     for label, member in zip(_labels_of(members), members, strict=True):
         options = {} if isinstance(member, str) else {key: value for key, value in member.items() if key != "name"}
         try:
-            built[label] = builder("normalizer", _name_of(member), options, known)
+            built[label] = in_layer(builder("normalizer", _name_of(member), options, known))  # the mix judges masks
         except ValueError as error:
             raise ValueError(f"members={members!r}: {error}") from error
     return built

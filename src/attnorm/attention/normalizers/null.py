@@ -5,11 +5,11 @@ from typing import Any
 from torch import Tensor
 
 from attnorm.attention.masking import Mask
-from attnorm.attention.normalizers.base import FastNormalizer, Given, upcast
+from attnorm.attention.normalizers.base import Given, Normalizer, upcast
 from attnorm.attention.normalizers.softmax import Softmax
 
 
-class UniformAttention(FastNormalizer):
+class UniformAttention(Normalizer):
     """w_ij = u_j / sum_j' u_j' over the allowed keys: the prior, or the mean of the values if there is none.
 
     This is softmax attention with all scores 0. Queries and keys keep a gradient, which is 0, so that all parameters of

@@ -4,12 +4,12 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.normalizers._head_number import HeadNumber
-from attnorm.attention.normalizers.base import FastNormalizer, Given, add_log_prior, softmax_over_keys, upcast
+from attnorm.attention.normalizers.base import Given, Normalizer, add_log_prior, softmax_over_keys, upcast
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.attention.visible import visible_keys
 
 
-class SSMax(FastNormalizer):
+class SSMax(Normalizer):
     """w_ij = softmax over j of (a_h log n_i + b_h) s_ij + log u_j, where n_i is the number of keys that i may see.
 
     Softmax flattens as n grows. Scores that are multiplied by log n keep the weight of the largest one. n_i is counted

@@ -1,16 +1,19 @@
 """Before training: the cheapest properties, tried on the normalizers of a run that are not attnorm's.
 
-A normalizer that forgets the mask trains without an error, and its decoder sees the future.
+A normalizer that forgets the mask trains without an error, and its decoder sees the future. One whose `attend` does not
+compute its formula trains another one.
 """
 
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from operator import attrgetter
 from typing import Any
 
 import torch
 
 from attnorm.attention.names import PARTS
+from attnorm.attention.normalizers._key_bias import attention_form
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.site import Site
 from attnorm.attention.sites import Sites
@@ -21,6 +24,7 @@ from attnorm.errors import Problem
 from attnorm.imports import find, short_name
 
 CHEAPEST = ("masked_entries_are_zero", "dead_rows_give_zero")
+SHORTCUT = "attend_equals_forward_times_values"  # tried if there is one, also in the form that stores no weights
 CAUSAL = "no_leak_in_causal_use"  # tried at autoregressive sites
 FEW_MASKS = (
     "padded keys (dense)",
@@ -90,9 +94,12 @@ def first_failure(normalizer: Normalizer, heads: int, causal: bool, prior: bool,
     priors = (PRIORS[0], PRIORS[-1]) if prior else PRIORS[:1]
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         subject = Subject(lambda: normalizer, 0, "cpu", heads, (), only=FEW_MASKS, priors=priors, training=False)
-        for name in (*(CHEAPEST if padded else ()), *([CAUSAL] if causal else [])):
+        names = [*(CHEAPEST if padded else ()), *([CAUSAL] if causal else []), *[SHORTCUT] * 2 * subject.has_own_attend]
+        for number, name in enumerate(names):
+            linear = name == SHORTCUT and number == len(names) - 1
             try:
-                PROPERTIES[name](subject)
+                with attention_form("linear") if linear else nullcontext():
+                    PROPERTIES[name](subject)
             except Failure as failure:
                 return Result(name, "failed", meaning_of(name), str(failure))
             except Skip:

@@ -138,7 +138,8 @@ class Subject:
     @property
     def has_own_attend(self) -> bool:
         """Whether the class has a way to the output that is not through `forward`."""
-        return type(self.normalizer).attend is not Normalizer.attend
+        cls = type(self.normalizer)
+        return cls._has_fast_way or cls.attend is not Normalizer.attend
 
     def module(self, dtype: torch.dtype = torch.float64) -> Normalizer:
         """The normalizer with parameters in float64, or in float32 for all narrower inputs (mixed precision)."""
@@ -172,7 +173,7 @@ class Subject:
         """`attend`: (B, H, N, D)."""
         module = module or self.module(case.q.dtype)
         p, features = case, self.features(case, module)
-        with_features = {} if features is None else {"features": features}
+        with_features: dict[str, Any] = {} if features is None else {"features": features}
         return module.attend(p.q, p.k, p.v, p.mask, log_prior=p.log_prior, scale=p.scale, **with_features)
 
     def gradients(self, output: Tensor, case: Case) -> dict[str, Tensor]:

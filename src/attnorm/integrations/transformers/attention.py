@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnorm.attention import Mask, Normalizer
-from attnorm.attention.masking import hides_the_future
+from attnorm.attention.judging import WITHOUT_ORDER, hides_the_future
 from attnorm.attention.names import name_of
 from attnorm.attention.normalizers.sink import Sink
 from attnorm.attention.normalizers.softmax import Softmax
@@ -23,6 +24,7 @@ from attnorm.integrations.transformers.sites import (
 from attnorm.nn import functional
 from attnorm.nn.masks import split
 
+ONE_WAY = "attnorm_one_way"  # an attribute of masks that a model made: the result of `is_one_way`
 UNSUPPORTED = {  # arguments that change what is computed
     "indices": "attention to selected keys",
     "block_indices": "attention to selected blocks of keys",
@@ -58,9 +60,14 @@ def layer_attention(
     """
     is_causal = says_causal(module) if is_causal is None else is_causal
     mask, log_prior, is_causal = read_mask(attention_mask, bool(is_causal))
-    # looking at values would divide a compiled graph
-    if normalizer.couples_queries == "all" and isinstance(mask, Tensor) and not torch.compiler.is_compiling():
-        is_causal = is_causal or hides_the_future(mask)
+    if normalizer.couples_queries == "all" and isinstance(mask, Tensor):
+        of_model = getattr(attention_mask, ONE_WAY, None)
+        is_causal, is_ordered = is_causal or bool(of_model), getattr(module, "attnorm_ordered", True)
+        # looking at values would divide a compiled graph
+        may_look = of_model is None and is_ordered and not torch.compiler.is_compiling()
+        if may_look and hides_the_future(attention_mask, mask, site_of(module) != "cross"):
+            advice = f"{normalizer.leak_message(name_of(normalizer))}; {WITHOUT_ORDER} to convert"
+            raise ValueError(f"{type(module).__name__}: attention_mask: hides the future: {advice}")
     n_queries, n_keys = query.shape[-2], key.shape[-2]
     settings = {"softcap": softcap, "s_aux": s_aux, **others}
     if problem := problem_of(normalizer, module, is_causal, n_keys > n_queries, settings):
@@ -153,9 +160,19 @@ class ModelMask(Mask):
 
     shape: tuple[int, ...] = ()
 
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
+    def tensor(self) -> Tensor:
+        """The mask as a model expects it, bool (B, 1, N, M), True = may attend."""
+        allowed = self.dense(self.shape[-2], self.shape[-1])
+        return torch.ones(self.shape, dtype=torch.bool) if allowed is None else allowed.expand(self.shape)
+
+    def __getattr__(self, name: str) -> Any:
+        """What a model may ask of a tensor, such as `ndim` and `repeat`."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.tensor(), name)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return self.tensor()[index]
 
     def __radd__(self, bias: Tensor) -> Tensor:
         """The float mask of a model that adds it to a bias of the scores, as BEiT does."""
@@ -194,10 +211,14 @@ def model_mask(
     ends_together = isinstance(q_offset, int) and q_offset + q_length == kv_offset + kv_length
     is_padding = mask_function is library.bidirectional_mask_function and allow_is_bidirectional_skip
     if not (is_padding or (is_causal and allow_is_causal_skip and ends_together)):
-        return library.sdpa_mask(
+        mask = library.sdpa_mask(
             batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask,
             allow_is_causal_skip=False, allow_is_bidirectional_skip=False, **others,
         )  # fmt: skip
+        # from the function, so that no layer has to wait for the device; compiled code relies on the sites of `convert`
+        if not torch.compiler.is_compiling() and ((one_way := is_one_way(mask_function)) or not mask.is_cpu):
+            setattr(mask, ONE_WAY, one_way)
+        return mask
     keys = attention_mask
     if keys is not None:
         missing = max(0, kv_offset + kv_length - keys.shape[-1])
@@ -205,6 +226,30 @@ def model_mask(
         if not torch.compiler.is_compiling() and bool(keys.all()):
             keys = None  # so that softmax can use the fused kernel
     return ModelMask(keys=keys, causal=is_causal, shape=(batch_size, 1, q_length, kv_length))
+
+
+def is_one_way(function: Any) -> bool:
+    """Whether some position may see another one that does not see it, for a mask function of `transformers`.
+
+    Padding, packed texts and blocks, of which the values are in tensors, are the same in both directions.
+    """
+    return allows(function, 0, 1) is not allows(function, 1, 0)
+
+
+def allows(function: Any, query: int, key: int) -> bool | None:
+    """Whether a query may see a key by a mask function. None: a tensor or an object inside the function decides."""
+    if not isinstance(function, FunctionType):
+        return None
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    inside = {name: cell.cell_contents for name, cell in cells}
+    if "mask_functions" in inside:  # of `and_masks` and `or_masks`
+        each, decides = {allows(part, query, key) for part in inside["mask_functions"]}, "or" in function.__name__
+        return decides if decides in each else None if None in each else not decides
+    if "mask_function" in inside:  # with other positions, which are in the same order
+        return allows(inside["mask_function"], query, key)
+    if not all(isinstance(value, int | float | str | None) for value in inside.values()):
+        return None
+    return bool(function(*map(torch.tensor, (0, 0, query, key))))
 
 
 def read_mask(mask: Mask | Tensor | None, is_causal: bool) -> tuple[Mask | Tensor | None, Tensor | None, bool]:
@@ -220,4 +265,4 @@ def read_mask(mask: Mask | Tensor | None, is_causal: bool) -> tuple[Mask | Tenso
         return (Mask(causal=True) if is_causal else None), None, is_causal
     if not mask.is_floating_point():
         return mask, None, is_causal
-    return *split(mask, look=False), is_causal
+    return *split(mask), is_causal

@@ -28,6 +28,7 @@ from attnorm.integrations.transformers.register import (
 from attnorm.integrations.transformers.sites import SITES, attention_modules, own_softmax_modules, sizes_of
 
 Model = TypeVar("Model", bound=nn.Module)
+ORDERED = "ordered"  # beside the sites in the record of a conversion, if it is False
 PART = f".{CONVERTED}."  # in the names of the parameters of normalizers
 
 
@@ -37,7 +38,11 @@ class Conversion(dict[str, Any]):
 
 
 def convert(
-    model: Model, attention: str | type[Normalizer] | Mapping[str, Any], *, share: float | None = None
+    model: Model,
+    attention: str | type[Normalizer] | Mapping[str, Any],
+    *,
+    share: float | None = None,
+    ordered: bool = True,
 ) -> Model:
     """Replaces the normalizers of a loaded `transformers` model, in place, and returns the model.
 
@@ -52,6 +57,9 @@ def convert(
                "start": share}. By default, they start halfway between softmax and dnas, which changes the output of a
                trained model at once. With share=0, the output is that of softmax to the bit, and the hybrid weights
                have their true gradient. After each update, they are to be clamped: see `share_schedule`.
+
+    ordered:   whether positions have an order. False accepts a mask (B, 1, N, M) of neighbours or random pairs for
+               normalizers that couple all queries; see `attnorm.nn.functional.attention`.
 
     Each module gets a submodule `attnorm`, in float32 and on the device of the module, whose parameters are trained and
     saved with the others. Convert before the optimizer is built. The configuration of the model records `attention`,
@@ -84,7 +92,8 @@ def convert(
             if hasattr(part, "config"):
                 part.config = copies.get(id(part.config), part.config)
     table = with_paths(attention)
-    recorded = Conversion(attach(model, table if share is None else with_share(table, share), earlier))
+    table = table if share is None else with_share(table, share)
+    recorded = Conversion(attach(model, table if ordered else with_default(table) | {ORDERED: False}, earlier))
     if refuse_cache not in model._forward_pre_hooks.values():
         model.register_forward_pre_hook(refuse_cache, with_kwargs=True)
         model.register_forward_pre_hook(warn_of_frozen)
@@ -104,13 +113,18 @@ def with_paths(attention: Any) -> Any:
 
 def with_share(attention: Any, share: float) -> dict[str, Any]:
     """The table with the options of hybrid normalizers that start at this share."""
-    table: dict[str, Any] = {DEFAULT: attention} if isinstance(attention, str) else {DEFAULT: "softmax", **attention}
+    table = with_default(attention)
     hybrids = {"hnas", "hnas_prefix"} & names_in({"prior": {}, **table})
     if not hybrids:
         raise ConfigError([f"share={share}: no site has hnas or hnas_prefix, which have a share"])
     options = table.get("options", {})
     clamped = {name: {"form": "clamp", "start": share, **options.get(name, {})} for name in hybrids}
     return {**table, "options": {**options, **clamped}}
+
+
+def with_default(attention: Any) -> dict[str, Any]:
+    """The table of a normalizer for all sites, or one in which the other sites keep softmax."""
+    return {DEFAULT: "softmax", **attention} if isinstance(attention, Mapping) else {DEFAULT: attention}
 
 
 def attach(
@@ -125,7 +139,8 @@ def attach(
     if not isinstance(attention, str | Mapping):
         expected = "a normalizer, such as 'dnas', or one for each site, such as {'encoder': 'dnas'}"
         raise ConfigError([f"attention={attention!r}: expected {expected}"])
-    given = {DEFAULT: attention} if isinstance(attention, str) else {DEFAULT: "softmax", **attention}
+    given = with_default(attention)
+    is_ordered = given.pop(ORDERED, True)
     cross: Any = sites.get("cross", {}).values()
     is_written = "decoder" in {**sites, **fixed} or any(getattr(module, "is_decoder", False) for module in cross)
     tables = Sites(
@@ -146,7 +161,8 @@ def attach(
     for module, site, normalizer in parts:
         module.attnorm = in_layer(normalizer).to(next(module.parameters()).device).train(module.training)
         module.attnorm_site = site
-    return everywhere
+        module.attnorm_ordered = is_ordered
+    return everywhere if is_ordered else everywhere | {ORDERED: False}
 
 
 def with_recorded(new: Mapping[str, Any], recorded: Mapping[str, Any]) -> dict[str, Any]:

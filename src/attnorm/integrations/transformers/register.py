@@ -12,7 +12,7 @@ from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.attention.surroundings import in_layer
 from attnorm.imports import find, nearest
 from attnorm.integrations.transformers.attention import layer_attention, model_mask
-from attnorm.integrations.transformers.sites import needs_float_masks, own_softmax_modules
+from attnorm.integrations.transformers.sites import attention_modules, needs_float_masks, own_softmax_modules
 from attnorm.wording import counted
 
 CONVERTED = "attnorm"  # the `attn_implementation` of models that `convert` has changed
@@ -125,6 +125,7 @@ def refuse_own_softmax(model: Any, implementation: str | None) -> None:
         return
     from transformers import PreTrainedModel
 
+    attention_modules(model)  # notes which of them are of a decoder, although their flag says otherwise
     others = [  # models with an implementation of their own, which are asked themselves
         f"{name}."
         for name, part in model.named_modules()

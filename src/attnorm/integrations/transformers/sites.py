@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
+from types import CodeType
 from typing import Any
 
 from torch import nn
@@ -42,8 +43,16 @@ def by_site(model: nn.Module, belongs: Callable[[Any], bool]) -> dict[str, dict[
     from transformers import PreTrainedModel
 
     modules: dict[str, dict[str, nn.Module]] = {}
+    models: dict[str, Any] = {}  # the classes of the models, by their name and a dot
     for name, module in model.named_modules():
-        if not isinstance(module, (PreTrainedModel, Normalizer)) and belongs(type(module)):
+        if isinstance(module, PreTrainedModel):
+            models[f"{name}." if name else ""] = type(module)
+        elif not isinstance(module, Normalizer) and belongs(type(module)):
+            inner = max((path for path in models if name.startswith(path)), key=len, default="")
+            cls: Any = type(module)
+            is_encoder = site_of(module, name) == "encoder"
+            if is_encoder and takes_cache(cls) and is_causal_only(models.get(inner, type(model))):
+                module.attnorm_site = "decoder"  # the flag is_causal may say only that the model makes the mask
             modules.setdefault(site_of(module, name), {})[name] = module
     return {site: modules[site] for site in SITES if site in modules}
 
@@ -74,6 +83,15 @@ def takes_cache(cls: Any) -> bool:
     """
     parameters = inspect.signature(cls.forward).parameters
     return any(name in parameters for name in CACHES) and "update" in names_in_code(cls)
+
+
+@cache
+def is_causal_only(cls: Any) -> bool:
+    """Whether the models of a class make causal masks, and neither other ones nor additions to these."""
+    names = names_in_code(cls)
+    makes = any(name.startswith("create_") and "causal_mask" in name for name in names)
+    adds = any("or_mask_function" in (*code.co_consts, *code.co_names) for code in codes_of(cls))
+    return makes and not adds and not any(name.startswith("create_bidirectional") for name in names)
 
 
 def is_merged(module: nn.Module) -> bool:
@@ -129,7 +147,12 @@ def computes_softmax(cls: Any) -> bool:
 
 def names_in_code(cls: Any) -> set[str]:
     """The names of globals and attributes that the methods of a module use."""
+    return {name for code in codes_of(cls) for name in code.co_names}
+
+
+def codes_of(cls: Any) -> list[CodeType]:
+    """The code of the methods of a class of modules and its bases."""
     bases = (base for base in cls.__mro__ if base not in nn.Module.__mro__)
     methods = (member for base in bases for member in vars(base).values() if callable(member))
     codes = (getattr(inspect.unwrap(method), "__code__", None) for method in methods)
-    return {name for code in codes if code is not None for name in code.co_names}
+    return [code for code in codes if code is not None]
