@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any
 
 import torch
+from speed import Attend, Inputs, make_inputs, peak, seconds_per_step, step
 
 from attnorm.attention import Normalizer, build_normalizer
 from attnorm.attention.names import NORMALIZERS, build
-from attnorm.attention.speed import Attend, Inputs, make_inputs, peak, seconds_per_step, step
 
 HEADS = 12
 OPTIONS = {"fusedmax": {"lam": 0.1}, "fenchel": {"order": 2}, "constrained_softmax": {"upper": 0.1}}

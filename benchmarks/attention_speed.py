@@ -29,12 +29,12 @@ from statistics import median
 import timing
 import torch
 from attention_contestants import HEADS, PEERS, check_peers, dense, normalizers, peak_of, peers, time_together
+from speed import Attend, make_inputs, rates, ratio, sdpa, step
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from attnorm.attention import Mask, build_normalizer
 from attnorm.attention.names import build
-from attnorm.attention.speed import Attend, make_inputs, rates, ratio, sdpa, step
 
 LINEAR = ("dnas", "hnas", "sinkhorn")
 GOALS = {"dnas": 1.9, "hnas": 3.0}

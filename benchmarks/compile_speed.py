@@ -15,8 +15,7 @@ from statistics import median
 
 import timing
 import training_speed
-
-from attnorm.attention.speed import rates
+from speed import rates
 
 
 def main() -> None:

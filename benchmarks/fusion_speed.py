@@ -17,8 +17,7 @@ from collections.abc import Callable
 from statistics import median
 
 import timing
-
-from attnorm.attention.speed import peak, rates
+from speed import peak, rates
 
 GOAL = 1.15  # the time of an update with dnas over that with softmax, at most
 CONTESTANTS = {  # name: fusion, its normalizer

@@ -6,8 +6,7 @@ from itertools import pairwise
 from statistics import median
 
 import timing
-
-from attnorm.attention.speed import rates
+from speed import rates
 
 LENGTH = 12  # tokens of every headline, so that all searches make the same number of steps
 BEAMS = (1, 4)

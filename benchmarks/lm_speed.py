@@ -29,8 +29,7 @@ from statistics import median
 
 import timing
 from mlm_speed import Side, full, memory, start
-
-from attnorm.attention.speed import rates
+from speed import rates
 
 ATTENTIONS = ("softmax", "dnas_prefix", "hnas_prefix")
 PACKED = f"{timing.PEER}packed"

@@ -30,8 +30,7 @@ from statistics import median
 from typing import NamedTuple
 
 import timing
-
-from attnorm.attention.speed import peak, rates
+from speed import peak, rates
 
 GOAL = 1.2
 PART_NAMES = ("batches", "documents")

@@ -14,8 +14,7 @@ from statistics import median
 from typing import Any
 
 import timing
-
-from attnorm.attention.speed import rates
+from speed import rates
 
 HEADS = 4
 OPTIONS: dict[str, dict[str, Any]] = {

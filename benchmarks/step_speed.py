@@ -17,8 +17,8 @@ from statistics import median
 
 import timing
 import torch
+from speed import rates, ratio
 
-from attnorm.attention.speed import rates, ratio
 from attnorm.cli.main import keep_freed_memory
 
 GOALS = {"dnas": 1.15, "hnas": 1.30}

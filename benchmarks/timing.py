@@ -1,6 +1,6 @@
 """What the speed measurements share: the configured model, its equal in `transformers`, and the tables.
 
-The clock and the meter of memory are `rates` and `peak` of `attnorm.attention.speed`.
+The clock and the meter of memory are `rates` and `peak` of `speed.py`.
 """
 
 from dataclasses import replace

@@ -23,8 +23,7 @@ from statistics import median
 
 import generation_speed
 import timing
-
-from attnorm.attention.speed import rates
+from speed import rates
 
 PARTS = ("training", "generation", "bucketing")
 FIXED_SOURCE, FIXED_TARGET = 128, 64  # the model's limits, to which fixed padding pads

@@ -61,7 +61,6 @@ ALONE = {  # libraries that importing a module does not load
     "attnorm.models.seq2seq": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "transformers"},
     "attnorm.data": {"pytorch_lightning", "hydra", "datasets", "pyarrow"},
     "attnorm.analysis.statistics.crossed": {"torch", "pytorch_lightning", "pandas", "matplotlib", "hydra", "omegaconf"},
-    "attnorm.cli.doctor": {"torch", "numpy", "pytorch_lightning", "hydra", "omegaconf", "pydantic", "rich", "yaml"},
     "attnorm.analysis.run": {"torch", "numpy", "pytorch_lightning", "hydra", "omegaconf", "matplotlib"},
     "attnorm.cli.train": {"torch", "pytorch_lightning", "datasets", "matplotlib"},
     "attnorm.cli.sweep": {"torch", "pytorch_lightning", "datasets", "matplotlib", "submitit", "ray"},

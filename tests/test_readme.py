@@ -37,7 +37,6 @@ from attnorm.cli import train as front
 from attnorm.cli.attention import read_attention
 from attnorm.cli.check import CheckKeys
 from attnorm.cli.compare import CompareSettings
-from attnorm.cli.doctor import read_keys as read_doctor
 from attnorm.cli.evaluate import EvalKeys, files_of
 from attnorm.cli.generate import GenerateKeys
 from attnorm.cli.probe import read_probe
@@ -238,7 +237,6 @@ def problems_of_job(overrides: tuple[str, ...]) -> list[str]:
 
 READERS = {
     "probe": read_probe,
-    "doctor": read_doctor,
     "report": read_report,
     "figures": read_figures,
     "check": lambda typed: read(VERBS["check"].with_key(typed), CheckKeys, "attnorm check"),

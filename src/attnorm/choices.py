@@ -50,7 +50,7 @@ def selectable(group: str, names: Iterable[str]) -> list[str]:
 def choices(group: str) -> dict[str, dict[str, Any]]:
     """The settings of the group in each file that can be chosen, by the file's name, without the files that it builds
     on. A file without a `_target_` on which files with one build cannot be chosen."""
-    import yaml  # `attnorm doctor` runs without it
+    import yaml  # the list of verbs is shown without it
 
     paths = sorted((CONF / group).glob("*.yaml"))
     contents: dict[str, Any] = {path.stem: yaml.safe_load(path.read_text()) or {} for path in paths}

@@ -14,4 +14,5 @@ REMOVED: dict[str, str] = {  # a verb: "doctor"; a key of a verb: "sweep search"
     "sweep cost": "equal cost was removed; for the speed of each arm, see docs/compare.md#arms-and-pairs",
     "data=books": "books was replaced by data=folders; see docs/causal_lm.md#data",
     "data=passages": "passages was replaced by data=folders; see docs/hierarchical.md#data",
+    "doctor": "doctor is now a script, python benchmarks/doctor.py; see docs/gpu.md#check-of-a-machine",
 }

@@ -22,7 +22,6 @@ from attnorm.cli import main
 from attnorm.cli.attention import AttentionKeys
 from attnorm.cli.check import CheckKeys
 from attnorm.cli.compare import CompareSettings
-from attnorm.cli.doctor import DoctorKeys
 from attnorm.cli.evaluate import EvalKeys
 from attnorm.cli.generate import GenerateKeys
 from attnorm.cli.report import ReportSettings
@@ -98,7 +97,7 @@ def test_a_bare_path_is_the_run_or_the_place_that_a_verb_reads(monkeypatch, tmp_
     ("verb", "keys"),
     [
         *(("eval", EvalKeys), ("generate", GenerateKeys), ("attention", AttentionKeys), ("compare", CompareSettings)),
-        *(("figures", FigureKeys), ("report", ReportSettings), ("sweep", SweepSettings), ("doctor", DoctorKeys)),
+        *(("figures", FigureKeys), ("report", ReportSettings), ("sweep", SweepSettings)),
         ("check", CheckKeys),
     ],
 )
@@ -162,7 +161,7 @@ def test_the_shell_completes_verbs_and_settings(monkeypatch, capsys):
 SHADOWS = ("omegaconf", "hydra", "datetime", "typing", "hydra_plugins/planted")  # hydra_plugins: Hydra imports them all
 COMMANDS = {"eval": "run={run}", "generate": "run={run} input=-", "attention": "run={run} text=news"}
 COMMANDS |= {"compare": "against={run}", "report": "{run}", "train resume": "resume={run}", "train": "seed=x"}
-COMMANDS |= {"sweep": "seed=x", "figures": "nothing", "check": "nothing", "doctor": "seconds=x"}
+COMMANDS |= {"sweep": "seed=x", "figures": "nothing", "check": "nothing"}
 DOORS = {
     "attnorm": ("-c", "import sys; sys.path.pop(0); from attnorm.cli.main import main; sys.exit(main())"),
     "python -m attnorm": ("-m", "attnorm"),
@@ -298,8 +297,8 @@ def test_a_working_directory_that_has_been_removed_is_said(monkeypatch, tmp_path
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    assert [main.run(verb, ["seed=1"]) for verb in ("train", "eval", "doctor")] == [2, 2, 2]
-    assert capsys.readouterr().err == 3 * "error: the working directory has been removed; change to another one\n"
+    assert [main.run(verb, ["seed=1"]) for verb in ("train", "eval")] == [2, 2]
+    assert capsys.readouterr().err == 2 * "error: the working directory has been removed; change to another one\n"
 
 
 @pytest.fixture

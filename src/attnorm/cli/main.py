@@ -159,10 +159,9 @@ def start(verb: str, arguments: list[str]) -> int:
 
     leave_out(here)
     chosen = VERBS[verb] if verb in VERBS else added()[verb].load()
-    if not chosen.is_light:
-        from attnorm.run.trust import find_own_parts
+    from attnorm.run.trust import find_own_parts
 
-        arguments = take_follow_links(arguments)
-        gc.set_threshold(COLLECT_EVERY)
-        find_own_parts(verb, arguments)
+    arguments = take_follow_links(arguments)
+    gc.set_threshold(COLLECT_EVERY)
+    find_own_parts(verb, arguments)
     return chosen.run(verb, arguments)

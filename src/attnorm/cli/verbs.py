@@ -30,7 +30,6 @@ class Verb:
     is_list:  whether several such paths are a list, and not one text with commas.
     own_help: whether the action prints the help.
     is_whole: whether it does that, and turns errors and signals into exit codes.
-    is_light: whether the action needs no package but PyTorch.
     """
 
     purpose: str
@@ -41,7 +40,6 @@ class Verb:
     is_list: bool = False
     own_help: bool = False
     is_whole: bool = False
-    is_light: bool = False
 
     def run(self, name: str, arguments: list[str]) -> int:
         """Runs the verb, which was typed as `name`, and returns the exit code."""
@@ -115,12 +113,6 @@ VERBS = {
         "draw and measure what the model of a run folder attends to", "attnorm.cli.attention:show_attention", bare="run"
     ),
     "figures": Verb("draw the figures of the papers", "attnorm.experiments.papers.figures:draw_figures", own_help=True),
-    "doctor": Verb(
-        "say whether attention is right and fast on this machine",
-        "attnorm.cli.doctor:run_doctor",
-        is_whole=True,
-        is_light=True,
-    ),
     "new": Verb("write a folder with parts of your own, ready to train", "attnorm.cli.new:run_new", own_help=True),
 }
 

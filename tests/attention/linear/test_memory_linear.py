@@ -5,6 +5,7 @@ from itertools import product
 
 import pytest
 import reference
+import scripts
 import torch
 from marks import slow
 from reference import BATCH, HEADS, VARIANTS, case, dense_attend, in_turn, make, randn, value_and_gradients
@@ -17,10 +18,12 @@ from attnorm.attention.linear import flash, kernels, self_check, tiles
 from attnorm.attention.linear.logsumexp import attention, attention_and_logsumexp, logsumexp
 from attnorm.attention.normalizers import _key_bias as key_bias
 from attnorm.attention.normalizers.base import Given
-from attnorm.attention.speed import make_inputs, peak, step
 from attnorm.attention.transfer import remember
 
 pytestmark = pytest.mark.numerical
+
+speed = scripts.load("benchmarks/speed")
+make_inputs, peak, step = speed.make_inputs, speed.peak, speed.step
 
 N = 33
 LINEAR = {**VARIANTS, "sinkhorn_once": ("sinkhorn", {"n_iters": 1}), "sinkhorn_5": ("sinkhorn", {"n_iters": 5})}

@@ -73,8 +73,8 @@ class TextFiles(DividedTrain):
 
     def rows(self, split: str) -> Iterator[tuple[str]]:
         """Streams the documents. Raises ValueError that names file and line if something cannot be read."""
-        documents: Iterator[Any] = (document for path in self._paths(split) for document in self._read(path))
-        return self.part(usable(documents, self._row, self.skip_bad), split, "data.files")
+        texts: Iterator[Any] = (text for path in self._paths(split) for text in self._read(path))
+        return self.part(usable(texts, self._row, self.skip_bad), split, "data.files")
 
     def _read(self, path: Path) -> Iterator[str | table_files.Cells | BadRow]:
         if _format(path) == "text":

@@ -1,4 +1,4 @@
-"""Measures the time and the memory of attention, forward and backward, for the benchmarks and `attnorm doctor`."""
+"""Measures the time and the memory of attention, forward and backward, for the other scripts."""
 
 import gc
 import time

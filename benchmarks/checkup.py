@@ -1,6 +1,6 @@
 """Examines attention on a device: which kernels are right, how fast the normalizers are, and why one is slow.
 
-`attnorm doctor` prints and stores the results.
+`doctor.py` prints and stores the results.
 """
 
 import time
@@ -10,6 +10,7 @@ from statistics import median
 from typing import NamedTuple
 
 import torch
+from speed import Attend, make_inputs, peak, sdpa, seconds_per_step, step
 from torch import Tensor
 
 from attnorm.attention.linear import kernels
@@ -17,7 +18,6 @@ from attnorm.attention.linear.flash import head_slices
 from attnorm.attention.names import build_normalizer
 from attnorm.attention.normalizers._key_bias import DENSE_UP_TO, memory_linear
 from attnorm.attention.normalizers.base import Given
-from attnorm.attention.speed import Attend, make_inputs, peak, sdpa, seconds_per_step, step
 
 BASE = "SDPA"
 EXPECTED = {"softmax": 1.0, "dnas": 2.0, "hnas": 3.0}  # times SDPA: attention passes over all pairs

@@ -1,120 +1,75 @@
-"""`attnorm doctor`: versions, devices, and the self-checks and the speed of attention on this machine.
+"""Whether attention is right and fast on this machine: versions, devices, and the self-checks and speed of its kernels.
 
-It needs no package but PyTorch, because people also use the normalizers without the packages for training.
+    python benchmarks/doctor.py
+    python benchmarks/doctor.py --device cpu --seconds 20 --out doctor_cpu.json
+    ATTNORM_KERNEL=triton python benchmarks/doctor.py
+
+It measures softmax, dnas and hnas beside the fused attention of PyTorch, and needs no other package.
 """
 
+import argparse
+import json
 import os
 import platform
 import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from importlib import metadata
 from itertools import groupby
-from math import inf, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnorm.choices import CONF
-from attnorm.errors import ConfigError, Problem
-from attnorm.files import write_json
-from attnorm.imports import nearest
-from attnorm.run.folder import why_not_writable
-from attnorm.training.environment import version
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler of torch would print lines; read at its import
 
 if TYPE_CHECKING:
-    from attnorm.attention.checkup import LeftOut, SelfCheck, Sizes, Speed
+    from checkup import LeftOut, SelfCheck, Sizes, Speed
 
 FORMAT = 1  # of the file
-DEVICES = ("auto", "cpu", "cuda")
 PACKAGES = ("attnorm", "torch", "entmax", "triton", "pytorch-triton-rocm", "numpy")
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 PATH = re.compile(r"\S*[/\\]\w\S*")
 COLUMNS = "{:<9}{:>6}  {:<8}  {:<24}{:>6}{:>11}{:>9}{:>9}{:>9}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class DoctorKeys:
-    """The keys of `attnorm doctor`, as in conf/doctor.yaml."""
+def main(arguments: Sequence[str] | None = None, sizes: "Sizes | None" = None) -> None:
+    """Prints and stores the results. sizes: what is examined; by default what suits the device."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    device = "auto: cuda (a GPU, also one of AMD) if PyTorch finds one, otherwise cpu"
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help=device)
+    parser.add_argument(
+        "--seconds", type=float, default=90, help="for measuring the speed; what takes longer is left out"
+    )
+    out = "the file for the results; it names no users and no machines, and has no paths"
+    parser.add_argument("--out", type=Path, default=Path("attnorm-doctor.json"), help=out)
+    args = parser.parse_args(arguments)
+    if not args.seconds > 0:
+        parser.error(f"--seconds {args.seconds:g}: expected a number above 0")
+    if args.out.is_dir() or not os.access(args.out.parent, os.W_OK):
+        parser.error(f"--out {args.out}: expected the name of a file in a folder that can be written")
 
-    device: str = "auto"
-    seconds: float = 90
-    out: str = "attnorm-doctor.json"
-
-
-def run_doctor(arguments: Sequence[str], sizes: "Sizes | None" = None) -> int:
-    """Prints and stores the results, and returns the exit code.
-
-    sizes: what is examined; by default what suits the device.
-    """
-    if {"--help", "-h"} & set(arguments):
-        print((CONF / "doctor.yaml").read_text(), end="")
-        return 0
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler of torch would print lines; read at its import
-    try:
-        keys = read_keys(arguments)
-        report = measured_report(keys, sizes)
-    except ConfigError as error:
-        print(*(f"error: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    write_json(Path(keys.out), without_paths(report))
-    print(f"\nWritten: {keys.out}. It names no users and no machines, and has no paths.")
-    return 0
-
-
-def read_keys(arguments: Sequence[str]) -> DoctorKeys:
-    """The keys that were typed. Raises ConfigError with all problems."""
-    names, typed, problems = [field.name for field in fields(DoctorKeys)], dict[str, str](), list[str]()
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        if not equals:
-            problems.append(f"{argument}: expected key=value; the keys are {', '.join(names)}")
-        elif key not in names:
-            has = f"it has {', '.join(sorted(names))}.{nearest(key, names)}"
-            problems.append(Problem(key, f"attnorm doctor has no such option; {has}", value))
-        else:
-            typed[key] = value
-    default = DoctorKeys()
-    device, out = typed.get("device", default.device), typed.get("out", default.out)
-    try:
-        seconds = float(typed.get("seconds", default.seconds))
-    except ValueError:
-        seconds = nan
-    if device not in DEVICES:
-        problems.append(Problem("device", f"allowed: {', '.join(DEVICES)}.{nearest(device, DEVICES)}", device))
-    if not 0 < seconds < inf:
-        problems.append(Problem("seconds", "expected a number above 0", typed["seconds"]))
-    if not out or (Path(out).exists() and not Path(out).is_file()):
-        problems.append(Problem("out", "expected the name of a file", out))
-    elif not Path(out).parent.is_dir():
-        problems.append(Problem("out", "there is no such folder", out))
-    elif reason := why_not_writable(Path(out).parent, Path(out).name):
-        problems.append(Problem("out", reason, out))
-    if problems:
-        raise ConfigError(problems)
-    return DoctorKeys(device=device, seconds=seconds, out=out)
-
-
-def measured_report(keys: DoctorKeys, sizes: "Sizes | None") -> dict[str, Any]:
-    """The results for the file, which are also printed, each as soon as it is known.
-
-    Raises ConfigError for a device that is not there, or a kernel that does not exist.
-    """
     import torch
 
-    from attnorm.attention import checkup
     from attnorm.attention.linear.kernels import triton_is_requested
 
     try:
         triton_is_requested()
     except ValueError as error:
-        raise ConfigError([str(error)]) from error
+        parser.error(str(error))
+    if args.device == "cuda" and not torch.cuda.is_available():
+        parser.error(f"--device cuda: {why_no_gpu()}; allowed here: auto, cpu")
+    report = measured_report(args.device, args.seconds, sizes)
+    args.out.write_text(json.dumps(without_paths(report), indent=2) + "\n", encoding="utf-8")
+    print(f"\nWritten: {args.out}. It names no users and no machines, and has no paths.")
+
+
+def measured_report(device: str, seconds: float, sizes: "Sizes | None") -> dict[str, Any]:
+    """The results for the file, which are also printed, each as soon as it is known."""
+    import checkup
+    import torch
+
     has_gpu = torch.cuda.is_available()
-    if keys.device == "cuda" and not has_gpu:
-        raise ConfigError([Problem("device", f"{why_no_gpu()}; allowed here: auto, cpu", keys.device)])
-    device = "cuda" if has_gpu and keys.device != "cpu" else "cpu"
+    device = "cuda" if has_gpu and device != "cpu" else "cpu"
     sizes = sizes or checkup.default_sizes(device)
     of_versions, of_machine = versions(), machine()
     for described in (of_versions, of_machine, *of_machine["gpus"]):
@@ -128,12 +83,12 @@ def measured_report(keys: DoctorKeys, sizes: "Sizes | None") -> dict[str, Any]:
     show_checks(checks)
 
     print(f"\nSpeed and memory on {device}, forward and backward: N queries and keys,", end=" ")
-    print(f"{sizes.batch} x {sizes.heads} heads of width {sizes.width}, about {keys.seconds:g} seconds")
+    print(f"{sizes.batch} x {sizes.heads} heads of width {sizes.width}, about {seconds:g} seconds")
     print(COLUMNS.format("", "N", "", "computed by", "rounds", "ms", "to SDPA", "MB", "to SDPA"), flush=True)
     speeds: list[Speed] = []
     left_out: list[LeftOut] = []
     for dtype in sizes.measured_dtypes:
-        for entry in checkup.speeds(sizes, dtype, device, keys.seconds / len(sizes.measured_dtypes)):
+        for entry in checkup.speeds(sizes, dtype, device, seconds / len(sizes.measured_dtypes)):
             if isinstance(entry, checkup.LeftOut):
                 left_out.append(entry)
             else:
@@ -165,7 +120,10 @@ def versions() -> dict[str, Any]:
     """The versions of Python and of packages, without those that are not installed."""
     import torch
 
-    known = {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+    known: dict[str, Any] = {"python": platform.python_version()}
+    for name in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            known[name] = metadata.version(name)
     known |= {"torch": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip}
     known["cudnn"] = torch.backends.cudnn.version()
     return {name: str(value) for name, value in known.items() if value is not None}
@@ -249,3 +207,7 @@ def without_paths(content: Any) -> Any:
     if isinstance(content, dict):
         return {key: without_paths(value) for key, value in content.items()}
     return [without_paths(value) for value in content] if isinstance(content, (list, tuple)) else content
+
+
+if __name__ == "__main__":
+    main()

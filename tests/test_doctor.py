@@ -1,22 +1,26 @@
-"""`attnorm doctor`: what it finds is printed and stored, faults included, and it needs nothing but PyTorch."""
+"""benchmarks/doctor.py: what it finds is printed and stored, faults included, and it needs nothing but PyTorch."""
 
 import getpass
 import json
 import platform
 import re
+import sys
 from pathlib import Path
 
 import pytest
+import scripts
 import torch
 from light import python_without_extras
 
-from attnorm.attention import checkup
-from attnorm.attention.checkup import LeftOut, SelfCheck, Sizes, Speed
 from attnorm.attention.linear import kernels
 from attnorm.attention.linear.blockwise import Blockwise
 from attnorm.attention.linear.flash import FlashOnCPU
-from attnorm.choices import CONF
-from attnorm.cli.doctor import run_doctor, without_paths
+
+FOLDER = scripts.ROOT / "benchmarks"
+sys.path.insert(0, str(FOLDER))
+doctor = scripts.load("benchmarks/doctor")
+import checkup  # noqa: E402 - found in benchmarks/
+from checkup import LeftOut, SelfCheck, Sizes, Speed  # noqa: E402
 
 TINY = Sizes((8, 16), (torch.float32,), (64, 512), (torch.float32,), batch=1, heads=1, width=8, rounds=2)
 NAMES = ["SDPA", "softmax", "dnas", "hnas"]
@@ -34,7 +38,7 @@ def fresh():
 def examined(folder: Path, sizes: Sizes = TINY, *typed: str) -> dict:
     """The file that the doctor writes."""
     out = folder / "found.json"
-    assert run_doctor([f"out={out}", *typed], sizes) == 0
+    doctor.main(["--out", str(out), *typed], sizes)
     return json.loads(out.read_text())
 
 
@@ -107,7 +111,7 @@ def test_the_last_resort_is_checked_too(monkeypatch):
 
 @pytest.mark.slow
 def test_what_takes_too_long_is_left_out_and_the_first_length_never_is(tmp_path, capsys):
-    found = examined(tmp_path, TINY._replace(lengths=(16, 2**20)), "seconds=0.001")
+    found = examined(tmp_path, TINY._replace(lengths=(16, 2**20)), "--seconds=0.001")
     assert [it["attention"] for it in found["speed"]] == NAMES
     assert [(it["length"], it["attention"]) for it in found["left_out"]] == [(2**20, name) for name in NAMES]
     assert "0 s are left" in found["left_out"][0]["why"]
@@ -164,24 +168,24 @@ def test_what_is_slower_than_expected_is_explained(monkeypatch):
     assert why(2.6, **on_cpu, length=2**15) == "the backward pass takes 2 of 4 heads at a time, for 3 threads"
 
 
+def refused(capsys, *typed):
+    """What is said of arguments that are refused before anything is measured."""
+    with pytest.raises(SystemExit) as ended:
+        doctor.main(typed, TINY)
+    assert ended.value.code == 2
+    return capsys.readouterr().err.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     ("typed", "wanted"),
     [
-        ("devise=cpu", "devise=cpu: attnorm doctor has no such option; it has device, out, seconds. Did you mean 'dev"),
-        ("device=cdua", "device=cdua: allowed: auto, cpu, cuda. Did you mean 'cuda'?"),
-        ("quick", "quick: expected key=value; the keys are device, seconds, out"),
-        ("seconds=soon", "seconds=soon: expected a number above 0"),
-        ("seconds=-1", "seconds=-1: expected a number above 0"),
-        ("out=no/such/folder.json", "out=no/such/folder.json: there is no such folder"),
-        ("out=.", "out=.: expected the name of a file"),
-        ("out=/dev/null", "out=/dev/null: expected the name of a file"),
-        ("out=/proc/doctor.json", "out=/proc/doctor.json: cannot write in /proc: "),
+        ("--seconds=-1", "--seconds -1: expected a number above 0"),
+        ("--out=no/such/folder.json", "--out no/such/folder.json: expected the name of a file in a folder"),
+        ("--out=.", "--out .: expected the name of a file"),
     ],
 )
-def test_wrong_keys_are_refused_all_together_before_anything_is_measured(typed, wanted, capsys):
-    assert run_doctor([typed, "speed=3"], TINY) == 2
-    first, *rest = sorted(capsys.readouterr().err.splitlines(), key=lambda line: "speed=3" in line)
-    assert first.startswith(f"error: {wanted}") and len(rest) == 1 and rest[0].startswith("error: speed=3: ")
+def test_wrong_arguments_are_refused_before_anything_is_measured(typed, wanted, capsys):
+    assert wanted in refused(capsys, typed)
 
 
 NO_DRIVER = "no device visible: Found no NVIDIA driver on your system"
@@ -205,40 +209,34 @@ def test_without_a_gpu_the_reason_is_given(tmp_path, capsys, monkeypatch, cuda, 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if hidden is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-    assert run_doctor(["device=cuda"], TINY) == 2
-    assert f"device=cuda: {why}" in capsys.readouterr().err
-    monkeypatch.setattr("attnorm.attention.checkup.speeds", lambda *_: [])
+    assert f"--device cuda: {why}" in refused(capsys, "--device=cuda")
+    monkeypatch.setattr(checkup, "speeds", lambda *_: [])
     assert examined(tmp_path)["machine"]["no_gpu"].startswith(why)
     assert f"no GPU: {why}" in capsys.readouterr().out
 
 
 def test_a_request_for_a_kernel_that_does_not_exist_is_refused(capsys, monkeypatch):
     monkeypatch.setenv("ATTNORM_KERNEL", "tritton")
-    assert run_doctor([], TINY) == 2
-    assert capsys.readouterr().err.startswith("error: ATTNORM_KERNEL='tritton': allowed: 'triton'")
+    assert "error: ATTNORM_KERNEL='tritton': allowed: 'triton'" in refused(capsys)
 
 
 def test_paths_are_removed_from_any_text():
     given = ["RuntimeError: /home/a b/x.so: no file", r"C:\Users\a\x.dll", "~/x", "MI210 / MI250 in 2 s"]
     wanted = ["RuntimeError: <path> <path> no file", "<path>", "<path>", "MI210 / MI250 in 2 s"]
-    assert without_paths({"why": given, "n": 1}) == {"why": wanted, "n": 1}
+    assert doctor.without_paths({"why": given, "n": 1}) == {"why": wanted, "n": 1}
 
 
 @pytest.mark.slow
 def test_the_doctor_needs_no_other_package(tmp_path):
-    code = """
+    code = f"""
 import sys
-from pathlib import Path
-from attnorm.cli import main
-sys.argv = ["attnorm", "doctor", "--help"]
-assert main.main() == 0
+sys.path.insert(0, {str(FOLDER)!r})
+import doctor
 import torch
-from attnorm.attention import checkup
-checkup.default_sizes = lambda device: checkup.Sizes((8,), (torch.float32,), (32,), (torch.float32,), 1, 1, 8, 1)
-sys.argv = ["attnorm", "doctor", f"out={sys.argv_out}", "device=cpu"]
-sys.exit(main.main())
-""".replace("{sys.argv_out}", str(tmp_path / "found.json"))
+from checkup import Sizes
+sizes = Sizes((8,), (torch.float32,), (32,), (torch.float32,), 1, 1, 8, 1)
+doctor.main(["--out", {str(tmp_path / "found.json")!r}, "--device", "cpu"], sizes)
+"""
     ended = python_without_extras(code)
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.startswith((CONF / "doctor.yaml").read_text())
     assert json.loads((tmp_path / "found.json").read_text()).keys() == FIELDS
