@@ -28,6 +28,7 @@ from attnorm.analysis.statistics.ladder import (
     slope_weights,
     trend_weights,
 )
+from attnorm.analysis.study import further_values
 from attnorm.cli.compare import run_compare
 from attnorm.errors import ConfigError, DataError, RunError
 from attnorm.run.folder import locked
@@ -266,6 +267,10 @@ def test_a_rung_beyond_with_two_seeds_is_not_judged(tmp_path):
     )
 
 
+def test_other_values_of_a_tuned_ladder_are_not_trained(ladder):
+    assert further_values(ladder) == []
+
+
 def test_projections_go_to_any_compute(ladder):
     [arm] = compared(ladder, project=1e15).arms
     slope, at = arm.contrasts["trend"].estimate, arm.contrasts["projection"].estimate
@@ -309,6 +314,12 @@ REFUSED = {
             place / "dnas_2_111", lambda rows: rows.__setitem__("n_tokens", rows["n_tokens"] + (rows["id"] == "p3"))
         ),
         "dnas, rung 2, seed 111 .*: example p3 has another number of tokens than in",
+    ),
+    "another group": (
+        lambda place: with_table(
+            place / "dnas_2_111", lambda rows: rows.__setitem__("group", [*rows["group"][:-1], "another"])
+        ),
+        "dnas, rung 2, seed 111 .*: example p59 has another group than in",
     ),
     "other examples": (
         lambda place: with_table(place / "dnas_2_111", lambda rows: rows.__setitem__("id", "q" + rows["id"])),

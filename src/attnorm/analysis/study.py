@@ -13,6 +13,7 @@ from pathlib import Path
 from attnorm.analysis import Places
 from attnorm.analysis.arms import Arm, arms_of, baseline_of, differing, find_runs, is_of_normalizer, numbers_of
 from attnorm.analysis.comparison import Comparison, ReadExamples, Terms, compare_arms
+from attnorm.analysis.ladder.runs import ladder_of
 from attnorm.analysis.scores import (
     ExampleTable,
     common_metrics,
@@ -194,11 +195,11 @@ def further_values(folder: Path) -> list[tuple[int, str]]:
     """The numbers of arms in sweep.json and their values besides the best one that a sweep trains with the comparison
     seeds, so that every verdict that would be shown at the best values can be decided.
 
-    The arms are compared with the default baseline of `compare` on the primary metric of each task. Raises RunError if
-    the arms of a task cannot be compared.
+    The arms are compared with the default baseline of `compare` on the primary metric of each task. On a ladder, no
+    difference is shown at more than the best values anyway. Raises RunError if the arms of a task cannot be compared.
     """
     by_task: dict[str, list[Arm]] = {}
-    for arm in arms_of(find_runs([folder])):
+    for arm in arms_of([run for run in find_runs([folder]) if not ladder_of(run)]):
         by_task.setdefault(arm.task, []).append(arm)
     values: dict[tuple[int, str], None] = {}
     for arms in by_task.values():

@@ -12,6 +12,7 @@ from attnorm.analysis.scores import ExampleTable
 from attnorm.errors import RunError
 from attnorm.wording import counted
 
+WHAT_IS_EQUAL = {"input_hash": "another input", "n_tokens": "another number of tokens", "group": "another group"}
 LOSS = "loss"  # the metric of a ladder, unless another one is asked for
 
 
@@ -130,7 +131,7 @@ def ladder_scores(
     """The scores of runs that fit together. Of two runs of one arm, rung and seed, the first counts.
 
     Raises RunError if no run has scores, if a rung is not the same in all runs, and if the examples do not fit: none is
-    in all runs, or the runs have other inputs or numbers of tokens for it.
+    in all runs, or one differs in WHAT_IS_EQUAL between runs.
     """
     for run in runs:
         first = next(each for each in runs if each.rung.number == run.rung.number)
@@ -154,7 +155,7 @@ def ladder_scores(
     if not ids:
         raise RunError("the runs of the ladder have no example in common that all of them were scored on")
     for place, others in tables.items():
-        for column, what in (("input_hash", "another input"), ("n_tokens", "another number of tokens")):
+        for column, what in WHAT_IS_EQUAL.items():
             if column not in table.rows or column not in others.rows:
                 continue
             differs = table.rows.loc[ids, column].to_numpy() != others.rows.loc[ids, column].to_numpy()
