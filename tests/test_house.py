@@ -19,7 +19,8 @@ FILES = sorted(file for file in SOURCE.rglob("*.py") if not file.is_relative_to(
 DOORS = ("train.py", "eval.py", "generate.py")
 BASE: dict[str, set[str]] = {  # single files that every floor may import, and which others of them each imports
     **{name: set() for name in ("choices", "errors", "files", "imports", "progress", "removed", "wording")},
-    "errors": {"removed"},
+    "errors": {"removed", "wording"},
+    **{name: {"wording"} for name in ("files", "progress")},
     "schema": {"errors", "imports"},
     "parts": {"errors", "imports", "schema"},
     "settings": {"parts", "schema"},

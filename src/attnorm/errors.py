@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from attnorm.removed import REMOVED
+from attnorm.wording import on_one_line
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGUSR1, signal.SIGHUP)  # that stop a run
 LONGEST_SHOWN = 1000  # characters of a value in a message
@@ -24,7 +25,7 @@ class Problem(str):
     key: str
 
     def __new__(cls, key: str, message: str, value: object = _UNSET) -> "Problem":
-        shown = "" if value is _UNSET else f"={in_yaml(value)}"
+        shown = "" if value is _UNSET else on_one_line(f"={in_yaml(value)}")
         shown = shown if len(shown) <= LONGEST_SHOWN else f"{shown[:50]}... ({len(shown) - 1:,} characters)"
         problem = super().__new__(cls, f"{key}{shown}: {message}")
         problem.key = key

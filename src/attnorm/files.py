@@ -7,6 +7,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from attnorm.wording import printable
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
@@ -29,9 +31,9 @@ def replacing(path: Path) -> Iterator[Path]:
 def write_text(path: Path, content: str) -> None:
     """Writes a text as UTF-8, whole or not at all. Creates its folder.
 
-    The bytes of a path that is no UTF-8 become escapes, which JSON reads as the same path.
+    Control characters, and the bytes of a path that is no UTF-8, become escapes, which JSON reads as the same.
     """
-    write_bytes(path, content.encode(errors="backslashreplace"))
+    write_bytes(path, printable(content).encode(errors="backslashreplace"))
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -9,6 +9,9 @@ from typing import Any
 
 import rich.console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
+
+from attnorm.wording import printable
 
 UNLIMITED = 10_000  # columns of a console
 listeners: list[Callable[[], None]] = []  # called whenever an item of `tracked` is done
@@ -25,6 +28,10 @@ class Console(rich.console.Console):
         super().__init__(**options)
         if not (self.is_jupyter or os.environ.get("COLUMNS") or "width" in options or any(map(os.isatty, range(3)))):
             self.width = UNLIMITED
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """A text as it is printed: its control characters as escapes, because it may be of someone else's file."""
+        return super().render_str(printable(text), **options)
 
     def on_broken_pipe(self) -> None:
         """Stops a run or a sweep in good order, as a signal does; otherwise raises BrokenPipeError."""

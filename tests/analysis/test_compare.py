@@ -1,12 +1,14 @@
 """Comparisons: which runs form an arm, on which examples they or bare scores are compared, what the verdict says."""
 
 import contextlib
+import csv
 import json
 import math
 import os
 import re
 import shutil
 import sys
+import unicodedata
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -746,6 +748,25 @@ def test_what_arms_have_no_scores_of_is_left_out_with_a_sentence(monkeypatch, tm
     assert f"The scores are from {tmp_path}/a.csv." in content["setup"] and content["better"] == "lower"
     assert dnas["verdict"]["family"] == 2
     assert ("; seeds 0 and 1 (hnas)." in content["setup"]) == (len({len(arm["values"]) for arm in content["arms"]}) > 1)
+
+
+def test_control_characters_of_a_file_reach_neither_the_terminal_nor_a_file(monkeypatch, tmp_path, capsys):
+    """The name of an arm erases the verdict before it and shows another one, or turns what follows around."""
+    name = "dnas\x1b[1A\x1b[2K\r\nsoftmax minus dnas: +9.00\u202e\x9b\u2028"
+    with open(tmp_path / "a.csv", "w", newline="") as file:
+        rows = [(name if arm == "dnas" else arm, seed, n, value) for (arm, seed, n), value in FOUR.items()]
+        csv.writer(file).writerows([COLUMNS.split(","), *rows])
+    outs = [tmp_path / f"out.{suffix}" for suffix in ("csv", "tex", "md", "json")]
+    out = f"out=[{','.join(map(str, outs))}]"
+    assert runs.call(monkeypatch, "compare", f"scores={tmp_path}/a.csv", "better=lower", out) == 0
+    with open(tmp_path / "b.csv", "w", newline="") as file:
+        csv.writer(file).writerows([COLUMNS.split(","), ("softmax", 0, 1, name)])
+    assert runs.call(monkeypatch, "compare", f"scores={tmp_path}/b.csv") == 1
+    printed = capsys.readouterr()
+    for text in (printed.out, printed.err, *(it.read_text() for it in outs)):
+        obeyed = [char for char in text if unicodedata.category(char) in ("Cc", "Zl", "Zp") or char == "\u202e"]
+        assert {*obeyed} <= {"\n", "\t"} and "1b[2K" in text
+        assert not re.search(r"^\W*softmax minus dnas: \+9", text, re.M)
 
 
 COLUMNS, SAMPLE = "arm,seed,example,score", '{"doc_id": 1, "acc": 1}'

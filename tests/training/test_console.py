@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 import runs
-from rich.console import Console as RichConsole
 
 from attnorm.progress import Console
 from attnorm.tasks.results import Results
@@ -125,7 +124,7 @@ LONG = "encoder=hnas_prefix_fenchel_young_entmax15,decoder=my_normalizers:Sparse
 def screen(monkeypatch, request):
     """What the console prints, as text; on a terminal of 100 columns, or of another width."""
     width, quiet = getattr(request, "param", 100), open("/dev/null", "w")  # noqa: SIM115
-    recorder = RichConsole(record=True, width=width, file=quiet, highlight=False, soft_wrap=True)
+    recorder = Console(record=True, width=width, file=quiet, highlight=False, soft_wrap=True)
     monkeypatch.setattr(console, "console", recorder)
     return recorder
 
@@ -148,6 +147,16 @@ def test_text_that_looks_like_markup_is_shown_as_it_is(screen, text):
     console.show_start(SimpleNamespace(task=SimpleNamespace(name=text), label=text, seed=1), [text], Path(text))
     console.show_scores(SCORES, text)
     assert screen.export_text().count(text) == 8
+
+
+@pytest.mark.parametrize("text", ["\x1b[2Jgone", "a\rb", "\u202eba", "\x9b2J", "a\u2028b"])
+def test_control_characters_of_a_text_are_shown_as_escapes(screen, text):
+    escaped = json.dumps(text)[1:-1].replace("\\r", "\\u000d")
+    console.show_samples([{"article": text, "title": text}])
+    console.show_start(SimpleNamespace(task=SimpleNamespace(name=text), label=text, seed=1), [text], Path(text))
+    console.show_scores(SCORES, text)
+    shown = screen.export_text()
+    assert shown.count(escaped) == 7 and text not in shown
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])

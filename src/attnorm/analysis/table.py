@@ -10,6 +10,7 @@ from itertools import chain, compress
 from math import isfinite
 
 from attnorm.tasks.results import NAMES
+from attnorm.wording import on_one_line
 
 MINUS, NOTHING = "\u2212", "\u2013"
 GRADIENT_NORM = "train/gradient_norm"
@@ -133,7 +134,7 @@ class Table:
 
 
 def _in_latex(text: str) -> str:
-    return re.sub("-(?=-)", "-{}", text.translate(IN_LATEX))  # two hyphens would be a dash
+    return re.sub("-(?=-)", "-{}", on_one_line(text).translate(IN_LATEX))  # two hyphens would be a dash
 
 
 def _in_markdown(text: str) -> str:
@@ -142,7 +143,7 @@ def _in_markdown(text: str) -> str:
 
 def _numbers(cell: Cell, both: bool) -> list[str]:
     """A cell in CSV, where no text begins as a formula of a spreadsheet does. both: whether it has two columns."""
-    text = "" if cell.text == NOTHING else re.sub(r"^(?=[=+@\t\r-])", "'", cell.text)
+    text = "" if cell.text == NOTHING else re.sub(r"^(?=[=+@\t-])", "'", on_one_line(cell.text))
     first = text if cell.value is None else f"{cell.value:.15g}"
     return [first, "" if cell.high is None else f"{cell.high:.15g}"] if both else [first]
 

@@ -17,7 +17,7 @@ from attnorm.analysis.statistics.tuned import DISMISSAL
 from attnorm.analysis.tuning import OtherValues
 from attnorm.run.run import Run
 from attnorm.tasks.results import NAMES, NATS_OR_BITS
-from attnorm.wording import counted
+from attnorm.wording import counted, on_one_line
 
 AT_THESE_RATES = "shown at these rates only"
 FALSE_CALLS = 0.05  # the probability of any false "shown" in a family of comparisons, whatever the level of intervals
@@ -173,13 +173,13 @@ class Verdict:
     def sentence(self) -> str:
         """The verdict in words, with the unadjusted interval and the difference that could have been detected."""
         difference, digits = self.difference, self.digits
-        name = NAMES.get(self.metric, self.metric)
-        start = f"{self.label} minus {self.baseline}: {difference.estimate:+.{digits}f} {name}"
+        name, arms = NAMES.get(self.metric, self.metric), on_one_line(f"{self.label} minus {self.baseline}")
+        start = f"{arms}: {difference.estimate:+.{digits}f} {name}"
         sizes = f"{counted(difference.seeds, 'seed')}, {counted(difference.examples, 'example')}"
         if difference.clusters != difference.examples:
             sizes += f" in {counted(difference.clusters, 'group')}"
         if self.is_silent:
-            return f"{self.label} minus {self.baseline}: no verdict, because {self.no_verdict}."
+            return f"{arms}: no verdict, because {self.no_verdict}."
         rates = ""
         if self.others is not None and self.word in ("shown", AT_THESE_RATES):
             rates = self.others.sentence(self.is_shown, difference.estimate)

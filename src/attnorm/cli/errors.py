@@ -11,6 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from attnorm.config.hydra_errors import hydra_problem
 from attnorm.errors import ConfigError, Interrupted, UserError
+from attnorm.wording import printable
 
 MACHINE_ERRORS = {  # a full disk, no permission, no memory, a broken disk
     *(errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS),
@@ -32,7 +33,7 @@ def exit_code(job: Callable[[], int]) -> int:
     except Interrupted as stopped:
         if os.environ.get("LOCAL_RANK", "0") == "0":
             saved = stopped.checkpoint and f"; to continue it: attnorm train resume={stopped.checkpoint.parent.parent}"
-            print(f"{stopped}{saved or ' before a checkpoint was saved'}", file=sys.stderr)
+            print(printable(f"{stopped}{saved or ' before a checkpoint was saved'}"), file=sys.stderr)
         return 128 + stopped.signal_number
     except KeyboardInterrupt:
         return 130
@@ -56,11 +57,11 @@ def explain(error: Exception) -> int:
         error = ConfigError([hydra_problem(error)])
     if isinstance(error, ConfigError):
         for problem in error.problems:
-            print(f"error: {problem}", file=sys.stderr)
+            print(printable(f"error: {problem}"), file=sys.stderr)
         return 2
     is_refusal = any(cls.__name__ == "MisconfigurationException" for cls in type(error).__mro__)  # of Lightning
     is_of_machine = isinstance(error, OSError) and error.errno in MACHINE_ERRORS
     if not (is_refusal or is_of_machine or isinstance(error, UserError)):
         raise error
-    print(f"error: {error}\n(HYDRA_FULL_ERROR=1 in the environment shows where)", file=sys.stderr)
+    print(printable(f"error: {error}\n(HYDRA_FULL_ERROR=1 in the environment shows where)"), file=sys.stderr)
     return 1

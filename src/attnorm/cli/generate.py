@@ -20,6 +20,7 @@ from attnorm.run.opening import open_run
 from attnorm.run.run import Run
 from attnorm.schema import Count, Text
 from attnorm.tasks.task import Task, task_of
+from attnorm.wording import printable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +65,7 @@ def generate(arguments: list[str]) -> None:
                 position = f"line {first}" if len(inputs) == 1 else f"lines {first} to {first + len(inputs) - 1}"
                 raise DataError(f"input={source}, {position}: {error}") from error
             outputs = [next(written) if text else "" for text in texts]  # an empty line stays empty
-            print("\n".join(outputs), flush=True)
+            print(printable("\n".join(outputs)), flush=True)
             progress.advance(task_line, len(inputs))
 
 

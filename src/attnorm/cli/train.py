@@ -32,6 +32,7 @@ from attnorm.imports import starting_processes
 from attnorm.run.folder import RunState
 from attnorm.run.run import Run
 from attnorm.sweeps.jobs import as_typed, readable
+from attnorm.wording import printable
 
 if TYPE_CHECKING:
     from attnorm.analysis.run import LoadedRun
@@ -141,7 +142,7 @@ def resume_in(folder: Path, arguments: list[str]) -> int:
     settings, changes = recorded_settings(folder, arguments, is_first=is_first_rank())
     if decided_by_first("state", lambda: run.state) == RunState.FINISHED and not changes:
         if is_first_rank():
-            print(f"resume={folder}: this run is finished")
+            print(printable(f"resume={folder}: this run is finished"))
         return 0
     checkpoint = checkpoint_of(folder)
     overrides = [*(run.environment.get("overrides") or []), *changes]
@@ -205,7 +206,7 @@ def unfinished(config: "ResolvedConfig") -> Path | None:
     folder = decided_by_first("resumed_run", lambda: str(newest_unfinished(config) or ""))
     if is_first_rank():
         none = "there is no unfinished run with these settings, so a new one starts"
-        print(f"resume=auto: {f'continuing {folder}' if folder else none}", flush=True)
+        print(printable(f"resume=auto: {f'continuing {folder}' if folder else none}"), flush=True)
     return Path(folder) if folder else None
 
 

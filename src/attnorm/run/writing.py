@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from attnorm.errors import RunError
-from attnorm.files import write_json, write_text
+from attnorm.files import write_bytes, write_json
 from attnorm.run.checkpoint import (
     LAST,
     LOGGED,
@@ -83,7 +83,8 @@ class RunWriter(Run):
             changed = {key: value for key, value in environment.items() if before.get(key) != value}
             environment = {**before, **modules, "resumed": [*before.get("resumed", []), changed]}
         settings = {**cfg.settings, "resume": None}
-        write_text(self.folder / CONFIG, yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
+        in_yaml = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+        write_bytes(self.folder / CONFIG, in_yaml.encode(errors="backslashreplace"))
         self.write("environment", environment)
         sweep_unfinished(self.checkpoints)
 

@@ -11,6 +11,7 @@ from attnorm.run.folder import RunState
 from attnorm.run.tables import NO_EVIDENCE, is_share
 from attnorm.settings import ResolvedConfig
 from attnorm.tasks.results import NAMES, NATS_OR_BITS, Results
+from attnorm.wording import on_one_line
 
 WIDE = 6  # metrics that a table has side by side; more of them stand one below the other
 
@@ -98,7 +99,7 @@ def _table_of(title: str, rows: Sequence[Sequence[str]]) -> Table:
         widest = max((len(row[number]) for row in body), default=0)
         table.add_column(escape(name), justify="right", overflow="fold", min_width=widest)
     for row in body:
-        table.add_row(*map(escape, row))
+        table.add_row(*(escape(on_one_line(cell)) for cell in row))
     return table
 
 

@@ -12,6 +12,7 @@ from attnorm.analysis.scores import ExampleTable
 from attnorm.errors import ConfigError, DataError, Problem
 from attnorm.files import replacing
 from attnorm.tasks.results import direction
+from attnorm.wording import printable
 
 WHOLE = ("seed", "rung", "parameters", "n_tokens")
 NUMBERS = (*WHOLE, "train_tokens", "flops", "seconds_per_token", "loss_sum")
@@ -108,7 +109,7 @@ def write_scores(scores: LadderScores, path: Path) -> None:
             continue
         parts.append(
             rows.assign(
-                arm=run.arm,
+                arm=printable(run.arm),
                 seed=run.seed,
                 rung=run.rung.number,
                 parameters=run.rung.parameters,
