@@ -28,7 +28,10 @@ ENDINGS = (".csv", ".csv.gz", ".csv.xz")
 
 def is_ladder_table(path: Path) -> bool:
     """Whether a table has the rungs of a ladder."""
-    return path.name.endswith(ENDINGS) and "rung" in pd.read_csv(path, nrows=0).columns
+    try:
+        return path.name.endswith(ENDINGS) and "rung" in pd.read_csv(path, nrows=0).columns
+    except (OSError, ValueError):  # which is an error with a line when the scores are read
+        return False
 
 
 def scores_of_tables(paths: Sequence[Path], metric: str | None = None) -> LadderScores:
