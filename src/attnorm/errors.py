@@ -121,3 +121,9 @@ class Interrupted(BaseException):
     def __init__(self, signal_number: int, name: str, checkpoint: Path | None = None):
         self.signal_number, self.checkpoint = signal_number, checkpoint
         super().__init__(f"stopped by {name}")
+
+
+def refuse_one_text(function: str, texts: object) -> None:
+    """Raises TypeError for a single text where a function takes a list of texts: it would read letter by letter."""
+    if isinstance(texts, str):
+        raise TypeError(f"{function} takes a list of texts, not one text")

@@ -11,7 +11,7 @@ from attnorm.analysis.attention.heatmaps import add_scale, colours, figure_of_ma
 from attnorm.analysis.attention.reading import LayerAttention, read
 from attnorm.analysis.paper import FigureSet
 from attnorm.analysis.run import LoadedRun
-from attnorm.errors import ConfigError, Problem
+from attnorm.errors import ConfigError, Problem, refuse_one_text
 from attnorm.tasks.seq2seq import Seq2SeqTask
 
 
@@ -86,6 +86,7 @@ def draw_alignments(run: LoadedRun, texts: Sequence[str]) -> FigureSet:
     Rows are target words and columns are source words. Colours show the square root of the weights. The number beside
     a source word is its coverage: the attention that it receives in total, over all target tokens.
     """
+    refuse_one_text("draw_alignments", texts)
     drawn = FigureSet()
     for number, text in enumerate(texts):
         aligned = alignment(run, text)

@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attnorm.errors import ConfigError, Problem
+from attnorm.errors import ConfigError, Problem, refuse_one_text
 from attnorm.run.opening import open_run, read_run
 from attnorm.run.run import Run
 
@@ -85,8 +85,9 @@ class LoadedRun(Run):
     def generate(self, texts: Sequence[str]) -> list[str]:
         """Generates an output, such as a headline, for each text.
 
-        Raises UserError for a task that does not generate text.
+        Raises UserError for a task that does not generate text, and TypeError for a single text instead of a list.
         """
+        refuse_one_text("generate", texts)
         return self.task.generate(self.model, self.tokenizer, [self._clean(text) for text in texts])
 
     def attention(self, text: str | None = None, *, example: str | None = None) -> "dict[str, LayerAttention]":

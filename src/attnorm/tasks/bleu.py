@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from attnorm.errors import UserError
+from attnorm.errors import UserError, refuse_one_text
 from attnorm.tasks.results import CorpusMetric
 
 NGRAMS = 4  # in words
@@ -122,11 +122,14 @@ class Scorer:
 
     def plain(self, texts: Sequence[str]) -> list[str]:
         """Tokenized texts as they would be printed: no space before a full stop, "&apos;" as an apostrophe, ..."""
+        refuse_one_text("Scorer", texts)
         moses = self.detokenizer
         return list(texts) if moses is None else [moses.detokenize(text.split()) for text in texts]
 
     def statistics(self, translations: Sequence[str], references: Sequence[str]) -> dict[str, list[int]]:
         """The counts of each sentence, by column, of detokenized texts."""
+        refuse_one_text("Scorer", translations)
+        refuse_one_text("Scorer", references)
         rows = []
         for translation, reference in zip(translations, references, strict=True):
             bleu = self.bleu.corpus_score([translation], [[reference]])
@@ -140,6 +143,7 @@ class Scorer:
 
     def describe(self, references: Sequence[str]) -> str:
         """What a reader of the numbers needs to know: the signature of sacrebleu, the detokenization, and the case."""
+        refuse_one_text("Scorer", references)
         signatures = []
         for name, metric in (("BLEU", self.bleu), ("chrF", sacrebleu().metrics.CHRF())):
             metric.corpus_score(["text"], [["text"]])  # before a first score, the signature lacks the references

@@ -8,7 +8,7 @@ from typing import Literal
 
 from attnorm.data.readers.text import read_lines
 from attnorm.data.sentences import split_sentences
-from attnorm.errors import DataError
+from attnorm.errors import DataError, refuse_one_text
 
 Words = Literal["ascii", "unicode"]
 METRICS = ("rouge1", "rouge2", "rougeL")
@@ -45,6 +45,7 @@ class UnicodeWords:
 
 def words_for(references: Iterable[str]) -> Words:
     """The words with which texts like these are scored: "unicode" if a share FOREIGN of their letters is not ASCII."""
+    refuse_one_text("words_for", references)
     letters = [character for text in references for character in text if character.isalpha()]
     foreign = sum(not character.isascii() for character in letters)
     return "unicode" if foreign > FOREIGN * len(letters) else "ascii"
@@ -67,6 +68,7 @@ class Rouge:
 
     def each(self, headlines: Iterable[str], titles: Iterable[str]) -> dict[str, list[float]]:
         """The F1 of each headline against its title, in percent, by metric."""
+        refuse_one_text("Rouge", titles)
         scores = list(self._each(headlines, ((title,) for title in titles)))
         return {metric: [score[metric] for score in scores] for metric in self.metrics}
 
@@ -85,8 +87,10 @@ class Rouge:
         return means({name: [score[name] for score in scores] for name in names})
 
     def _each(self, texts: Iterable[str], references: Iterable[Sequence[str]]) -> Iterator[dict[str, float]]:
+        refuse_one_text("Rouge", texts)
         by_lines = _sentences if LSUM in self.metrics else str  # rouge-score reads a sentence per line
         for text, golds in zip(texts, references, strict=True):
+            refuse_one_text("Rouge.detailed, for each text,", golds)
             text, golds = by_lines(text), list(map(by_lines, golds))
             scores = self.scorer.score_multi(golds, text)
             yield {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnorm.errors import ConfigError, DataError
+from attnorm.errors import ConfigError, DataError, refuse_one_text
 from attnorm.parts import RESERVED, class_of
 from attnorm.schema import read_options
 
@@ -52,8 +52,7 @@ class Tokenizer(ABC):
         A text is encoded word by word (words are separated by white space), and the ids of words are cached. This makes
         encoding a corpus several times faster.
         """
-        if isinstance(texts, str):
-            raise TypeError("encode takes a list of texts, not one text")
+        refuse_one_text("encode", texts)
         if len(self._words) > REMEMBERED:
             self._words.clear()
         split = [text.split() for text in texts]
@@ -66,6 +65,7 @@ class Tokenizer(ABC):
 
     def unknown(self, texts: Sequence[str]) -> tuple[int, int]:
         """The number of characters that the vocabulary cannot represent, and of all, without space and words <unk>."""
+        refuse_one_text("unknown", texts)
         words = Counter(chain.from_iterable(map(str.split, texts)))
         words.pop(UNK, None)
         missing = 0

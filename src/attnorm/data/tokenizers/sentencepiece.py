@@ -11,7 +11,7 @@ import numpy as np
 
 from attnorm.data.readers.text import file_problem
 from attnorm.data.tokenizers.base import UNK, Tokenizer, file_in
-from attnorm.errors import DataError
+from attnorm.errors import DataError, refuse_one_text
 from attnorm.schema import Count
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,7 @@ class SentencePiece(Tokenizer):
         """
         import sentencepiece
 
+        refuse_one_text("train", sentences)
         characters: set[str] = set()
         model = io.BytesIO()
         try:

@@ -31,6 +31,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attnorm.data.captions import plain
+from attnorm.errors import refuse_one_text
 from attnorm.tasks.bleu import Bleu, sacrebleu
 from attnorm.tasks.results import CorpusMetric
 
@@ -60,6 +61,8 @@ class CaptionMetric:
     def __init__(self, references: Sequence[Sequence[str]]):
         from rouge_score.rouge_scorer import RougeScorer
 
+        for texts in references:
+            refuse_one_text("CaptionMetric, for each image,", texts)
         self.references = [[plain(text) for text in texts] for texts in references]
         self.cider = CiderD(self.references)
         self.rouge = RougeScorer(["rougeL"], tokenizer=Words())
@@ -67,6 +70,7 @@ class CaptionMetric:
 
     def each(self, captions: Sequence[str]) -> dict[str, list[float]]:
         """CIDEr-D and rougeL of each caption, in percent. Their means are the scores of all captions."""
+        refuse_one_text("CaptionMetric", captions)
         captions = [plain(caption) for caption in captions]
         rouge = [
             100.0 * self.rouge.score_multi(texts, caption)["rougeL"].fmeasure
@@ -76,6 +80,7 @@ class CaptionMetric:
 
     def sums(self, captions: Sequence[str]) -> dict[str, list[int]]:
         """The columns of `UnsmoothedBleu`, with one number for each caption."""
+        refuse_one_text("CaptionMetric", captions)
         rows = []
         for texts, caption in zip(self.references, captions, strict=True):
             rows.append(Bleu.counts(self.bleu.corpus_score([plain(caption)], [[text] for text in texts])))
@@ -125,6 +130,8 @@ class CiderD:
     """
 
     def __init__(self, references: Sequence[Sequence[str]]):
+        for texts in references:
+            refuse_one_text("CiderD, for each image,", texts)
         counted = [[ngrams(text) for text in texts] for texts in references]
         documents: Counter[Ngram] = Counter()
         for texts in counted:
@@ -140,6 +147,7 @@ class CiderD:
         Scores are in percent as in papers: 100 times the value of the COCO evaluation. The score of a set of captions
         is their mean. Raises ValueError if there are not as many captions as images.
         """
+        refuse_one_text("CiderD", captions)
         vectors = (self._vectors(ngrams(caption)) for caption in captions)
         return [
             100.0 * sum(similarity(caption, reference) for reference in texts) / len(texts)

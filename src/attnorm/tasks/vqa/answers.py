@@ -20,7 +20,7 @@ from pathlib import Path
 from attnorm.data.readers import tables as table_files
 from attnorm.data.readers import text as files
 from attnorm.data.readers.text import read_json
-from attnorm.errors import DataError
+from attnorm.errors import DataError, refuse_one_text
 
 MARKS = ';/[]"{}()=+\\_-><@`,?!'
 ARTICLES = {"a", "an", "the"}
@@ -80,6 +80,7 @@ def normalize(answer: str) -> str:
 
 def compared(answers: Sequence[str]) -> tuple[list[str], bool]:
     """The annotators' answers as they are compared, and whether they (and thus the given answer) are normalized."""
+    refuse_one_text("accuracy", answers)
     stripped = [strip(answer) for answer in answers]
     if len(set(stripped)) == 1:
         return stripped, False
