@@ -41,7 +41,7 @@ def start(folder: Path, task: str, sabotage: Callable[[], None] = lambda: None) 
         sabotage()
 
         def job() -> int:
-            if (folder / "config.yaml").exists() and (folder / "config.yaml").stat().st_size:
+            if Run(folder).exists:
                 return resume_in(folder, [f"resume={folder}"])
             runs.tiny_run(folder, *SETTINGS, task=task)
             return 0
@@ -64,7 +64,7 @@ def state_of(folder: Path) -> RunState:
 def check_nothing_lost(folder: Path) -> None:
     """The newest good checkpoint is at least as new as the last one that was saved completely."""
     log = folder.with_suffix(".saved")
-    if log.exists() and (folder / "config.yaml").stat().st_size:
+    if log.exists():
         found = newest_good(folder)
         assert found is not None
         assert read_checkpoint(found)["global_step"] >= max(map(int, log.read_text().split()))

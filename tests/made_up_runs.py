@@ -3,7 +3,6 @@
 import atexit
 import csv
 import functools
-import json
 import math
 import shutil
 import tempfile
@@ -14,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
-from attnorm.run.folder import PROGRESS, SUMMARY
+from attnorm.files import write_json
+from attnorm.run.folder import RUN, SUMMARY
+from attnorm.run.record import FORMAT
 from attnorm.run.run import Run
 from attnorm.tasks.results import Predictions
 
@@ -74,12 +74,14 @@ def write_run(
     summary: Mapping[str, Any] | None = None,
     measures: bool = False,
     lead: float | None = None,
+    record: Mapping[str, Any] | None = None,
 ) -> Path:
     """Writes a run folder.
 
     gain: how many points of ROUGE it is better than a run with gain 0. state: as in summary.json; None leaves the
     folder of a run that was killed. settings: changes to the configuration by flat key. outputs: the first texts that
-    the model wrote. summary: further entries of summary.json. measures: whether `callbacks=measures` was set.
+    the model wrote. summary, record: further entries of summary.json and run.json. measures: whether
+    `callbacks=measures` was set.
     lead: ROUGE-L of the simple baseline lead-8.
     """
     chance = np.random.default_rng(hash_of(f"{attention} {seed} {task} {gain}"))
@@ -88,9 +90,9 @@ def write_run(
         {**CONFIG, "seed": seed, "tags": [], "ckpt_path": None},
         {"task.name": task, "task.max_steps": steps, **options_of(attention), **(settings or {})},
     )
-    (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
-    environment = {"packages": {"torch": "2.13.0", "attnorm": "0.1.0"}, "git": {"commit": "1c9edda192"}, "gpus": []}
-    (folder / "environment.json").write_text(json.dumps(environment))
+    versions = {"torch": "2.13.0", "attnorm": "0.1.0"}
+    known = {"format": FORMAT, "settings": config, "attention": attention, "versions": versions, "gpus": []}
+    write_json(folder / RUN, {**known, "commit": {"commit": "1c9edda192"}, **(record or {})})
     reached = steps if state == "finished" else 2 * steps // 3
     curve = write_metrics(folder / "metrics.csv", reached, steps, gain, chance)
     write_attention(folder / "attention.csv", attention, reached, chance)
@@ -99,10 +101,11 @@ def write_run(
     if attention == "hnas":
         write_weights(folder / "hybrid_weights.csv", reached, chance)
     progress = {"step": reached, "updates": steps, "monitor": "val/loss", "value": curve, "seconds_left": 95.0}
-    (folder / PROGRESS).write_text(json.dumps(progress))
+    content: dict[str, Any] = {"task": task, "attention": attention, "seed": seed, "progress": progress}
     if state is None:
+        write_json(folder / SUMMARY, {**content, "state": "running"})
         return folder
-    content: dict[str, Any] = {"task": task, "attention": attention, "seed": seed, "state": state, "steps": reached}
+    content |= {"state": state, "steps": reached}
     content |= {"monitor": "val/loss", "best_value": curve, "primary": "rougeL", "parameters": 1_442_208}
     if state == "finished":
         predictions = made_up_predictions(examples, gain, seed, attention, outputs)
@@ -115,7 +118,7 @@ def write_run(
     content |= {"tokens_per_second": round(8325 * slower + chance.normal(0, 40), 1), "wall_seconds": 317 / slower}
     content |= {"seconds_per_update": 0.1 / slower}
     content |= {"peak_memory": {"process_mb": 1336 / slower**0.3}, **({"why": why} if why else {}), **(summary or {})}
-    (folder / SUMMARY).write_text(json.dumps(content))
+    write_json(folder / SUMMARY, content)
     return folder
 
 

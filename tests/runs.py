@@ -17,7 +17,6 @@ from pathlib import Path
 import pandas
 import pytest
 import torch
-import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf, flag_override
@@ -116,7 +115,7 @@ SQUAD = of("task", "max_query=16 stride=16 max_answer=4")
 
 
 FILES = {  # what a run of four updates with two validations leaves behind, whatever its task
-    *("config.yaml", "environment.json", "progress.json", "run.lock", "run.log", "summary.json"),
+    *("config.yaml", "run.json", "run.lock", "run.log", "summary.json"),
     *("metrics.csv", "hybrid_weights.csv", "attention.csv", "predictions/validation.parquet"),
     *("checkpoints/best.ckpt", "checkpoints/last.ckpt", "checkpoints/previous.ckpt"),
     *("samples/step_000002.txt", "samples/step_000004.txt"),
@@ -350,16 +349,26 @@ def copied_run(folder: Path, task: str = "gigaword") -> Path:
     return Path(shutil.copytree(finished_run(task), folder / "run"))
 
 
+def record_of(run: Path) -> dict:
+    """The content of the run.json of a run."""
+    return json.loads((run / "run.json").read_text())
+
+
+def write_settings(folder: Path, settings: Mapping) -> None:
+    """Writes these settings into the run.json of a folder, whose other entries stay."""
+    others = record_of(folder) if (folder / "run.json").exists() else {"format": 1}
+    (folder / "run.json").write_text(json.dumps({**others, "settings": settings}))
+
+
 def edit(run: Path, key: str, value: object) -> None:
-    """Sets a key, such as "model.d_model", in the config.yaml of a run."""
-    path = run / "config.yaml"
-    config = yaml.safe_load(path.read_text())
+    """Sets a key, such as "model.d_model", in the recorded settings of a run."""
+    record = record_of(run)
     *groups, name = key.split(".")
-    group = config
+    group = record["settings"]
     for part in groups:
         group = group[part]
     group[name] = value
-    path.write_text(yaml.safe_dump(config))
+    (run / "run.json").write_text(json.dumps(record))
 
 
 def load(run: Path, checkpoint: str = "last") -> dict:

@@ -18,13 +18,13 @@ SOURCE = ROOT / "src" / "attnorm"
 FILES = sorted(file for file in SOURCE.rglob("*.py") if not file.is_relative_to(SOURCE / "skeleton"))
 DOORS = ("train.py", "eval.py", "generate.py")
 BASE: dict[str, set[str]] = {  # single files that every floor may import, and which others of them each imports
-    **{name: set() for name in ("choices", "errors", "files", "imports", "progress", "removed", "wording")},
+    **{name: set() for name in ("choices", "removed", "source_code", "wording")},
     "errors": {"removed", "wording"},
+    "imports": {"source_code"},
     **{name: {"wording"} for name in ("files", "progress")},
     "schema": {"errors", "imports"},
     "parts": {"errors", "imports", "schema"},
     "settings": {"parts", "schema"},
-    "source_code": {"imports"},
 }
 BELOW = {  # what of ours a floor may import besides BASE and itself
     "attention": set(),
@@ -137,9 +137,11 @@ def test_a_normalizer_knows_no_table_of_names():
 
 def test_only_the_package_run_names_the_files_of_a_run():
     """The others ask `Run` and `RunWriter`. The suite for tasks says which files there are."""
-    from attnorm.run.folder import CHECKPOINTS, NAMES, PREDICTIONS
+    from attnorm.run import folder
 
-    folders = {CHECKPOINTS, PREDICTIONS}  # which are words as well, unless they are joined to a path
+    NAMES = {folder.RUN, folder.CONFIG, folder.SUMMARY, folder.LOG, folder.LOCK, folder.JOB_LOCK, folder.CONSOLE}
+    NAMES |= {*folder.CURVES}
+    folders = {folder.CHECKPOINTS, folder.PREDICTIONS}  # which are words as well, unless they are joined to a path
     of_sweeps = {"EVENTS", "FURTHER", "SWEEP_FILE", "TUNE"}  # constants that others may import
     wrong = []
     for file in (file for file in FILES if floor_of(module_of(file)) not in ("run", "testing")):

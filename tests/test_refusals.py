@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import runs
 import torch
-import yaml
 from made_up_runs import make_run, make_runs
 
 from attnorm.cli import sweep as sweep_verb
@@ -40,8 +39,6 @@ def made(tmp_path_factory):
     shutil.copytree(runs.finished_run(), folder / "run")
     shutil.copytree(runs.finished_run("mlm"), folder / "mlm")
     (folder / "empty").mkdir()
-    (folder / "unrecorded").mkdir()
-    (folder / "unrecorded/config.yaml").touch()
     (folder / "file").write_text("x")
     (folder / "latin1.txt").write_bytes("caf\xe9\n".encode("latin-1"))
     (folder / "torn.gz").write_bytes(gzip.compress(b"x" * 999)[:-9])
@@ -76,7 +73,7 @@ def swept(made):
 
 
 def edit(key, value):
-    """A function that sets a key of the config.yaml of a run."""
+    """A function that sets a key of the settings of a run."""
     return lambda folder: runs.edit(folder / "run", key, value)
 
 
@@ -140,8 +137,7 @@ REFUSED = {  # verb: (what is spoilt, what is typed, words of the message); {} i
     "resume": [
         (None, ("resume={}/run", "--seed=2"), "has no meaning when a run continues"),
         (None, ("resume={}/nowhere",), "no such folder"),
-        (None, ("resume={}/empty",), "no config.yaml there"),
-        (None, ("resume={}/unrecorded",), "before it had recorded its settings"),
+        (None, ("resume={}/empty",), "no run.json there"),
         (write("empty/jobs.jsonl", ""), ("resume={}/empty",), "this is a sweep folder"),
         (None, ("resume={}/run", "ckpt_path=x"), "cannot be set when a run continues"),
         (None, ("resume={}/run", "hydra.run.dir=x"), "cannot be set when a run continues"),
@@ -174,7 +170,7 @@ REFUSED = {  # verb: (what is spoilt, what is typed, words of the message); {} i
     ],
     "eval": [
         (None, ("run={}/nowhere",), "no such folder"),
-        (None, ("run={}/empty",), "no config.yaml there"),
+        (None, ("run={}/empty",), "no run.json there"),
         (None, ("run={}/run", "ckpt=other"), "allowed: best, last"),
         (None, ("run={}/run", "seed=2"), "seed: cannot be set here"),
         (None, ("run={}/run", "model.dropout=0.3"), "cannot be set here"),
@@ -211,8 +207,8 @@ REFUSED = {  # verb: (what is spoilt, what is typed, words of the message); {} i
         (None, ("{}/runs", "out={}/file/page.html"), "page.html: expected a folder, found a file"),
         (
             None,
-            ("{}/runs", "out={}/run/config.yaml"),
-            "config.yaml: is there already, in the folder of a run or a sweep; choose another name",
+            ("{}/runs", "out={}/run/run.json"),
+            "run.json: is there already, in the folder of a run or a sweep; choose another name",
         ),
         (None, ("{}/runs", "out={}/run/checkpoints/best.ckpt"), "best.ckpt: is there already"),
     ],
@@ -238,7 +234,7 @@ REFUSED = {  # verb: (what is spoilt, what is typed, words of the message); {} i
         (None, (*SWEEP, "launcher=ray", "ray.nothing=1", "dir={}/grid"), "ray"),
         (None, ("x=0.2,0.4", *TUNE[:1], *TUNE[3:], "dir={}/tuned", "seed=100,101"), "is there already, to tune"),
         (lambda folder: (folder / "grid/figures").symlink_to(folder), (*SWEEP, "dir={}/grid"), "is a link to"),
-        (None, (*SWEEP, "dir={}/run"), "dir={}/run: has a config.yaml, as a run has; choose another one"),
+        (None, (*SWEEP, "dir={}/run"), "dir={}/run: is the folder of a run; choose another one"),
     ],
     "probe": [
         (None, (*PROBE, "out={}/probe", "normalizers=softmax,nothing"), "nothing"),
@@ -292,7 +288,7 @@ def test_a_run_that_is_going_is_left_alone(tmp_path, refused):
 def test_another_trainer_changes_only_the_devices(tmp_path, caplog, typed, said):
     run = runs.copied_run(tmp_path)
     settings, _ = recorded_settings(run, [f"resume={run}", typed])
-    before = yaml.safe_load((run / "config.yaml").read_text())
+    before = runs.record_of(run)["settings"]
     differing = {key for key in before["trainer"] if settings["trainer"][key] != before["trainer"][key]}
     assert differing <= set(DEVICES) and said in caplog.text
     assert {**settings, "trainer": before["trainer"], "resume": None} == before
@@ -301,7 +297,7 @@ def test_another_trainer_changes_only_the_devices(tmp_path, caplog, typed, said)
 def test_a_further_rank_may_find_an_entry_removed_by_the_first_one(tmp_path):
     run, typed = runs.copied_run(tmp_path), ["~callbacks.attention_stats"]
     settings, changes = recorded_settings(run, typed)
-    (run / "config.yaml").write_text(yaml.safe_dump(settings))
+    runs.write_settings(run, settings)
     assert recorded_settings(run, typed, is_first=False) == (settings, changes)
     with pytest.raises(ConfigError, match="has no such entry to remove"):
         recorded_settings(run, typed)

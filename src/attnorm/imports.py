@@ -12,6 +12,8 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
+from attnorm.source_code import own_modules
+
 SYNONYMS = {  # names of settings in other libraries -> the names here
     "learning_rate": "lr",
     "batch_size": "batch_tokens",
@@ -109,14 +111,19 @@ def starting_processes(**variables: str) -> Iterator[None]:
 def import_named(name: str) -> ModuleType:
     """Imports a module that a setting names. The folder of own modules joins the search path only when it is needed,
     and as the last one, so that a file there never takes the place of a library."""
+    if name in sys.modules:
+        return sys.modules[name]
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         further = [folder for folder in own_folders if folder not in sys.path]
         if not further or error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
         sys.path += further
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
+    if package_of(name) != "attnorm":
+        own_modules()  # reads the files that were just imported, before they are edited
+    return module
 
 
 def locate(path: str, base: type | None = None) -> Any:

@@ -99,21 +99,21 @@ ONE, TWO = "0" * 16, "1" * 16
 @pytest.mark.parametrize(
     ("modules", "refused"),
     [
-        (({"lab.base": [ONE]}, {"lab.base": [ONE]}, {}), False),
-        slow(({"lab.base": [ONE]}, {"lab.other": [TWO]}, {}), False),
-        (({"lab.base": [ONE]}, {"lab.base": [TWO]}, {}), True),
-        slow(({"lab.base": [ONE, TWO]}, {}, {}), True),  # a run that was resumed after an edit
-        slow(({"lab.base": [ONE]}, {}, {"lab.base": [TWO]}), True),  # of another arm
-        slow(({"lab.base": [ONE]}, None, {}), False),
-        ((["lab"], {"lab.base": TWO}, {"lab.base": [3]}), False),  # anyone may have written it
+        (({"lab.base": ONE}, {"lab.base": ONE}, {}), False),
+        slow(({"lab.base": ONE}, {"lab.other": TWO}, {}), False),
+        (({"lab.base": ONE}, {"lab.base": TWO}, {}), True),
+        slow(({"lab.base": TWO}, {}, {}, [{"modules.lab.base": [ONE, TWO]}]), True),  # resumed after an edit
+        slow(({"lab.base": ONE}, {}, {"lab.base": TWO}), True),  # of another arm
+        slow(({"lab.base": ONE}, {}, {}, [{"modules.lab.base": [None, ONE], "seed": [1, 1]}]), False),
+        (({"lab.base": [ONE]}, {"lab.base": TWO}, {"lab.base": 3}, ["x", {"modules.lab.base": 1}]), False),  # anyone's
     ],
 )
 def test_runs_with_different_versions_of_an_own_module_are_not_mixed(tmp_path, modules, refused):
     folders = [make_run(tmp_path / f"own{seed}", "Mine", seed, settings=OWN, gain=1.0) for seed in (1, 2)]
     folders += [make_run(tmp_path / f"{seed}", seed=seed) for seed in (1, 2)]
-    for folder, its in zip(folders, modules, strict=False):
-        record = {} if its is None else {"modules": its}
-        (folder / "environment.json").write_text(json.dumps({"gpus": []} | record))
+    for folder, its in zip(folders, modules[:3], strict=False):
+        resumed = {"resumed": modules[3]} if folder is folders[0] and modules[3:] else {}
+        (folder / "run.json").write_text(json.dumps({**runs.record_of(folder), "modules": its, **resumed}))
     edited = rf"lab.base was edited .*({ONE}.*{TWO}|{TWO}.*{ONE})"
     for verb in (lambda: compare("softmax", tmp_path), lambda: collect([tmp_path])):
         with pytest.raises(RunError, match=edited) if refused else contextlib.nullcontext():
@@ -277,14 +277,14 @@ def test_the_test_split_is_used_once_all_runs_have_scores_of_their_checkpoint_on
 @pytest.mark.slow
 def test_other_code_other_versions_and_inputs_without_hashes_are_doubts(monkeypatch, tmp_path, capsys):
     folders = make_runs(tmp_path, THREE)
-    path = folders[0] / "environment.json"
+    path = folders[0] / "run.json"
     recorded = path.read_text()
-    for environment, words in (
-        ({"packages": {"torch": "2.1"}, "git": {"commit": "f" * 40, "changed": False}}, "in the version of torch"),
-        ({"git": {"commit": "f" * 40, "changed": True}}, "ffffffffff with uncommitted changes"),
-        ({"git": None, "code": "0123456789abcdef"}, "an installed package, version 0123456789abcdef"),
+    for changed, words in (
+        ({"versions": {"torch": "2.1"}, "commit": {"commit": "f" * 40, "changed": False}}, "in the version of torch"),
+        ({"commit": {"commit": "f" * 40, "changed": True}}, "ffffffffff with uncommitted changes"),
+        ({"commit": None, "code": "0123456789abcdef"}, "an installed package, version 0123456789abcdef"),
     ):
-        path.write_text(json.dumps({"gpus": [], **environment}))
+        path.write_text(json.dumps({**json.loads(recorded), **changed}))
         doubts = compare("softmax", tmp_path).doubts
         assert "differ in the commit of the code" in " ".join(doubts) and words in " ".join(doubts)
         assert collect([tmp_path]).tasks[0].doubts == doubts
@@ -301,7 +301,7 @@ def test_other_code_other_versions_and_inputs_without_hashes_are_doubts(monkeypa
 def test_of_two_finished_runs_the_newer_one_counts_and_the_other_is_named(tmp_path):
     older = make_runs(tmp_path, THREE)[0]
     newer = make_run(tmp_path / "again", gain=3.0)
-    os.utime(older / "config.yaml", (1, 1))
+    os.utime(older / "run.json", (1, 1))
     found = compare("softmax", tmp_path)
     [doubt] = found.doubts
     assert f"softmax, seed 1 ({older})" in doubt and str(newer) not in doubt
@@ -588,15 +588,10 @@ def test_of_single_run_folders_only_the_jobs_of_their_arms_are_waited_for(tmp_pa
 
 
 def test_arms_are_named_by_the_runs_that_have_recorded_their_attention(tmp_path):
-    mixed = {"settings": {"attention.encoder": ["hnas", "softmax"]}, "summary": {"attention": "hnas+softmax"}}
+    mixed = {"settings": {"attention.encoder": ["hnas", "softmax"]}, "record": {"attention": "hnas+softmax"}}
     for seed, state in ((1, None), (2, "finished"), (3, "finished")):
         make_run(tmp_path / f"mixed_{seed}", "mixed", seed, state=state, **mixed)
         make_run(tmp_path / f"softmax_{seed}", "softmax", seed)
-    assert [arm.label for arm in arms_of(find_runs([tmp_path]))] == ["hnas+softmax", "softmax"]
-    for seed in (2, 3):
-        shutil.rmtree(tmp_path / f"mixed_{seed}")
-    environment = tmp_path / "mixed_1/environment.json"
-    environment.write_text(json.dumps({"attention": "hnas+softmax"}))
     assert [arm.label for arm in arms_of(find_runs([tmp_path]))] == ["hnas+softmax", "softmax"]
 
 
@@ -965,7 +960,7 @@ def test_labels_of_tables_are_escaped(label, latex, markdown, in_csv):
     [
         (["against=no", "out=a.xls"], "out=a.xls: must end with .csv, .json, .tex, .md\n"),
         (["against=no", "out=[{}/a.csv,{}]"], "must end with .csv"),
-        (["against=no", "out={}/softmax_1/config.yaml/a.csv"], "expected a folder, found a file"),
+        (["against=no", "out={}/softmax_1/run.json/a.csv"], "expected a folder, found a file"),
         (["against={}", "level=95"], "level=95: allowed: numbers above 0 and below 1"),
         (["against={}", "better=lower"], "better=lower: has no effect on runs, whose task says it"),
         (["against={}", "split=dev"], "split=dev: allowed: auto, test, validation"),

@@ -5,7 +5,7 @@ import re
 
 import matplotlib.image
 import pytest
-import yaml
+import runs
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -37,7 +37,7 @@ STEPS = (0, 10, 13)
 @pytest.fixture
 def run(tmp_path):
     """A run folder with three stacks and two heads per layer, recorded three times; the column mass falls to 0."""
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(CONFIG))
+    runs.write_settings(tmp_path, CONFIG)
     attention, hybrid = CsvTable(tmp_path / "attention.csv"), CsvTable(tmp_path / "hybrid_weights.csv")
     for step in STEPS:
         for layer in LAYERS:
@@ -69,14 +69,12 @@ def test_a_run_gets_a_figure_of_each_table_it_has(run, drawn):
     (run / "attention.csv").unlink()
     assert [path.name for path in draw_run(run)] == ["hybrid_weights.png"]
     (run / "hybrid_weights.csv").unlink()
-    (run / "config.yaml").unlink()
+    (run / "run.json").unlink()
     assert draw_run(run) == []
 
 
 def test_the_shares_of_a_mix_are_drawn_in_one_figure(tmp_path):
-    (tmp_path / "config.yaml").write_text(
-        yaml.safe_dump(CONFIG | {"attention": CONFIG["attention"] | {"encoder": "mix"}})
-    )
+    runs.write_settings(tmp_path, CONFIG | {"attention": CONFIG["attention"] | {"encoder": "mix"}})
     for member in ("dnas", "softmax"):
         for step in STEPS:
             CsvTable(tmp_path / f"mix_{member}.csv").append(
@@ -164,7 +162,7 @@ def test_scalars_between_0_and_1_have_a_whole_axis_and_others_their_own(run, dra
 
 @pytest.mark.slow
 def test_labels_of_almost_equal_values_are_the_values_themselves(tmp_path, drawn):
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(CONFIG))
+    runs.write_settings(tmp_path, CONFIG)
     for step, entropy in ((0, 4.1582), (10, 4.1588)):
         row = {"step": step, "layer": "encoder/0", "head": 0, "entropy": entropy, "column_mass": 1.0}
         CsvTable(tmp_path / "attention.csv").append(row | {"column_mass_min": 0.46 - step / 1000})

@@ -76,8 +76,7 @@ def test_a_folder_that_is_no_run_or_names_foreign_code_is_refused(tmp_path):
     with pytest.raises(RunError, match="no such folder"):
         attnorm.load_run(tmp_path / "nowhere")
     folder = runs.copied_run(tmp_path)
-    config = (folder / "config.yaml").read_text()
-    (folder / "config.yaml").write_text(config.replace("attnorm.models.seq2seq.Seq2Seq", "elsewhere.Model"))
+    runs.edit(folder, "model._target_", "elsewhere.Model")
     with pytest.raises(ConfigError, match="names code outside attnorm"):
         attnorm.load_run(folder)
     (folder / "predictions" / "validation.parquet").unlink()

@@ -215,7 +215,7 @@ def test_runs_that_did_not_finish_are_listed_with_the_reason(tmp_path, nine, unc
     killed = make_run(tmp_path / "killed", "hnas", 6, state=None, **SMALL)
     (killed / "console.log").write_text("step 12\nBus error\n")
     (tmp_path / "odd").mkdir()
-    (tmp_path / "odd" / "config.yaml").write_text("!!python/object:os.system {}")
+    (tmp_path / "odd" / "run.json").write_text("!!python/object:os.system {}")
     report = collect([nine, tmp_path])
     found = {it.name: (it.state, it.why) for it in report.troubles}
     assert found["hnas, seed 4"] == ("failed", "OutOfMemoryError: no memory left")

@@ -586,13 +586,13 @@ def test_eval_and_generate_clean_articles_alike_whatever_the_run_was_trained_on(
 ):
     """The models of both get the same tokens: those of the cleaning that the run was trained with."""
     run = runs.copied_run(tmp_path)
-    cfg = OmegaConf.load(run / "config.yaml")
+    cfg = OmegaConf.create(runs.record_of(run)["settings"])
     if trained_on == "user":
         cfg.data._target_ = f"{__name__}.Marked"
     if trained_on == "rush":
         shared = {name: cfg.data[name] for name in SHARED}
         cfg.data = shared | {"_target_": "attnorm.data.sources.gigaword.Gigaword", "dir": str(rush_folder)}
-    OmegaConf.save(cfg, run / "config.yaml")
+    runs.write_settings(run, OmegaConf.to_container(cfg))
     monkeypatch.setattr(seq2seq, "write_texts", lambda model, tokenizer, sources, *_: list(map(str, sources)))
     data = () if trained_on == "rush" else ("data=gigaword", f"data.dir={rush_folder}")
     opened = (f"run={run}", "trust_code=true")
@@ -625,7 +625,7 @@ NOT_UTF8 = r":3: not UTF-8 text \(character \d+ of the line is the byte 0xff\)\n
     [
         (b"fine\nstill fine\nbad \xff\n", True, f"input=-{NOT_UTF8}"),
         (b"fine\nstill fine\nbad \xff\n", False, rf"input=.*articles\.txt{NOT_UTF8}"),
-        (gzip.compress(b"x y z\n" * 9)[:-9], False, r"input=.*articles.txt:\d+: damaged gzip file"),
+        (gzip.compress(b"x y z\n" * 9, mtime=0)[:-9], False, r"input=.*articles.txt:\d+: damaged gzip file"),
         ("article\n".encode("utf-16"), False, r"input=.*articles.txt: this file is UTF-16, not UTF-8; convert it to "),
         (b"one\rtwo\r", False, r"input=.*articles.txt: its lines end in a carriage return alone"),
         (b"one\ntw\0o\n", False, r"input=.*articles.txt:2: a NUL byte"),

@@ -324,7 +324,7 @@ def test_a_sweep_over_files_paths_and_lists_is_recorded_as_it_was_typed(mine, mo
     assert "attnorm sweep jobs=1 " in printed.splitlines()[0]
     for name, typed in expected.items():
         run = folders[f"{name}_cross-dnas_prefix"]
-        for file in ("summary.json", "environment.json"):
+        for file in ("summary.json", "run.json"):
             assert json.loads((run / file).read_text())["overrides"][:2] == [f"attention={typed}", site]
         assert f"attention={typed}: finished" in printed
         recorded = yaml.safe_load((run / "config.yaml").read_text())["attention"]

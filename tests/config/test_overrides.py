@@ -174,7 +174,7 @@ def test_a_run_keeps_the_true_path_and_is_scored_again(tmp_path):
     run = folder / "the run (1)"
     cfg = yaml.safe_load((run / "config.yaml").read_text())
     assert cfg["data"]["train"] == path and cfg["data"]["validation"] == f"{folder}/{path}"
-    assert json.loads((run / "environment.json").read_text())["command"][-5:] == list(typed)
+    assert runs.record_of(run)["command"][-5:] == list(typed)
     ended = runs.command(str(runs.ROOT / "eval.py"), "run=the run (1)", f"data.train={folder}/{path}", cwd=folder)
     assert (ended.returncode, ended.stderr) == (0, "")
     record = json.loads((run / "eval_validation.json").read_text())

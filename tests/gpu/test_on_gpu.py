@@ -1,7 +1,6 @@
 """Everything that only a GPU can tell: `make test-gpu`. Most of it also runs on the CPU, as slow tests, so that the
 tests themselves are known to be right before a GPU is at hand."""
 
-import json
 import subprocess
 import sys
 from itertools import product
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import reference
+import runs
 import torch
 from reference import randn, value_and_gradients
 from runs import logged, parameters, tiny_run
@@ -240,7 +240,7 @@ def test_a_run_on_the_gpu_has_the_losses_of_one_on_the_cpu(device, task, precisi
     tiny_run(tmp_path / "gpu", *same, *on(device, precision), task=task)
     dtype = {"32-true": torch.float32, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}[precision]
     assert_near(tmp_path / "gpu", tmp_path / "cpu", dtype)
-    environment = json.loads((tmp_path / "gpu" / "environment.json").read_text())
+    environment = runs.record_of(tmp_path / "gpu")
     assert environment["gpus"] and environment["attention_kernels"]
     assert all(label.startswith("cuda:0 ") for label in environment["attention_kernels"])
 
@@ -270,7 +270,7 @@ def test_a_compiled_run_on_the_gpu_has_the_same_losses(device, task, tmp_path):
     tiny_run(tmp_path / "plain", *same, task=task)
     tiny_run(tmp_path / "compiled", *same, "run.compile=true", task=task)
     assert_near(tmp_path / "compiled", tmp_path / "plain")
-    assert json.loads((tmp_path / "compiled" / "environment.json").read_text())["compile"]["graphs"] >= 2
+    assert runs.record_of(tmp_path / "compiled")["compile"]["graphs"] >= 2
 
 
 @pytest.mark.training

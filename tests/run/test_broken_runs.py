@@ -14,17 +14,17 @@ import pandas
 import pytest
 import runs
 import torch
-import yaml
 from safetensors.torch import save_file
 
+from attnorm.analysis.run import load_run
 from attnorm.analysis.scores import example_table
 from attnorm.config.read import resolve
 from attnorm.config.recorded import recorded_settings
 from attnorm.errors import ConfigError, RunError
-from attnorm.run.config_file import REQUIRED_GROUPS
 from attnorm.run.folder import leave_out, read_record
 from attnorm.run.integrity import COMPANIONS, seal
 from attnorm.run.opening import read_run
+from attnorm.run.record import REQUIRED_GROUPS
 from attnorm.run.run import Run
 from attnorm.sweeps.state import Journal
 
@@ -46,7 +46,7 @@ def attacked(monkeypatch, tmp_path, capfd):
 def refusal(monkeypatch, capfd, script, *arguments):
     """The only line of standard error of a command that has to fail, and to leave every folder that it names alone."""
     capfd.readouterr()
-    folders = [path for path in (Path(it.partition("=")[2]) for it in arguments) if (path / "config.yaml").is_file()]
+    folders = [path for path in (Path(it.partition("=")[2]) for it in arguments) if (path / "run.json").is_file()]
     before = list(map(runs.contents, folders))
     code = runs.call(monkeypatch, script, *arguments)
     assert list(map(runs.contents, folders)) == before
@@ -192,52 +192,45 @@ def test_modules_of_a_run_folder_do_not_shadow_libraries(tmp_path):
     assert not (tmp_path / "mark").exists()
 
 
-# config.yaml
+# run.json
 
-BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
-)
-CONFIGS = {
-    "empty": b"",
+GROUPS = '"task": {"name": "a"}, "model": {}, "attention": {}, "data": {}, "optimizer": {"lr": 1}'
+RECORDS = {
+    "empty": "",
     "binary": bytes(range(256)),
-    "utf-16": "seed: 1\n".encode("utf-16"),
-    "not YAML": b"a: [1\nb: }\n",
-    "tabs": b"a:\n\t- 1\n",
-    "two documents": b"seed: 1\n---\nseed: 2\n",
-    "a list": b"- 1\n",
-    "a number": b"3\n",
-    "one key": b"seed: 1\n",
-    "an alias bomb": BOMB.encode(),
-    "an anchor": b"model: &m {name: seq2seq}\n",
-    "a merge": b"model: {name: seq2seq}\n<<: *m\n",
-    "a Python object": b"seed: !!python/object/apply:os.system ['false']\n",
-    "a tag": b"seed: !!binary aGVsbG8=\n",
-    "deep lists": b"[" * 100_000,
-    "deep mappings": b"".join(b" " * depth + b"a:\n" for depth in range(500)),
-    "a huge file": b"a: " + b"x" * (2 << 20),
-    "a huge number": b"seed: " + b"9" * 10_000,
-    "a large number": b"seed: 99999999999999999999\n",
-    "a date": b"seed: 2020-01-01\n",
-    "a number as a key": b"1: 2\n",
-    "a list as a key": b"? [a]\n: 2\n",
-    "a group that is a number": b"model: 3\n",
-    "a group of keys that is a number": b"{task: {name: a}, model: {}, attention: {}, data: {}, optimizer: 3, seed: 1}",
-    "a group that is null": b"data:\n",
+    "YAML": "format: 1",
+    "half of a record": '{"format": 1, "settings": {',
+    "a list": "[1]",
+    "a number": "3",
+    "no format": "{}",
+    "another format": '{"format": 2}',
+    "a format that is a text": '{"format": "1"}',
+    "no settings": '{"format": 1}',
+    "settings that are a list": '{"format": 1, "settings": [1]}',
+    "digests that are a list": f'{{"format": 1, "settings": {{{GROUPS}, "seed": 1}}, "modules": [1]}}',
+    "deep lists": "[" * 100_000,
+    "deep mappings": '{"a":' * 100_000,
+    "a huge number": '{"format": ' + "9" * 10_000 + "}",
+    "a seed that is a fraction": f'{{"format": 1, "settings": {{{GROUPS}, "seed": 1.5}}}}',
+    "a group that is a number": f'{{"format": 1, "settings": {{{GROUPS}, "seed": 1, "model": 3}}}}',
+    "a group that is null": f'{{"format": 1, "settings": {{{GROUPS}, "seed": 1, "data": null}}}}',
 }
 
 
-@pytest.mark.parametrize("what", CONFIGS)
-def test_a_config_that_is_none_is_refused_in_one_line(attacked, what):
-    line = attacked(lambda run: (run / "config.yaml").write_bytes(CONFIGS[what]))
-    assert "config.yaml" in line
+@pytest.mark.parametrize("what", RECORDS)
+def test_a_record_that_is_none_is_refused_in_one_line(attacked, what):
+    content = RECORDS[what]
+    content = content if isinstance(content, bytes) else content.encode()
+    line = attacked(lambda run: (run / "run.json").write_bytes(content))
+    assert "run.json" in line
 
 
 @pytest.mark.slow
 def test_the_same_file_is_refused_by_a_warm_start(monkeypatch, tmp_path, capfd):
     run = runs.copied_run(tmp_path, "mlm")
-    (run / "config.yaml").write_text(BOMB)
+    (run / "run.json").write_text('{"format": 2}')
     monkeypatch.chdir(tmp_path)
-    assert "config.yaml:2: aliases" in refusal(monkeypatch, capfd, "train", "task=mlm", f"model.init={run}")
+    assert "run.json: has the format 2" in refusal(monkeypatch, capfd, "train", "task=mlm", f"model.init={run}")
 
 
 @pytest.mark.parametrize("key", ["data.train_size", "tags", "model.positions"])
@@ -335,7 +328,7 @@ FOLDERS = {  # what is spoilt: (task, how, what the line has to mention)
     "widths that are texts": ("vqa", answers(widths=["a"]), "answers.json"),
     "widths without boxes": ("vqa", answers(boxes=[]), "answers.json"),
     "huge widths": ("vqa", answers(widths=[10**9] * 2, boxes=[10**9] * 2), "answers.json"),
-    "a model for which there is no memory": ("gigaword", edited("model.d_model", 2**40), "config.yaml"),
+    "a model for which there is no memory": ("gigaword", edited("model.d_model", 2**40), "run.json"),
     "another model": ("gigaword", edited("model.encoder_layers", 2), "encoder.layers.1"),
     "another shape": ("gigaword", edited("model.ffn_dim", 31), "(32, 16)"),
     "no such task": ("gigaword", edited("task._target_", ["mlm"]), "task._target_=[mlm]"),
@@ -472,96 +465,74 @@ def link(name, target="outside"):
     return spoil
 
 
-FILES = (
-    *("run.lock", "run.log", "summary.json", "metrics.csv", "eval_validation.txt", "eval_validation.json.unfinished"),
-    *("checkpoints/last.ckpt", "predictions/validation.parquet", "samples/validation.txt", "sentencepiece.model"),
-)
-INSIDE = {
-    **{f"{name} as a link": (link(name), name) for name in (*FILES, "checkpoints", "figures", "samples", "wandb")},
-    **{f"{name} as a dangling link": (link(name, "no/where"), name) for name in ("report.html", "figures/a.png")},
-    **{f"{name} as a pipe": (put(name, os.mkfifo), name) for name in (*FILES, "x")},
-    **{f"{name} as a folder": (put(name, Path.mkdir), name) for name in FILES if not name.endswith(".unfinished")},
-    **{f"{name} as a file": (put(name, Path.touch), name) for name in ("checkpoints", "predictions", "figures")},
-}
-
-
-@pytest.mark.parametrize("what", INSIDE)
-def test_everything_in_a_run_folder_is_what_its_name_says(tmp_path, what):
-    run = runs.copied_run(tmp_path)
-    assert Run(run).config
-    spoil, name = INSIDE[what]
-    spoil(run)
-    with pytest.raises(RunError, match=re.escape(f"{run / name}: is ")):
-        assert Run(run).config
-
-
-READERS = {
+LINKS = ("run.lock", "run.log", "summary.json", "metrics.csv", "report.html", "checkpoints", "figures", "samples")
+WRITERS = {
     "eval": ("eval", "run={run}"),
-    "generate": ("generate", "run={run}", "input=-"),
-    "attention": ("attention", "run={run}", "text=news"),
-    "compare": ("compare", "against={run}"),
-    "report": ("report", "{run}"),
     "resume": ("train", "resume={run}"),
-    "ckpt_path": ("train", *runs.tiny_overrides(), "ckpt_path={run}/checkpoints/last.ckpt"),
+    "attention": ("attention", "run={run}", "text=news"),
+    "report": ("report", "{run}"),
 }
+
+
+@pytest.mark.parametrize("name", LINKS)
+@pytest.mark.parametrize("typed", [(), ("run.follow_links=false",)], ids=["not typed", "typed as false"])
+def test_a_run_with_a_link_in_its_folder_is_not_written_into(monkeypatch, tmp_path, capfd, name, typed):
+    """The settings of the folder cannot allow it."""
+    run = runs.copied_run(tmp_path)
+    link(name)(run)
+    runs.edit(run, "run.follow_links", True)
+    before = runs.contents(tmp_path)
+    said = refusal(monkeypatch, capfd, "eval", f"run={run}", *typed)
+    assert f"{run / name}: is a link to" in said and "type run.follow_links=true" in said
+    assert runs.contents(tmp_path) == before
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("spoil", [link("run.lock"), put("run.lock", os.mkfifo)])
-def test_every_command_refuses_a_folder_that_leads_elsewhere(monkeypatch, tmp_path, capfd, spoil, reader):
+@pytest.mark.parametrize("writer", WRITERS)
+def test_every_command_that_writes_into_a_run_looks_for_links(monkeypatch, tmp_path, capfd, writer):
     run = runs.copied_run(tmp_path)
-    spoil(run)
-    before = runs.files_of(tmp_path)
+    link("figures")(run)
+    before = runs.contents(tmp_path)
     monkeypatch.chdir(tmp_path)
-    verb, *typed = (it.format(run=run) for it in READERS[reader])
-    assert f"{run}/run.lock: is " in refusal(monkeypatch, capfd, verb, *typed)
-    assert runs.files_of(tmp_path) == before
+    verb, *typed = (it.format(run=run) for it in WRITERS[writer])
+    assert f"{run}/figures: is a link" in refusal(monkeypatch, capfd, verb, *typed)
+    assert runs.contents(tmp_path) == before
 
 
-def test_a_folder_that_is_itself_a_link_and_the_links_of_wandb_are_fine(tmp_path):
+def test_readers_follow_links(tmp_path):
     run = runs.copied_run(tmp_path)
-    (run / "wandb/run-1/logs").mkdir(parents=True)
+    for name in ("run.json", "summary.json", "checkpoints", "sentencepiece.model"):
+        link(name, f"outside_{name}")(run)
+    (run / "wandb/run-1").mkdir(parents=True)
     (run / "wandb/latest-run").symlink_to("run-1")
-    (run / "wandb/run-1/logs/debug-core.log").symlink_to(tmp_path / "elsewhere.log")
     (tmp_path / "link").symlink_to(run)
-    assert Run(tmp_path / "link").config["seed"] == 1
+    opened = load_run(tmp_path / "link")
+    assert opened.config["seed"] == 1 and opened.summary["state"] == "finished" and opened.model is not None
 
 
-@pytest.mark.parametrize("typed", [(), ("run.follow_links=true",)], ids=["not typed", "typed"])
-@pytest.mark.parametrize("reader", ["eval", "generate", "resume"])
-def test_checkpoints_may_be_a_link_only_if_that_was_typed(monkeypatch, tmp_path, capfd, reader, typed):
-    """The link leads to another run of the same user. The settings of the folder cannot allow it."""
+@pytest.mark.parametrize("writer", ["eval", "resume"])
+def test_checkpoints_may_be_a_link_if_that_was_typed(monkeypatch, tmp_path, writer):
     run, other = runs.copied_run(tmp_path), runs.copied_run(tmp_path / "other")
     shutil.rmtree(run / "checkpoints")
     (run / "checkpoints").symlink_to(other / "checkpoints")
-    (run / "notes").symlink_to(tmp_path)  # which attnorm never opens
-    runs.edit(run, "run.follow_links", True)
-    (tmp_path / "input").write_text("news\n")
-    verb, *arguments = READERS[reader]
-    arguments = [it.format(run=run).replace("=-", f"={tmp_path}/input") for it in arguments]
-    if typed:
-        runs.edit(run, "run", {"keep_best": 1})
-        assert runs.call(monkeypatch, verb, *arguments, *typed) == 0
-    else:
-        before = runs.contents(tmp_path)
-        said = refusal(monkeypatch, capfd, verb, *arguments)
-        assert f"{run}/checkpoints: is a link to" in said and "type run.follow_links=true" in said
-        assert runs.contents(tmp_path) == before
+    verb, *arguments = (it.format(run=run) for it in WRITERS[writer])
+    assert runs.call(monkeypatch, verb, *arguments, "run.follow_links=true") == 0
 
 
 @pytest.mark.slow
-def test_a_sweep_folder_is_opened_like_a_run(monkeypatch, tmp_path, capfd):
+def test_a_sweep_with_a_link_in_its_folder_is_not_written_into(monkeypatch, tmp_path, capfd):
     (tmp_path / "sweep").mkdir()
     run = runs.copied_run(tmp_path / "sweep")
-    (tmp_path / "sweep/sweep.lock").symlink_to(tmp_path / "victim")
     job = {"event": "job", "time": 1, "key": "k", "label": "l", "overrides": []}
     for name in (run.name, "../victim", ".."):
         with open(tmp_path / "sweep/jobs.jsonl", "a") as file:
             file.write(json.dumps({**job, "name": name}) + "\n[1]\n{}\n" + "[" * 100_000 + "\n")
     assert [it["name"] for it in Journal(tmp_path / "sweep").added()] == [run.name]
-    for command in (("compare", f"against={tmp_path}/sweep"), ("sweep", f"dir={tmp_path}/sweep", "seed=1")):
-        assert "sweep.lock: is a link" in refusal(monkeypatch, capfd, *command)
+    command = ("sweep", f"dir={tmp_path}/sweep", "seed=1")
+    (run / "console.log").symlink_to(tmp_path / "victim")
+    assert "console.log: is a link" in refusal(monkeypatch, capfd, *command)
+    (tmp_path / "sweep/sweep.lock").symlink_to(tmp_path / "victim")
+    assert "sweep.lock: is a link" in refusal(monkeypatch, capfd, *command)
     assert not (tmp_path / "victim").exists()
 
 
@@ -638,15 +609,16 @@ def test_the_cache_that_a_run_folder_names_is_used_only_if_it_is_one(tmp_path):
 def test_what_every_run_records_is_there(monkeypatch, tmp_path, capfd, key, value):
     run = runs.copied_run(tmp_path)
     if value is ...:
-        cfg = yaml.safe_load((run / "config.yaml").read_text())
-        (run / "config.yaml").write_text(yaml.safe_dump({name: it for name, it in cfg.items() if name != key}))
+        record = json.loads((run / "run.json").read_text())
+        del record["settings"][key]
+        (run / "run.json").write_text(json.dumps(record))
     else:
         runs.edit(run, key, value)
     for command in (("eval", f"run={run}"), ("compare", f"against={run}"), ("train", f"resume={run}")):
-        assert f"config.yaml: {key}" in refusal(monkeypatch, capfd, *command)
+        assert f"run.json: {key}" in refusal(monkeypatch, capfd, *command)
 
 
-@pytest.mark.parametrize("name", ["summary.json", "progress.json", "environment.json", "eval_test.json"])
+@pytest.mark.parametrize("name", ["summary.json", "eval_test.json"])
 @pytest.mark.parametrize("content", ["[" * 200_000, "[1]", "nothing", '{"a": 1'])
 def test_other_json_is_as_good_as_none(tmp_path, name, content):
     (tmp_path / name).write_text(content)

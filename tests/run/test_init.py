@@ -7,7 +7,6 @@ import huggingface_hub
 import pytest
 import runs
 import torch
-import yaml
 from gpt_builders import write_bpe
 from marks import slow
 from safetensors.torch import load_file, save_file
@@ -75,7 +74,7 @@ def refused(*overrides, task="mlm"):
 
 
 def config_of(run):
-    return yaml.safe_load((run / "config.yaml").read_text())
+    return runs.record_of(run)["settings"]
 
 
 def val_losses(run):
@@ -368,10 +367,10 @@ def test_a_run_with_values_of_another_kind_is_refused(tmp_path, key, value):
     run = runs.copied_run(tmp_path, "mlm")
     config = config_of(run)
     config["model"][key] = value
-    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    runs.write_settings(run, config)
     [problem] = refused(f"model.init={run}")
     shown = "null" if value is None else value
-    assert problem.startswith(f"model.init={run}: config.yaml: model.{key}={shown}: allowed: ")
+    assert problem.startswith(f"model.init={run}: run.json: model.{key}={shown}: allowed: ")
 
 
 @pytest.mark.slow
@@ -450,7 +449,7 @@ def test_the_shape_of_a_run_of_a_gpt_is_that_of_a_new_one(pretrained, tmp_path):
 
     def rewrite(**settings):
         model = {**choices("model")["gpt_tiny"], **earlier, "max_target": 77, **settings}
-        (run / "config.yaml").write_text(yaml.safe_dump({**config_of(pretrained), "model": model}))
+        runs.write_settings(run, {**config_of(pretrained), "model": model})
 
     rewrite()
     cfg = init.resolve_init(with_gpt(run, max_target=300, decoder_layers=9))
@@ -461,7 +460,7 @@ def test_the_shape_of_a_run_of_a_gpt_is_that_of_a_new_one(pretrained, tmp_path):
     ]
     for settings, problem in (
         ({"positions": "learned"}, f"model.max_target=300: model.init={run} has 77 positions"),
-        ({"activation": "tanh"}, f"model.init={run}: config.yaml: model.activation=tanh"),
+        ({"activation": "tanh"}, f"model.init={run}: run.json: model.activation=tanh"),
     ):
         rewrite(**settings)
         with pytest.raises(ConfigError) as caught:

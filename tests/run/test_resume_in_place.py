@@ -27,6 +27,7 @@ from attnorm.errors import SIGNALS, ConfigError, RunError
 from attnorm.run import writing
 from attnorm.run.folder import LOCK, FolderLock, RunState, locked
 from attnorm.run.key import run_key
+from attnorm.run.record import modules_in
 from attnorm.run.resume import newest_good
 from attnorm.run.run import Run
 from attnorm.run.tables import read_csv
@@ -97,14 +98,17 @@ def crashed(monkeypatch, folder: Path, owner: type, name: str, call: int, *overr
 @pytest.mark.parametrize("step", [slow(1), 5, slow(7), slow(13)])
 def test_a_stopped_run_continues_in_its_folder(monkeypatch, tmp_path, straight, step):
     run = runs.stopped(monkeypatch, tmp_path / "run", step, *SHORT)
-    config = (run / "config.yaml").read_text()
+    settings = Run(run).config
     assert Run(run).state == RunState.INTERRUPTED
     assert resume(run)["state"] == "finished"
     assert runs.same_run(straight, run)
     cost = runs.summary_of(straight)["checkpoints"]
     assert cost["saved"] == 3 and 0 < cost["seconds"] < 5
-    assert (run / "config.yaml").read_text() == config
-    assert len(json.loads((run / "environment.json").read_text())["resumed"]) == 1
+    assert Run(run).config == settings == yaml.safe_load((run / "config.yaml").read_text())
+    [change] = Run(run).recorded["resumed"]
+    assert (
+        change.keys() <= {"started", "command", "modules.runs"} and change["started"][1] == Run(run).recorded["started"]
+    )
     assert {it for it in runs.files_of(run) if not it.startswith("figures/")} == runs.files_of(straight)
 
 
@@ -127,15 +131,15 @@ def test_a_run_continues_with_the_tokenizer_that_it_has_trained(monkeypatch, tmp
 def test_a_run_that_is_resumed_after_an_edit_has_both_versions(monkeypatch, tmp_path, caplog):
     monkeypatch.setenv("ATTNORM_TRUST", "probe_parts")
     run = runs.stopped(monkeypatch, tmp_path / "run", 5, *SHORT[1:], "attention.encoder=probe_parts.Slopes")
-    record = run / "environment.json"
-    environment = json.loads(record.read_text())
-    file = Path(probe_parts.__file__)
-    assert environment["modules"] == {"probe_parts": [hashlib.sha256(file.read_bytes()).hexdigest()[:16]]}
-    versions = ["0" * 16, *environment["modules"]["probe_parts"]]
-    record.write_text(json.dumps(environment | {"modules": {"probe_parts": versions[:1]}}))
+    record, digest = runs.record_of(run), hashlib.sha256(Path(probe_parts.__file__).read_bytes()).hexdigest()[:16]
+    assert record["modules"]["probe_parts"] == digest
+    record["modules"]["probe_parts"] = "0" * 16
+    (run / "run.json").write_text(json.dumps(record))
     resume(run)
-    assert json.loads(record.read_text())["modules"] == {"probe_parts": versions}
-    assert "probe_parts was edited" in caplog.text
+    record = runs.record_of(run)
+    assert record["modules"]["probe_parts"] == digest
+    assert record["resumed"][0]["modules.probe_parts"] == ["0" * 16, digest]
+    assert modules_in(record)["probe_parts"] == [digest, "0" * 16] and "probe_parts was edited" in caplog.text
 
 
 @pytest.mark.slow
@@ -224,7 +228,7 @@ def test_a_run_killed_while_it_copies_another_is_none_yet_or_can_be_resumed(
     if name == "cut_history":  # its settings are recorded, and so it has all copies
         shutil.move(first, tmp_path / "elsewhere")
         resume(run)
-        assert yaml.safe_load((run / "config.yaml").read_text())["ckpt_path"] == alone.removeprefix("ckpt_path=")
+        assert runs.record_of(run)["settings"]["ckpt_path"] == alone.removeprefix("ckpt_path=")
     else:
         assert Run(run).state == RunState.ABSENT
         assert {path: (first / path).read_bytes() for path in runs.files_of(first)} == before
@@ -299,7 +303,7 @@ def test_auto_continues_the_newest_unfinished_run_of_the_same_settings(monkeypat
     parent = tmp_path / "gigaword/hnas"
     for number, overrides in enumerate([(), (), ("seed=2",)]):
         runs.stopped(monkeypatch, parent / str(number), 5, *SHORT, *overrides)
-        os.utime(parent / str(number) / "config.yaml", (number, number))
+        os.utime(parent / str(number) / "run.json", (number, number))
     assert auto(monkeypatch, tmp_path) == 0
     assert f"continuing {parent / '1'}" in capsys.readouterr().out
     assert [Run(parent / str(number)).state for number in range(3)] == ["interrupted", "finished", "interrupted"]
@@ -313,7 +317,7 @@ def test_auto_continues_the_newest_unfinished_run_of_the_same_settings(monkeypat
 
 @pytest.mark.slow
 def test_the_key_of_a_run_is_that_of_its_folder_and_leaves_out_what_does_not_train(straight):
-    recorded = yaml.safe_load((straight / "config.yaml").read_text())
+    recorded = runs.record_of(straight)["settings"]
     assert run_key(recorded) == run_key(runs.tiny(*SHORT, "tags=[a]", "paths.log_dir=/elsewhere", "run.keep_best=2"))
     different = ("seed=2", "model.dropout=0.2", "trainer.max_steps=15", "task.rouge_pairs=5", "attention=dnas")
     keys = {
@@ -354,7 +358,7 @@ def test_a_checkpoint_of_another_run_is_not_continued_from(tmp_path, caplog):
 def test_settings_may_change_if_they_do_not_decide_the_training(tmp_path, straight):
     run = stopped_at_5(tmp_path / "run")
     resume(run, "++data.num_workers=1", "++callbacks.progress.samples=1", "~callbacks.early_stopping", "logger=csv")
-    recorded = yaml.safe_load((run / "config.yaml").read_text())
+    recorded = runs.record_of(run)["settings"]
     assert (recorded["data"]["num_workers"], recorded["callbacks"]["progress"]["samples"]) == (1, 1)
     assert "early_stopping" not in recorded["callbacks"]
     assert runs.different_ends(straight, run) == []
@@ -398,9 +402,7 @@ def test_a_run_can_be_made_longer_before_its_decay(monkeypatch, tmp_path):
 def test_code_of_other_packages_needs_trust(monkeypatch, tmp_path, group, name, value):
     run = runs.copied_run(tmp_path)
     (run / "summary.json").unlink()
-    cfg = yaml.safe_load((run / "config.yaml").read_text())
-    cfg[group][name] = value
-    (run / "config.yaml").write_text(yaml.safe_dump(cfg))
+    runs.edit(run, f"{group}.{name}", value)
     with pytest.raises(ConfigError, match="this run folder names code outside attnorm"):
         resume(run)
     with pytest.raises(BaseException) as caught:  # it is imported now
@@ -428,7 +430,7 @@ def test_a_run_that_is_going_is_not_trained_again(tmp_path):
 def test_auto_starts_no_second_run_while_one_with_these_settings_is_going(monkeypatch, tmp_path, straight, capsys):
     run = tmp_path / "gigaword/hnas/1"
     run.mkdir(parents=True)
-    shutil.copy(straight / "config.yaml", run)
+    shutil.copy(straight / "run.json", run)
     with locked(run):
         assert auto(monkeypatch, tmp_path) == 2
     assert f"error: resume=auto: {run} is still going" in capsys.readouterr().err
@@ -483,7 +485,7 @@ def test_a_folder_may_have_a_name_that_is_no_utf8(monkeypatch, tmp_path, capsys)
     assert runs.call(monkeypatch, "train", *typed) == 0 == runs.call(monkeypatch, "eval", "run=typed")
     assert "ATTNORM_RUN_FOLDER" not in os.environ
     assert len(load_run("typed").predictions)
-    assert name in json.loads(Path("typed/environment.json").read_text())["command"][-1]
+    assert name in runs.record_of(Path("typed"))["command"][-1]
     assert runs.call(monkeypatch, "eval", f"run={tmp_path}/{name}/typed") == 2
     assert "is not UTF-8; enter the folder" in capsys.readouterr().err
 
@@ -519,18 +521,19 @@ def test_checkpoints_are_saved_at_the_updates_asked_for(monkeypatch, tmp_path):
 @pytest.mark.slow
 def test_progress_is_written_for_programs_that_watch(tmp_path):
     run = stopped_at_9(tmp_path / "run")
-    progress = json.loads((run / "progress.json").read_text())
+    progress = Run(run).progress
     validations = [float(row["val/loss"]) for row in read_csv(run / "metrics.csv") if row["val/loss"]]
     assert (progress["updates"], progress["monitor"]) == (14, "val/loss")
     assert progress["value"] == pytest.approx(validations[-1]) and progress["seconds_left"] >= 0
-    (run / "progress.json").write_text(json.dumps(progress | {"wall_seconds": 1000.0}))  # as if it had taken so long
-    (run / "summary.json").unlink()  # as if it had been killed
+    killed = {"state": "running", "wall_seconds": 1000.0, "progress": progress}  # after so long a time
+    (run / "summary.json").write_text(json.dumps(killed))
+    assert Run(run).state is RunState.KILLED and Run(run).summary == {} and Run(run).progress == progress
     resume(run)
-    progress = json.loads((run / "progress.json").read_text())
+    progress = Run(run).progress
     assert (progress["step"], progress["seconds_left"]) == (14, 0)
     summary = runs.summary_of(run)
     assert progress["best_value"] == pytest.approx(summary["best_value"])
-    assert 1000 < progress["wall_seconds"] <= summary["wall_seconds"] < 1100
+    assert 1000 < summary["wall_seconds"] < 1100
 
 
 def test_a_job_of_slurm_is_requeued_after_it_has_been_saved_or_a_warning_is_given(monkeypatch, tmp_path, caplog):

@@ -25,6 +25,7 @@ from attnorm.cli import main as command
 from attnorm.errors import SIGNALS
 from attnorm.run.folder import FolderLock
 
+SETTINGS = {"seed": 1, "task": {"name": "a"}, "model": {}, "attention": {}, "data": {}, "optimizer": {"lr": 1}}
 LIGHT = ("numpy", "torch")  # what the server imports
 
 
@@ -33,17 +34,17 @@ def main(arguments):
     resumed = "resume" in typed
     folder = Path(typed["resume"] if resumed else typed["hydra.run.dir"])
     if resumed:
-        typed = json.loads((folder / "config.yaml").read_text())
+        typed = json.loads((folder / "run.json").read_text())["typed"]
     time.sleep(float(typed.get("start", 0)))
     if "code" in typed:
         print("error: this job cannot be run")
         return int(typed["code"])
     lock = FolderLock(folder)
-    if not lock.acquire() or (not resumed and (folder / "config.yaml").exists()):
+    if not lock.acquire() or (not resumed and (folder / "run.json").exists()):
         with open(folder.parent / "doubled.txt", "a") as file:
             print(folder.name, file=file)
         return 1
-    (folder / "config.yaml").write_text(json.dumps(typed))
+    (folder / "run.json").write_text(json.dumps({"format": 1, "settings": SETTINGS, "typed": typed}))
     with open(folder / "attempts.txt", "a") as file:
         cores, threads = sorted(os.sched_getaffinity(0)), os.environ.get("OMP_NUM_THREADS")
         way = {"resumed": resumed, "forked": fork_jobs.PRELOADED == LIGHT}
@@ -83,11 +84,16 @@ def note(folder, step, steps, typed):
             print("step,val/loss", file=file)
         print(f"{step + 1},{value_of(typed)}", file=file)
     progress = {"step": step + 1, "updates": steps, "monitor": "val/loss", "value": value_of(typed)}
-    (folder / "progress.json").write_text(json.dumps({**progress, "best_value": None, "seconds_left": 1}))
+    write(folder, {"state": "running", "progress": {**progress, "best_value": None, "seconds_left": 1}})
 
 
 def finish(folder, state, why, value=None):
-    summary = {"state": state, "why": why, "monitor": "val/loss", "best_value": value}
+    path = folder / "summary.json"
+    progress = json.loads(path.read_text()).get("progress", {}) if path.exists() else {}
+    write(folder, {"state": state, "why": why, "monitor": "val/loss", "best_value": value, "progress": progress})
+
+
+def write(folder, summary):
     (folder / "summary.unfinished").write_text(json.dumps(summary))
     os.replace(folder / "summary.unfinished", folder / "summary.json")
 

@@ -1,7 +1,6 @@
 """Launchers other than this machine: SLURM by submitit, with its executor for one machine, and Ray if it is there."""
 
 import importlib.util
-import json
 import os
 import signal
 import sys
@@ -9,6 +8,7 @@ import time
 from dataclasses import replace
 
 import pytest
+import runs
 from driver import PROGRAM
 from sweeping import assert_each_once, attempts, begin, end, events, kill, report, steps, sweep, wait_for
 
@@ -39,7 +39,7 @@ def test_a_run_is_started_or_continued_by_what_its_folder_holds(tmp_path):
     (one.folder / "config.yaml").touch()  # stopped before it had recorded its settings
     (one.folder / "summary.json").write_text('{"state": "interrupted"}')
     assert command_of(one, ("train",))[1:-1] == [*one.overrides]
-    (one.folder / "config.yaml").write_text("a: 1")
+    (one.folder / "run.json").touch()
     assert command_of(one, ("train",)) == ["train", f"resume={quoted}"]
 
 
@@ -59,7 +59,7 @@ def test_a_run_continues_with_trust_if_it_names_what_was_typed(tmp_path, recorde
     settings = {"seed": 1, "task": {"name": "a"}, "model": {}, "attention": {}, "data": {}, "optimizer": {"lr": 1.0}}
     named = (("attention.encoder", "lab.normalizer:Power"), ("paths.cache_dir", "None"))
     one = replace(job(tmp_path, "callbacks.progress.samples=1"), named=named)
-    (tmp_path / "config.yaml").write_text(json.dumps(settings | recorded))
+    runs.write_settings(tmp_path, settings | recorded)
     assert command_of(one, ("train",)) == ["train", f"resume={tmp_path}", *["trust_code=true"][: int(is_trusted)]]
 
 

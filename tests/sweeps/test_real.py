@@ -87,7 +87,7 @@ def test_a_sweep_of_real_runs_is_killed_and_continued(tmp_path):
         return subprocess.Popen(command, cwd=tmp_path, env={**os.environ, **source(), "OMP_NUM_THREADS": "1"})
 
     def step_of(lock):
-        return json.loads((lock.parent / "progress.json").read_text())["step"]
+        return Run(lock.parent).progress["step"]
 
     sweep = start()
     wait_for(lambda: (tmp_path / "s/jobs.jsonl").exists() and len(events(tmp_path / "s", "place")) == 1, 60)
@@ -177,10 +177,10 @@ def test_a_sweep_does_not_mix_two_versions_of_an_own_module(swept, tmp_path):
     for name in OWN:
         shutil.copy(swept / f"{name}.py", tmp_path)
     shutil.copytree(swept / "s", tmp_path / "s")
-    [record] = (tmp_path / "s").glob("*Mine*/environment.json")
+    [record] = (tmp_path / "s").glob("*Mine*/run.json")
     digests = {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in OWN.items()}
-    environment = json.loads(record.read_text())
-    assert environment["modules"] == {name: [digest] for name, digest in digests.items()}
+    written = json.loads(record.read_text())
+    assert written["modules"] == digests
     before = content()
     (tmp_path / "own_helper.py").write_text("SCALE = 2.0\n")
     ended = attnorm(tmp_path, "attention=own_norm.Mine,hnas", "seed=4", "dir=s")
@@ -191,8 +191,8 @@ def test_a_sweep_does_not_mix_two_versions_of_an_own_module(swept, tmp_path):
     for name in OWN:
         with pytest.raises(RunError, match=f"{name} was edited"):
             refuse_other_code(Journal(tmp_path / "s"), [Checked(), Checked(modules=digests | {name: now})])
-    del environment["modules"]  # anyone may have written the record
-    record.write_text(json.dumps(environment))
+    del written["modules"]  # anyone may have written the record
+    record.write_text(json.dumps(written))
     refuse_other_code(Journal(tmp_path / "s"), [Checked(modules=dict.fromkeys(OWN, now))])
 
 

@@ -93,8 +93,9 @@ def test_why_a_stopped_job_cannot_be_resumed_is_said(tmp_path):
     wait_for(lambda: steps(tmp_path / "s") > 3)
     running.send_signal(signal.SIGTERM)
     running.communicate(timeout=60)
-    [config] = (tmp_path / "s").glob("*/config.yaml")
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"code": 2}))
+    [path] = (tmp_path / "s").glob("*/run.json")
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "typed": record["typed"] | {"code": 2}}))
     said = sweep(tmp_path, *job, code=1)
     assert "interrupted: error: this job cannot be run" in said and "Traceback" not in said
 

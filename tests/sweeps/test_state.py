@@ -42,7 +42,7 @@ def test_the_state_of_a_job_is_that_of_its_folder(tmp_path):
     assert state_of_job(one, journal) is JobState.WAITING
     journal.add("end", "a", code=2, failure=True)
     assert state_of_job(one, journal) is JobState.FAILED  # before it had a configuration
-    (one.folder / "config.yaml").write_text("a: 1")
+    (one.folder / "run.json").touch()
     assert state_of_job(one, journal) is JobState.KILLED
     (one.folder / "summary.json").write_text('{"state": "interrupted"}')
     assert state_of_job(one, journal) is JobState.INTERRUPTED

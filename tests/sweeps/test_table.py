@@ -31,10 +31,10 @@ def jobs(folder, count):
     found = [Job(f"j{n}", f"{n:064}", f"seed={n}", (f"++seed={n}",), folder / f"j{n}") for n in range(count)]
     for job in found[:2]:
         job.folder.mkdir()
-        (job.folder / "config.yaml").write_text("seed: 1")
+        (job.folder / "run.json").touch()
     progress = {"phase": "training", "step": 1200, "updates": 8000, "seconds_left": 3723}
     progress |= {"monitor": "val/f1", "value": 61.25}
-    (found[0].folder / "progress.json").write_text(json.dumps(progress))
+    (found[0].folder / "summary.json").write_text(json.dumps({"state": "running", "progress": progress}))
     (found[1].folder / "summary.json").write_text(
         json.dumps({"state": "finished", "monitor": "val/f1", "best_value": 63.5, "steps": 8000, "wall_seconds": 65})
     )
@@ -57,7 +57,7 @@ def test_the_live_table_shows_state_updates_metric_and_time_left(tmp_path, scree
 
 def test_the_table_names_the_phase_of_a_running_job(tmp_path, screen):
     (found, lock), journal = jobs(tmp_path, 2), Journal(tmp_path)
-    progress = found[0].folder / "progress.json"
+    progress = found[0].folder / "summary.json"
 
     def row():
         console = screen(terminal=True)
@@ -66,7 +66,7 @@ def test_the_table_names_the_phase_of_a_running_job(tmp_path, screen):
             return next(line for line in console.file.getvalue().splitlines() if "seed=0" in line)
 
     assert "running: training" in row()
-    progress.write_text(json.dumps(json.loads(progress.read_text()) | {"phase": "decoding"}))
+    progress.write_text(progress.read_text().replace('"training"', '"decoding"'))
     assert "running: decoding" in row()
     journal.add("start", found[0].name)
     os.utime(progress, (0, 0))  # of the process before
@@ -81,7 +81,7 @@ def test_the_live_table_fits_the_terminal(tmp_path, screen):
     for number in range(40):
         folder = tmp_path / f"done{number}"
         folder.mkdir()
-        (folder / "config.yaml").write_text("seed: 1")
+        (folder / "run.json").touch()
         (folder / "summary.json").write_text('{"state": "finished"}')
         found.append(Job(folder.name, f"d{number}", f"x={number}", (), folder))
     with View(Plan(found), Journal(tmp_path)) as view:

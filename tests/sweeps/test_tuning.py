@@ -54,7 +54,7 @@ class Bench:
         value = self.metric(*self.told[job.name])
         job.folder.mkdir(parents=True, exist_ok=True)
         summary = {"state": "failed"} if value is None else {"state": "finished", "best_value": value}
-        (job.folder / "config.yaml").write_text("seed: 1")
+        (job.folder / "run.json").touch()
         (job.folder / "summary.json").write_text(json.dumps(summary))
         self.plan.ended(job, JobState(summary["state"]))
 
@@ -106,7 +106,7 @@ def test_no_score_of_a_comparison_changes_what_is_chosen(tmp_path):
     for name in ("0-1-110", "0-4-110", "1-1-111", "0-1-111"):  # as left by a command with other tuning seeds
         folder = tmp_path / "b" / name
         folder.mkdir(parents=True)
-        (folder / "config.yaml").write_text("seed: 1")
+        (folder / "run.json").touch()
         (folder / "summary.json").write_text('{"state": "finished", "best_value": -1000000}')
         again.journal.add("job", name, key=name, label=name, overrides=[], purpose="compare")
     read, score = [], again.plan.score

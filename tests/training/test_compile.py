@@ -1,10 +1,10 @@
 """run.compile=true: the same results, a bounded number of graphs, and a record of what was compiled."""
 
-import json
 import logging
 from pathlib import Path
 
 import pytest
+import runs
 import torch
 from builders import build_model
 from runs import ENCODER, logged, parameters, tiny, tiny_run, unequal, uninterrupted
@@ -34,7 +34,7 @@ def python_only(request, monkeypatch):
 
 
 def environment(run: Path) -> dict:
-    return json.loads((run / "environment.json").read_text())
+    return runs.record_of(run)
 
 
 def both(folder: Path, *overrides: str, task: str = "gigaword") -> tuple[Path, Path]:

@@ -19,12 +19,14 @@ from attnorm import source_code
 from attnorm.cli.evaluate import evaluate
 from attnorm.data.sampler import TokenBatches
 from attnorm.errors import ConfigError
+from attnorm.run.key import run_key
+from attnorm.run.run import Run
 from attnorm.run.tables import read_csv
+from attnorm.source_code import git_state
 from attnorm.tasks import leaks
 from attnorm.tasks.classification import ClassificationTask
 from attnorm.tasks.task import task_of
 from attnorm.training.callbacks import throughput as callbacks
-from attnorm.training.environment import git_state
 from attnorm.training.module import TrainingModule
 from attnorm.training.trainer import validation_interval
 
@@ -86,9 +88,11 @@ def test_the_record_says_what_was_set_and_where():
     cfg = yaml.safe_load((run / "config.yaml").read_text())
     assert cfg["attention"]["encoder"] == "hnas"
     assert cfg["seed"] == 1 and cfg["model"]["d_model"] == 16
-    environment = json.loads((run / "environment.json").read_text())
-    assert environment["packages"]["torch"] == torch.__version__
-    assert {"command", "git", "code", "python", "gpus"} <= set(environment) and environment["modules"] == {}
+    record = Run(run).recorded
+    assert record["settings"] == cfg and record["key"] == run_key(cfg)
+    assert record["versions"]["torch"] == torch.__version__ and "resumed" not in record
+    assert {"format", "command", "commit", "code", "gpus", "modules", "attention_kernels"} <= record.keys()
+    assert record["fingerprints"] == {name: runs.load(run)["run"][name] for name in ("data", "tokenizer")}
 
 
 def test_only_tracked_files_count_as_changes_to_the_code(tmp_path):
@@ -112,7 +116,7 @@ def test_only_tracked_files_count_as_changes_to_the_code(tmp_path):
 def test_an_edit_of_attnorm_changes_its_digest(tmp_path, monkeypatch):
     recorded, digest = source_code.digest_of_attnorm(), source_code.digest_of_attnorm.__wrapped__
     copy = shutil.copytree(Path(source_code.__file__).parent, tmp_path / "attnorm", symlinks=True)
-    monkeypatch.setattr(source_code, "__file__", str(copy / "source_code.py"))
+    monkeypatch.setattr(source_code, "HERE", copy)
     digests = [digest()]
     with open(copy / "attention" / "normalizers" / "softmax.py", "a") as file:
         file.write("\n")

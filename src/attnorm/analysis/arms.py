@@ -13,7 +13,7 @@ from typing import Any
 
 from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.imports import nearest
-from attnorm.run.folder import EVENTS, TUNE, RunState, folders_in, opened
+from attnorm.run.folder import EVENTS, TUNE, RunState, folders_in
 from attnorm.run.run import Run
 
 DEFAULT_BASELINE = "softmax"
@@ -58,17 +58,17 @@ def find_runs(
     """The runs in some places, each once: run folders, folders with runs below them, such as that of a sweep, or
     patterns.
 
-    unreadable: receives the run folders whose config.yaml cannot be read, with the reasons. is_awaited: whether a place
+    unreadable: receives the run folders whose run.json cannot be read, with the reasons. is_awaited: whether a place
     without runs will have some.
 
-    Raises RunError for any other place without runs, and, without `unreadable`, for a config.yaml that cannot be read.
+    Raises RunError for any other place without runs, and, without `unreadable`, for a run.json that cannot be read.
     """
     folders: dict[Path, Path] = {}
     for place in places:
         here = run_folders(place)
         if not here and not is_awaited(place):
             raise RunError(
-                f"{place}: no run folder there; a run folder has a config.yaml, and those in {TUNE}/ of a sweep folder "
+                f"{place}: no run folder there; a run folder has a run.json, and those in {TUNE}/ of a sweep folder "
                 "are not compared"
             )
         for folder in here:  # which may be spelled in different ways
@@ -91,8 +91,6 @@ def run_folders(pattern: str | Path) -> list[Path]:
     """The run folders in one place, or in those that a pattern matches, without those that tune."""
     folders: list[Path] = []
     for root in expanded(pattern):
-        if Run(root).exists or (root / EVENTS).is_file():
-            opened(root)  # the report is written there, too
         for folder in folders_in(root):
             aside = folder.absolute().parent
             if aside.name != TUNE or not (aside.parent / EVENTS).is_file():
@@ -115,11 +113,10 @@ def arms_of(runs: Sequence[Run]) -> list[Arm]:
         groups[repr(sorted(run.settings.items(), key=lambda item: item[0]))].append(run)
     members = []
     for group in groups.values():
-        newest_last = sorted(group, key=lambda run: (run.state is RunState.FINISHED, run.config_file.stat().st_mtime))
+        newest_last = sorted(group, key=lambda run: (run.state is RunState.FINISHED, run.record_file.stat().st_mtime))
         best = {run.seed: run for run in newest_last}
         members.append(tuple(best[seed] for seed in sorted(best)))
-    named = [next((run for run in counting if run.label), counting[0]) for counting in members]
-    labels = labels_of([(run.attention_label, run.settings) for run in named])
+    labels = labels_of([(counting[0].label, counting[0].settings) for counting in members])
     return [
         Arm(label, counting, tuple(run for run in group if run.state is RunState.FINISHED and run not in counting))
         for label, counting, group in zip(labels, members, groups.values(), strict=True)

@@ -8,8 +8,8 @@ from attnorm.analysis.arms import Arm
 from attnorm.analysis.scores import ExampleTable
 from attnorm.data.readers.text import digest
 from attnorm.errors import RunError
+from attnorm.run.record import modules_in
 from attnorm.run.run import Run
-from attnorm.source_code import recorded
 
 LISTED = 3  # runs or values that a sentence names
 DATA_KEYS = ("data.", "tokenizer.", "task.", "model.")  # settings on which the fingerprints of training data depend
@@ -29,7 +29,7 @@ def check_code(arms: Sequence[Arm]) -> None:
     versions: dict[str, dict[str, str]] = defaultdict(dict)  # module -> digest -> a run that has it
     for arm in arms:
         for run in arm.finished.values():
-            for module, digests in recorded(run.environment.get("modules")).items():
+            for module, digests in modules_in(run.recorded).items():
                 for version in digests:
                     versions[module].setdefault(version, f"{arm.label}, seed {run.seed} ({run.folder})")
     for module, runs in versions.items():
@@ -47,7 +47,7 @@ def environment_notes(arms: Sequence[Arm]) -> list[str]:
     facts: dict[str, Counter[str]] = defaultdict(Counter)
     for arm in arms:
         for run in arm.runs:
-            for name, value in environment_facts(run.environment).items():
+            for name, value in facts_of(run.recorded).items():
                 facts[name][value] += 1
     notes = []
     for name, values in facts.items():
@@ -59,10 +59,10 @@ def environment_notes(arms: Sequence[Arm]) -> list[str]:
     return notes
 
 
-def environment_facts(environment: Mapping[str, Any]) -> dict[str, str]:
-    """What a reader wants to be equal between runs, in words."""
+def facts_of(record: Mapping[str, Any]) -> dict[str, str]:
+    """What a reader of the record of a run wants to be equal between runs, in words."""
     facts = {}
-    git, code, packages, gpus = (environment.get(name) for name in ("git", "code", "packages", "gpus"))
+    git, code, packages, gpus = (record.get(name) for name in ("commit", "code", "versions", "gpus"))
     version = f", version {code}" if isinstance(code, str) else ""
     if isinstance(git, dict) and git.get("commit"):
         changed = f" with uncommitted changes{version}" if git.get("changed") else ""
@@ -80,8 +80,9 @@ def environment_facts(environment: Mapping[str, Any]) -> dict[str, str]:
 
 def device_of(run: Run) -> str:
     """The machine that trained a run, as a text: speeds are compared only where it is equal."""
-    known = run.environment
-    names = known.get("gpus") or [known.get("cpu"), known.get("platform"), known.get("cpu_threads")]
+    known = run.recorded
+    system = known.get("versions", {}).get("platform")
+    names = known.get("gpus") or [known.get("cpu"), system, known.get("cpu_threads")]
     return ", ".join(str(name) for name in names if name) if isinstance(names, list) else ""
 
 

@@ -183,7 +183,7 @@ class LoadedRun(Run):
 def load_run(folder: str | Path, *, checkpoint: str = "best", trust_code: bool = False) -> LoadedRun:
     """Opens a run folder.
 
-    checkpoint: "best" or "last". trust_code: import classes that the folder's config.yaml names from any package; by
+    checkpoint: "best" or "last". trust_code: import classes that the folder's run.json names from any package; by
     default only from attnorm, and from packages listed in the environment variable ATTNORM_TRUST.
 
     Raises RunError for a folder that is not a run's, and ConfigError for one that names code that is not trusted.

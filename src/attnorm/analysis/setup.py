@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from attnorm.analysis.arms import as_number
 from attnorm.analysis.comparison import Comparison
-from attnorm.analysis.provenance import environment_facts
+from attnorm.analysis.provenance import facts_of
 from attnorm.analysis.study import Study
 from attnorm.analysis.table import title_of
 from attnorm.analysis.verdict import FALSE_CALLS, listed_seeds
@@ -24,7 +24,7 @@ def _training(study: Study, shown: Comparison) -> list[str]:
     """How the arms were trained."""
     seeds = {scores.label: scores.values for scores in shown.scores}
     runs = [arm.finished[seed] for arm in study.arms for seed in seeds.get(arm.label, ())]
-    facts = [environment_facts(run.environment) for run in runs]
+    facts = [facts_of(run.recorded) for run in runs]
 
     def setting(key: str) -> str:
         values = (str(arm.settings.get(key, "unknown")) for arm in study.arms)

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from attnorm.analysis.arms import expanded
-from attnorm.run.folder import EVENTS, FolderLock, RunState, opened
+from attnorm.run.folder import EVENTS, FolderLock, RunState
 from attnorm.run.run import Run
 from attnorm.sweeps.jobs import Job, override_key
 from attnorm.sweeps.state import SWEEP_LOCK, JobState, Journal, state_of_job
@@ -34,7 +34,7 @@ def waiting_in(sweep: Path, names: Container[str] | None = None) -> Iterator[Job
     def arm(job: Job) -> frozenset[str]:
         return frozenset(override for override in job.overrides if override_key(override) != "seed")
 
-    journal = Journal(opened(sweep))
+    journal = Journal(sweep)
     asked = {arm(job) for job in journal.jobs() if names is None or job.name in names}
     for job in journal.jobs():
         state = state_of_job(job, journal)  # a job that failed before it had a run folder is not waiting

@@ -23,6 +23,7 @@ from attnorm.cli.evaluate import CheckpointName, configurations
 from attnorm.config.command import Command, read
 from attnorm.config.recorded import OVERRIDABLE
 from attnorm.errors import Problem
+from attnorm.run.folder import check_links
 from attnorm.run.run import Run
 from attnorm.schema import PictureFormats, Text, WholeNumber
 from attnorm.tasks.seq2seq import Seq2SeqTask
@@ -80,6 +81,8 @@ def show_attention(arguments: list[str]) -> None:
     progress.quiet_libraries()
     command = read_attention(arguments)
     keys, folders = command.settings, command.settings.folders
+    if keys.folder is None:
+        check_links(folders[0])
     readings, runs = [], []
     for folder in folders:
         _, cfg = configurations(Run(folder), command)

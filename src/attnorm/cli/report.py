@@ -10,7 +10,7 @@ from typing import Any, Literal
 from attnorm.config.command import Command, read
 from attnorm.errors import Problem, UserError
 from attnorm.progress import console
-from attnorm.run.folder import why_not_writable
+from attnorm.run.folder import check_links, is_of_run, why_not_writable
 from attnorm.schema import Count, Level, PictureFormats, Text
 
 PAGE = "report.html"
@@ -94,6 +94,8 @@ def read_report(arguments: Sequence[str]) -> ReportSettings:
             yield Problem("runs", "must be given, as in attnorm report <run folder> <run folder>")
 
     settings = read(typed, ReportSettings, "attnorm report", check=check).settings
+    if is_of_run(settings.path.parent):
+        check_links(settings.path.parent)
     return replace(settings, runs=(*places, *settings.runs))
 
 

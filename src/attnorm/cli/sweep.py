@@ -12,7 +12,7 @@ from attnorm.cli.report import write_report_of_sweep
 from attnorm.cli.verbs import is_help
 from attnorm.errors import UserError
 from attnorm.progress import console
-from attnorm.run.folder import FolderLock, opened
+from attnorm.run.folder import FolderLock, check_links
 from attnorm.sweeps.check import Checker
 from attnorm.sweeps.command import SweepCommand, read_sweep
 from attnorm.sweeps.plan import Plan
@@ -43,7 +43,10 @@ def sweep(command: SweepCommand) -> int:
         facts = checked(command, checker, samples)
         seconds, folder = time.monotonic() - started, sweep_folder(command, facts)
         if folder.exists():
-            refuse_other_code(Journal(opened(folder)), facts)
+            check_links(folder)
+            for job in (journal := Journal(folder)).jobs():
+                check_links(job.folder)
+            refuse_other_code(journal, facts)
         lock = FolderLock(folder, SWEEP_LOCK)
         console.print(f"sweep folder: {folder}", markup=False)
         take_over(folder, lock)

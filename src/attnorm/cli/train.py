@@ -145,7 +145,7 @@ def resume_in(folder: Path, arguments: list[str]) -> int:
             print(printable(f"resume={folder}: this run is finished"))
         return 0
     checkpoint = checkpoint_of(folder)
-    overrides = [*(run.environment.get("overrides") or []), *changes]
+    overrides = [*(run.recorded.get("overrides", ())), *changes]
     start(resolve(settings, changes, checkpoint), folder, overrides)
     return 0
 

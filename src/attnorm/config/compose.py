@@ -27,6 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 from attnorm.choices import CONF, choices
 from attnorm.errors import ConfigError, Problem
 from attnorm.imports import PATH, nearest
+from attnorm.run.record import not_recordable
 
 PATH_KEYS = frozenset(  # their values are never numbers, not even 2024
     {
@@ -215,13 +216,16 @@ def run_folder(cfg: DictConfig, label: str) -> Path:
 
 
 def plain_settings(cfg: DictConfig) -> dict[str, Any]:
-    """The settings of a composed configuration. Raises ConfigError if one that must be given is missing."""
+    """The settings of a composed configuration. Raises ConfigError if one that must be given is missing, and for those
+    that run.json cannot hold."""
     cfg = cfg.copy()
     with flag_override(cfg, ["struct", "readonly"], False):
         cfg.pop("hydra", None)
     if missing := sorted(OmegaConf.missing_keys(cfg)):
         raise ConfigError([Problem(key, f"must be given, as in {key}=<value>") for key in missing])
     settings: Any = OmegaConf.to_container(cfg, resolve=True)
+    if problems := [*not_recordable(settings)]:
+        raise ConfigError(problems)
     return settings
 
 

@@ -15,6 +15,7 @@ from attnorm.errors import ConfigError, Problem, RunError, in_yaml, is_in, unkno
 from attnorm.imports import nearest
 from attnorm.parts import class_of, names_of
 from attnorm.run.folder import EVENTS
+from attnorm.run.record import not_recordable
 from attnorm.run.run import Run
 from attnorm.run.trust import check_names, own_cache
 from attnorm.settings import CleaningConfig, DataConfig, leaves
@@ -59,7 +60,7 @@ def changed(recorded: Mapping[str, Any], changes: Sequence[tuple[str, Any]]) -> 
 def recorded_settings(folder: Path, arguments: list[str], *, is_first: bool = True) -> tuple[dict[str, Any], list[str]]:
     """The settings with which the run in a folder continues, and the overrides that were typed for that.
 
-    The settings are those of config.yaml, changed by `key=value` arguments. Arguments that choose a file of a group are
+    The settings are those of run.json, changed by `key=value` arguments. Arguments that choose a file of a group are
     allowed for the groups that may change (RESUMABLE). is_first: whether this process is the first one of a distributed
     run; the others may find settings that the first one has changed already.
 
@@ -83,6 +84,8 @@ def recorded_settings(folder: Path, arguments: list[str], *, is_first: bool = Tr
     if problems:
         raise ConfigError(problems)
     settings, keys = _plain(cfg), [setting.key for setting in typed]
+    if problems := [*not_recordable(settings)]:
+        raise ConfigError(problems)
     check_names(settings, is_trusted, training=True, typed=keys)
     paths = own_cache(settings.get("paths", {}), is_trusted, keys)
     return {**settings, "paths": paths, "resume": str(folder)}, changes

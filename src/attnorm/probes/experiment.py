@@ -17,7 +17,7 @@ import torch
 
 from attnorm.imports import starting_processes
 from attnorm.probes.arm import NULLS, Arm
-from attnorm.probes.jobs import Cell, ProbeJob, ProbeResult, load, run, save
+from attnorm.probes.jobs import Cell, ProbeJob, ProbeResult, code_now, load, run, save
 from attnorm.wording import counted
 
 TUNING_SEEDS, SEEDS = 100, 110  # the first of each; they never overlap
@@ -185,10 +185,10 @@ def _results_of(
 
     A result of other code is not used, and is replaced.
     """
-    missing = []
+    missing, now = [], code_now()
     for outcome, job in jobs:
         known = load(job, folder)
-        then, now = known.code if known else {}, job.code()
+        then = known.code if known else {}
         edited = {name for name in then.keys() & now.keys() if then[name] != now[name]}
         outcome.edited |= edited
         if known is None or edited:

@@ -15,12 +15,12 @@ import torch
 
 from attnorm.attention.measures import column_mass, normalized_entropy
 from attnorm.files import replacing
-from attnorm.imports import PATH, find, short_name
+from attnorm.imports import PATH, find, package_of, short_name, texts
 from attnorm.probes import BENCHMARKS, PROBES
 from attnorm.probes.arm import Arm
 from attnorm.probes.base import SITES, Probe
 from attnorm.probes.ensemble import Trained, batches, evaluate, train
-from attnorm.source_code import digests_of
+from attnorm.source_code import digest_of_attnorm, own_modules, stated
 
 NAMES = PROBES | BENCHMARKS
 MEASURED = 100  # examples at the size of training on which the attention weights are measured
@@ -112,15 +112,24 @@ class ProbeJob:
         return {**fields, "sources": sources, "attnorm": version("attnorm")}
 
     def code(self) -> dict[str, str]:
-        """The digests of all modules on which the result depends, by name: own ones, and those of attnorm."""
-        names = [__name__, *(cls.__module__ for cls in self.classes())]
-        return digests_of(names, ("attnorm.attention", "attnorm.probes"))
+        """The part of `code_now` on which the result depends: own modules only if the job names an own class."""
+        named = (self.cell.name, self.arm, *(text for _, text in texts(self.options)))
+        is_own = any({".", ":"} & {*name} and package_of(name) != "attnorm" for name in named)
+        return {name: digest for name, digest in code_now().items() if is_own or package_of(name) == "attnorm"}
 
     def classes(self) -> list[type]:
         """The classes of the probe and of the parts of the normalizer, such as members of mix, with their bases."""
         cls = find("probe", self.cell.name, NAMES, Probe)
         parts = {type(part) for part in Arm(self.arm, self.options).normalizer(1, 1).modules()}
         return [base for part in (cls, *parts) for base in part.__mro__]
+
+
+def code_now() -> dict[str, str]:
+    """The digests of the code on which results may depend: of packages of attnorm, and of own modules, by name.
+
+    They stand beside the identity of a job, not in it: a result of other code is replaced.
+    """
+    return {f"attnorm.{name}": digest_of_attnorm(name) for name in ("attention", "probes")} | own_modules()
 
 
 LIBRARIES = ("attnorm", "torch", "builtins", "abc", "typing")  # packages whose classes are not own ones
@@ -218,7 +227,7 @@ def save(job: ProbeJob, result: ProbeResult, folder: Path) -> None:
     """Writes a result, atomically: <stem>.npz."""
     path = folder / f"{job.stem}.npz"
     numbers = {"diverged": result.diverged, "seconds": result.seconds}
-    about = {"job": job.identity(), "code": result.code, **numbers}
+    about = {"job": job.identity(), **stated(), "modules": result.code, **numbers}
     arrays: dict[str, Any] = {"curve": result.curve.astype(np.float32)}
     arrays |= {f"scores/{size}": scores.astype(np.float32) for size, scores in result.scores.items()}
     arrays |= {f"scalars/{name}": value for name, value in result.scalars.items()}
@@ -239,6 +248,6 @@ def load(job: ProbeJob, folder: Path) -> ProbeResult | None:
                 if key:
                     groups[group][int(key) if group == "scores" else key] = file[name]
             numbers = {name: about[name] for name in ("diverged", "seconds")}
-            return ProbeResult(file["curve"], **groups, **numbers, code=about.get("code", {}))
+            return ProbeResult(file["curve"], **groups, **numbers, code=about["modules"])
     except (OSError, EOFError, KeyError, ValueError, BadZipFile):
         return None

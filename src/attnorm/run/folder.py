@@ -1,10 +1,10 @@
-"""The folder of a run: the names of its files, what it is doing, its lock, and its links. It may come from anyone.
+"""The folder of a run: the names of its files, what it is doing, and its lock. It may come from anyone.
 
 The process of a run holds a lock on its folder for as long as it lives. The kernel releases the lock when the process
 ends, however it ends, so the lock is a reliable answer to the question whether a run is still going.
 
-From a run folder, nothing is written outside the folder and the reader's own cache, nothing but the data and the
-weights that its config.yaml names is read outside it, and no code runs that was not typed or trusted.
+From a run folder, nothing is written outside the folder and the reader's own cache, and no code runs that was not typed
+or trusted. Readers follow links as the file system does.
 """
 
 import errno
@@ -22,18 +22,11 @@ from typing import Any
 
 from attnorm.errors import RunError
 
-CONFIG, SUMMARY, PROGRESS, LOG, LOCK = "config.yaml", "summary.json", "progress.json", "run.log", "run.lock"
+RUN, SUMMARY, LOG, LOCK = "run.json", "summary.json", "run.log", "run.lock"
+CONFIG = "config.yaml"  # the settings for people; it is never read back
 JOB_LOCK, CONSOLE = "job.lock", "console.log"  # of a run that is a job of a sweep
 CURVES = ("metrics.csv", "attention.csv", "head_measures.csv", "state_measures.csv")  # besides learned scalars
-NAMES = {CONFIG, SUMMARY, PROGRESS, LOG, LOCK, JOB_LOCK, CONSOLE, *CURVES, "environment.json"}
 CHECKPOINTS, PREDICTIONS = "checkpoints", "predictions"
-FOLDERS = (CHECKPOINTS, "figures", PREDICTIONS, "profile", "samples")
-FILES = (
-    *(".ckpt", ".csv", ".html", ".json", ".jsonl", ".lock", ".log", ".model", ".npz", ".parquet", ".png", ".pt"),
-    *(".svg", ".txt", ".yaml"),
-)
-LINKING = "wandb"  # writes links of its own into a folder of this name, which attnorm neither reads nor writes
-LINKED = (*FOLDERS, LINKING, "tensorboard", "stacks")  # folders that may be links if that was typed
 EVENTS = "jobs.jsonl"  # a folder with this file is that of a sweep, where every folder may be that of a run
 SWEEP_FILE = "sweep.json"  # of a sweep folder
 TUNE = "tune"  # a folder in a sweep folder, whose runs tune: they are no runs of arms
@@ -158,53 +151,17 @@ def read_record(path: Path) -> dict[str, Any]:
     return {}
 
 
-def opened(folder: Path) -> Path:
-    """The folder itself, in which every path is what its name says and leads nowhere else.
-
-    `folder` may be a link. The folder is also removed from the search path of Python, since its files could take the
-    place of libraries. Links that attnorm never opens are left alone. With `run.follow_links=true` typed, its folders,
-    such as `checkpoints`, may be links to other folders.
-
-    Raises RunError for another link inside the folder, for a pipe, a socket or a device, for a folder with the name of
-    a file, and for a file with the name of a folder.
-    """
-    leave_out(folder)
-    left = [folder]
-    while left:
-        inner = left.pop()
-        try:
-            with os.scandir(inner) as entries:
-                left += [inner / entry.name for entry in entries if is_folder(entry, folder)]
-        except FileNotFoundError:
-            if inner == folder:
-                raise RunError(f"{folder}: no such folder") from None
-        except OSError as error:
-            raise RunError(f"{inner}: cannot be read: {error.strerror}") from error
-    return folder
+def is_of_run(folder: Path) -> bool:
+    """Whether a folder is that of a run or of a sweep."""
+    return (folder / RUN).is_file() or (folder / EVENTS).is_file()
 
 
-def is_folder(entry: os.DirEntry[str], folder: Path) -> bool:
-    """Whether an entry of a folder is a folder. Raises RunError if it is not what its name says, see `opened`."""
-    path = Path(entry.path)
-    if entry.is_symlink():
-        parts, may_follow = path.relative_to(folder).parts, entry.name in LINKED and path.is_dir()
-        is_opened = bool({*path.suffixes, *parts} & {*FILES, *LINKED}) or (folder / EVENTS).exists()
-        if is_opened and LINKING not in parts[:-1] and not (may_follow and _typed):
-            instead = f"type {FOLLOW}=true if you trust it" if may_follow else "replace the link by what it leads to"
-            raise RunError(
-                f"{path}: is a link to {os.readlink(path)}. The folder of a run may come from anyone, so links in it "
-                f"are not followed; {instead}"
-            )
-        return False
-    if entry.is_dir(follow_symlinks=False):
-        if path.suffix in FILES:
-            raise RunError(f"{path}: is a folder; expected a file")
-        return True
-    if not entry.is_file(follow_symlinks=False) and os.path.lexists(path):  # not a temporary file that was renamed
-        raise RunError(f"{path}: is neither a file nor a folder")
-    if entry.name in FOLDERS:
-        raise RunError(f"{path}: is a file; expected a folder")
-    return False
+def check_links(folder: Path) -> None:
+    """Raises RunError if something in a folder into which is written is a link, unless `run.follow_links=true` was
+    typed: a stranger's link must not make a run write elsewhere, such as into another run."""
+    links = [path for path in sorted(folder.iterdir()) if path.is_symlink()] if folder.is_dir() else []
+    if links and not _typed:
+        raise RunError(f"{links[0]}: is a link to {os.readlink(links[0])}; type {FOLLOW}=true to write where it leads")
 
 
 def take_follow_links(arguments: Sequence[str]) -> list[str]:
@@ -222,9 +179,8 @@ def typed_follow_links() -> list[str]:
 
 
 def folders_in(root: Path) -> list[Path]:
-    """The folders of runs with recorded settings below a folder, or the folder itself if it is one."""
-    configs = [root / CONFIG] if (root / CONFIG).is_file() else sorted(root.rglob(CONFIG))
-    return [path.parent for path in configs if path.lstat().st_size]
+    """The folders of runs below a folder, or the folder itself if it is one."""
+    return [root] if (root / RUN).is_file() else [path.parent for path in sorted(root.rglob(RUN))]
 
 
 def why_not_writable(folder: Path, name: str | None = None) -> str:
@@ -235,7 +191,7 @@ def why_not_writable(folder: Path, name: str | None = None) -> str:
     if name is not None and (folder / name).is_dir():
         return "expected a file, found a folder"
     if name is not None and (folder / name).exists() and not name.endswith((".html", ".tex", ".md")):
-        of_run = any((place / CONFIG).exists() and (place / LOCK).exists() for place in (folder, folder.parent))
+        of_run = any((place / RUN).exists() for place in (folder, folder.parent))
         if of_run or ((folder / EVENTS).exists() and name in (EVENTS, SWEEP_FILE)):
             return "is there already, in the folder of a run or a sweep; choose another name"
     while not os.path.lexists(folder):

@@ -2,12 +2,8 @@
 
 import hashlib
 import json
-import sys
 from collections.abc import Mapping
 from typing import Any
-
-from attnorm.imports import PATH, texts
-from attnorm.source_code import digests_of
 
 NOT_PART = ("paths", "logger", "tags", "run", "resume")  # where and how safely a run trains, and what is shown of it
 
@@ -16,19 +12,10 @@ def run_key(cfg: Mapping[str, Any]) -> str:
     """The SHA-256 of a resolved configuration, 64 hexadecimal digits.
 
     Keys that do not change what is trained are left out: `paths`, `logger`, `tags`, `run` and `resume`. The
-    configuration may also be one that was read from config.yaml.
+    configuration may also be one that was read from run.json.
     """
     kept = trained_settings(cfg)
     return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def code_of(cfg: Mapping[str, Any]) -> dict[str, str]:
-    """The digests of the own modules behind the paths "package.module.Class" in the settings of a run, by name.
-
-    They stand beside the key, not in it: a run without them is still the same run.
-    """
-    paths = (match for _, text in texts(trained_settings(cfg)) if (match := PATH.fullmatch(text)))
-    return digests_of(match[1] for match in paths if match[1] in sys.modules)
 
 
 def trained_settings(cfg: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnorm.errors import ConfigError, DataError, RunError
-from attnorm.run.folder import CONFIG
+from attnorm.run.folder import RUN
 from attnorm.run.run import Run
 from attnorm.run.trust import check_names, own_cache
 
@@ -48,7 +48,7 @@ def open_run(run: Path, cfg: "ResolvedConfig", checkpoint: str) -> "tuple[Tokeni
     try:
         model = task_of(cfg, run).model(tokenizer)
     except (RuntimeError, MemoryError) as error:  # sizes that no machine has memory for
-        raise RunError(f"{run / CONFIG}: the model cannot be built: {str(error).splitlines()[0]}") from error
+        raise RunError(f"{run / RUN}: the model cannot be built: {str(error).splitlines()[0]}") from error
     check_fit(model, content, path)
     model.load_state_dict(parameters_of(content))
     return tokenizer, model.to("cuda" if torch.cuda.is_available() else "cpu").eval(), content["global_step"]

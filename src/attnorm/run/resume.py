@@ -17,7 +17,7 @@ from attnorm.run.checkpoint import (
     read_checkpoint,
     read_resumable,
 )
-from attnorm.run.folder import CONFIG, RunState, opened
+from attnorm.run.folder import RUN, RunState
 from attnorm.run.key import run_key
 from attnorm.run.run import Run
 from attnorm.settings import ResolvedConfig, leaves
@@ -65,8 +65,6 @@ def check_resume(config: ResolvedConfig, checkpoint: Path, problems: Problems) -
     if not checkpoint.is_file():
         return [Problem("ckpt_path", "no such file", checkpoint)]
     try:
-        if (run := Run.of_checkpoint(checkpoint)).exists:
-            opened(run.folder)
         changed = changed_settings(config.settings, checkpoint)
         for path in () if changed or config.continues else best_checkpoints(checkpoint.parent):
             changed += changed_settings(config.settings, path)
@@ -110,11 +108,11 @@ def newest_unfinished(config: ResolvedConfig) -> Path | None:
     Raises RunError if a newer one is still going.
     """
     parent, key = Path(config.paths.log_dir) / config.task.name / config.label, run_key(config.settings)
-    configs = sorted(parent.glob(f"*/{CONFIG}"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in configs:
+    records = sorted(parent.glob(f"*/{RUN}"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in records:
         try:
             run = Run(path.parent)
-            if not path.stat().st_size or run_key(run.config) != key:
+            if run_key(run.config) != key:
                 continue
             state = run.state
         except RunError as error:

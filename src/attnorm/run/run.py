@@ -11,17 +11,17 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Self
 
 from attnorm.errors import RunError
-from attnorm.imports import short_name
 from attnorm.run import folder as named
-from attnorm.run.config_file import read_settings
-from attnorm.run.folder import FolderLock, RunState, opened, read_record
+from attnorm.run.folder import FolderLock, RunState, leave_out, read_record
 from attnorm.run.key import trained_settings
+from attnorm.run.record import read_run_record
 from attnorm.run.tables import COLUMNS, read_csv
 from attnorm.settings import leaves
 
 if TYPE_CHECKING:
     import pandas as pd
 
+ENDED = (RunState.FINISHED, RunState.INTERRUPTED, RunState.FAILED)
 VALIDATION = "validation"  # the stem of the table of the final evaluation
 
 
@@ -44,66 +44,74 @@ class Run:
         return cls(path.parent.parent)
 
     @property
+    def record_file(self) -> Path:
+        """The file with what it records of itself."""
+        return self.folder / named.RUN
+
+    @property
     def config_file(self) -> Path:
-        """The file of its configuration. It is empty until it has recorded its settings."""
+        """The file with its settings for people, which is never read back."""
         return self.folder / named.CONFIG
 
     @property
     def exists(self) -> bool:
         """Whether the folder is that of a run."""
-        return self.config_file.is_file()
+        return self.record_file.is_file()
 
     def check(self, key: str) -> None:
-        """Raises RunError if the folder is not that of a run with recorded settings. key: the key that names it."""
+        """Raises RunError if the folder is not that of a run. key: the key that names it."""
         if not self.folder.is_dir():
             raise RunError(f"{key}={self.folder}: no such folder")
         if not self.exists:
-            raise RunError(f"{key}={self.folder}: no {named.CONFIG} there, so it is not a run folder")
-        if not self.config_file.stat().st_size:
-            why = f"{named.CONFIG} is empty, so the run ended before it had recorded its settings; start it anew"
-            raise RunError(f"{key}={self.folder}: {why}")
+            raise RunError(f"{key}={self.folder}: no {named.RUN} there, so it is not a run folder")
+
+    @cached_property
+    def recorded(self) -> dict[str, Any]:
+        """What it records of itself, see `run.record`. Raises RunError for anything else.
+
+        The folder is removed from the search path of Python, since its files could take the place of libraries.
+        """
+        leave_out(self.folder)
+        return read_run_record(self.record_file)
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The configuration with which it was trained, as plain values. Raises RunError, see `opened` and
-        `read_settings`."""
-        return read_settings(opened(self.folder) / named.CONFIG)
+        """The settings with which it was started last, as plain values. Raises RunError, see `recorded`."""
+        return self.recorded["settings"]
 
     @cached_property
     def state(self) -> RunState:
         """What has become of it."""
         if FolderLock(self.folder).holder() is not None:
             return RunState.RUNNING
-        if not self.exists or not self.config_file.stat().st_size:
+        if not self.exists:
             return RunState.ABSENT  # also if it was stopped before it had recorded its settings: it cannot be resumed
-        state, ended = self.record("summary").get("state"), (RunState.FINISHED, RunState.INTERRUPTED, RunState.FAILED)
-        return RunState(state) if state in ended else RunState.KILLED
+        state = self.outcome.get("state")
+        return RunState(state) if state in ENDED else RunState.KILLED
+
+    @cached_property
+    def outcome(self) -> dict[str, Any]:
+        """The content of summary.json, {} without it: how far the run is, and how it ended. See `RunFiles`."""
+        return self.record("summary")
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """The content of summary.json, {} without it, and while the run is going: the file is of an earlier part."""
-        return {} if self.state is RunState.RUNNING else self.record("summary")
+        """How it ended; {} while it is going, and if it was killed."""
+        return self.outcome if self.state in ENDED else {}
 
     def record(self, stem: str) -> dict[str, Any]:
-        """The content of <stem>.json, {} without it: "environment", "progress" (see `RunFiles`), or an
-        evaluation such as "eval_test"."""
+        """The content of <stem>.json, {} without it, such as the evaluation "eval_test"."""
         return read_record(self.folder / f"{stem}.json")
 
-    @cached_property
-    def environment(self) -> dict[str, Any]:
-        """The environment in which it was started."""
-        return self.record("environment")
-
-    @cached_property
+    @property
     def progress(self) -> dict[str, Any]:
         """How far it is; {} before its first update."""
-        return self.record("progress")
+        return progress if isinstance(progress := self.outcome.get("progress"), dict) else {}
 
     @property
     def progressed_at(self) -> float:
         """When its progress was recorded, in seconds since 1970; 0 before its first update."""
-        path = self.folder / named.PROGRESS
-        return path.stat().st_mtime if path.exists() else 0.0
+        return path.stat().st_mtime if (path := self.folder / named.SUMMARY).exists() else 0.0
 
     @property
     def seed(self) -> int:
@@ -117,17 +125,9 @@ class Run:
         return dict(leaves(kept))
 
     @property
-    def label(self) -> object:
-        """The label of its attention as it has recorded it, at the latest when it ended."""
-        return self.summary.get("attention") or self.environment.get("attention")
-
-    @property
-    def attention_label(self) -> str:
+    def label(self) -> str:
         """The label of its attention, such as "hnas"."""
-        if label := self.label:
-            return str(label)
-        names = [value for value in self.config["attention"].values() if isinstance(value, str)]
-        return "_".join(dict.fromkeys(map(short_name, names))) or "none"
+        return str(self.recorded.get("attention", "unknown"))
 
     @property
     def why(self) -> str | None:

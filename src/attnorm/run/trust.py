@@ -5,16 +5,14 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from attnorm import imports
 from attnorm.choices import choices
-from attnorm.errors import ConfigError, Problem, RunError, is_in
+from attnorm.errors import ConfigError, Problem, is_in
 from attnorm.imports import TRUST, package_of, texts, trusted_packages
 from attnorm.parts import TARGET
-from attnorm.run.config_file import read_settings
-from attnorm.run.folder import CONFIG, EVENTS, leave_out
+from attnorm.run.folder import is_of_run, leave_out
 
 log = logging.getLogger(__name__)
 IMPORTED = ("task", "model", "data", "tokenizer")  # for an evaluation: never optimizer, scheduler, callbacks or loggers
@@ -122,10 +120,4 @@ def own_cache(paths: dict, trust_code: bool, typed: Collection[str]) -> dict:
 
 def lies_in_run(folder: Path) -> bool:
     """Whether a folder is that of a run or of a sweep, or lies in one."""
-    for parent in (folder, *folder.parents):
-        if (parent / EVENTS).is_file():
-            return True
-        with suppress(RunError):  # the configuration of another program
-            if (parent / CONFIG).is_file() and read_settings(parent / CONFIG):
-                return True
-    return False
+    return any(map(is_of_run, (folder, *folder.parents)))

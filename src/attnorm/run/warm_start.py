@@ -129,11 +129,11 @@ def shape_of(start: Run) -> dict:
     decoder_only = kind_of_model(model) == "gpt2"
     known = parameters(GPTConfig if decoder_only else TransformerConfig)
     for name in model.keys() & known.keys():
-        for problem in value_problems(f"config.yaml: model.{name}", model[name], known[name].annotation):
+        for problem in value_problems(f"run.json: model.{name}", model[name], known[name].annotation):
             raise DataError(problem)
     longest = "max_target" if decoder_only else "max_source"
     for name in [name for name in ("positions", longest) if name not in model]:
-        raise DataError(f"config.yaml: model.{name} is missing")
+        raise DataError(f"run.json: model.{name} is missing")
     positions = model[longest] if model["positions"] == "learned" else None
     # of runs of an encoder whose model had no such key
     defaults = {} if decoder_only else {"norm_eps": 1e-5, "type_vocab_size": 0, "residual": True}

@@ -20,12 +20,13 @@ from attnorm.run.checkpoint import (
     restore_best,
     sweep_unfinished,
 )
-from attnorm.run.folder import CONFIG, CURVES, EVENTS, LOG, opened
+from attnorm.run.folder import CONFIG, CURVES, EVENTS, LOG, check_links
 from attnorm.run.integrity import COMPANIONS
-from attnorm.run.key import code_of
+from attnorm.run.key import run_key
+from attnorm.run.record import FORMAT, changes, modules_in
 from attnorm.run.run import Run
 from attnorm.run.tables import CsvTable, cut_history
-from attnorm.source_code import recorded
+from attnorm.source_code import own_modules
 
 if TYPE_CHECKING:
     from attnorm.settings import ResolvedConfig
@@ -36,7 +37,14 @@ COPIED = (*COMPANIONS, "*.csv", "*_id.txt", "*/events.out.tfevents.*")  # the la
 
 
 class RunWriter(Run):
-    """A run folder into which this process writes. Files are replaced as a whole, and CSV files continued."""
+    """A run folder into which this process writes. Files are replaced as a whole, and CSV files continued.
+
+    Raises RunError for a folder with links, see `check_links`.
+    """
+
+    def __init__(self, folder: str | Path):
+        super().__init__(folder)
+        check_links(self.folder)
 
     @property
     def log_file(self) -> Path:
@@ -45,48 +53,55 @@ class RunWriter(Run):
 
     def claim(self) -> bool:
         """Creates config.yaml in the folder, which may have something in it; False if another run has done so, or if it
-        is the folder of a sweep. Raises RunError for the folder of a run that has lost its config.yaml."""
-        if self.folder.exists():
-            opened(self.folder)
-            if (self.folder / EVENTS).exists():
-                return False
-            of_run = (self.checkpoint_file(LAST), *(self.folder / name for name in CURVES))
-            if not self.config_file.exists() and any(path.exists() for path in of_run):
-                raise RunError(f"{self.folder}: has files of a run, but no config.yaml; type another hydra.run.dir")
+        is the folder of a sweep. Raises RunError for the folder of a run that has lost this file."""
+        if (self.folder / EVENTS).exists():
+            return False
+        of_run = (self.record_file, self.checkpoint_file(LAST), *(self.folder / name for name in CURVES))
+        if not self.config_file.exists() and any(path.exists() for path in of_run):
+            raise RunError(f"{self.folder}: has files of a run, but no {CONFIG}; type another hydra.run.dir")
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            (self.folder / CONFIG).touch(exist_ok=False)
+            self.config_file.touch(exist_ok=False)
         except FileExistsError:
             return False
         return True
 
-    def start(self, cfg: "ResolvedConfig", environment: dict[str, Any]) -> None:
-        """Writes the configuration and the environment of the run.
+    def start(self, cfg: "ResolvedConfig", **facts: Any) -> None:
+        """Writes run.json and config.yaml. facts: further entries of run.json.
 
         A new run that starts from `ckpt_path` gets its copies before that, so that a run with recorded settings has
-        them all. It claims its folder first: another run that starts from its checkpoint takes it for a run folder from
-        then on. A run that is resumed in its folder keeps its environment and the time of its start. What has changed
-        since then is added to the list `resumed` of environment.json.
+        them all. What changes in a run that continues the training of a checkpoint is added to the list `resumed`.
         """
         self.claim()
-        modules, before = {"modules": modules_of(cfg)}, {}
-        environment = environment | modules
-        if cfg.continues:
-            if cfg.checkpoint is None:  # it starts again, without what it wrote before its first checkpoint
-                self.forget("progress")
-                for path in self.folder.glob("*.csv"):
-                    path.unlink()
-            before = self.record("environment")
-        elif cfg.checkpoint is not None:
+        self.before, self.started = dict[str, Any](), dict[str, Any]()
+        if cfg.checkpoint is not None:
+            source = self if cfg.continues else Run.of_checkpoint(cfg.checkpoint)
+            self.before = source.recorded if source.exists else {}
+        if cfg.continues and cfg.checkpoint is None:  # it starts again, without what it wrote before
+            for path in self.folder.glob("*.csv"):
+                path.unlink()
+        elif cfg.checkpoint is not None and not cfg.continues:
             self._copy(cfg.checkpoint)
-        if before:
-            changed = {key: value for key, value in environment.items() if before.get(key) != value}
-            environment = {**before, **modules, "resumed": [*before.get("resumed", []), changed]}
+        modules, before = own_modules(), modules_in(self.before)
+        edited = [name for name, digest in modules.items() if before.get(name, [digest]) != [digest]]
+        if edited and cfg.checkpoint and not read_checkpoint(cfg.checkpoint)["global_step"]:  # nothing has been trained
+            self.before, edited = {}, []
+        for name in edited:
+            versions = " and ".join(dict.fromkeys([*before[name], modules[name]]))
+            log.warning("%s was edited since training started: the run mixes %s", name, versions)
         settings = {**cfg.settings, "resume": None}
+        self.add(format=FORMAT, settings=settings, key=run_key(settings), **facts, modules=modules)
         in_yaml = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
-        write_bytes(self.folder / CONFIG, in_yaml.encode(errors="backslashreplace"))
-        self.write("environment", environment)
+        write_bytes(self.config_file, in_yaml.encode(errors="backslashreplace"))
         sweep_unfinished(self.checkpoints)
+
+    def add(self, **facts: Any) -> None:
+        """Adds entries to run.json, or replaces them."""
+        self.started |= facts
+        if self.before:
+            changed = [changes(self.before, self.started)]
+            self.started["resumed"] = [*self.before.get("resumed", []), *changed]
+        write_json(self.record_file, self.started)
 
     def _copy(self, checkpoint: Path) -> None:
         """Copies what continuing from a checkpoint needs: from its run folder, the tokenizer and what callbacks and
@@ -121,21 +136,17 @@ class RunWriter(Run):
             restore_best(self.checkpoints, content)
 
     def write(self, stem: str, content: dict[str, Any]) -> None:
-        """Writes the record <stem>.json.
+        """Writes <stem>.json.
 
         Raises RunError if the folder has been moved or removed while its run was going: to write would make a second
         folder, which has no settings and cannot be resumed.
         """
-        if not self.exists:
+        if not self.folder.is_dir():
             raise RunError(
                 f"{self.folder}: was moved or removed while its run was going, so the run has ended; to continue it "
                 "where it was saved last: attnorm train resume=<the moved folder>"
             )
         write_json(self.folder / f"{stem}.json", content)
-
-    def forget(self, stem: str) -> None:
-        """Removes the record <stem>.json."""
-        (self.folder / f"{stem}.json").unlink(missing_ok=True)
 
     def continued(self, stem: str) -> CsvTable:
         """The CSV file <stem>.csv, to which rows are appended."""
@@ -155,18 +166,3 @@ class RunWriter(Run):
         """`stem`, or `stem_2`, `stem_3`, ...: an earlier evaluation is not overwritten."""
         names = (f"{stem}_{number}" if number > 1 else stem for number in count(1))
         return next(name for name in names if not (self.folder / f"{name}.json").exists())
-
-
-def modules_of(cfg: "ResolvedConfig") -> dict[str, list[str]]:
-    """The digests of the own modules of a run, by name: of those that trained its checkpoint, and of those now."""
-    before = Run.of_checkpoint(cfg.checkpoint).record("environment") if cfg.checkpoint else {}
-    modules = recorded(before.get("modules"))
-    if modules and cfg.checkpoint and read_checkpoint(cfg.checkpoint)["global_step"] == 0:  # nothing has been trained
-        modules = {}
-    for name, digest in code_of(cfg.settings).items():
-        digests = modules.setdefault(name, [])
-        if digest not in digests:
-            digests.append(digest)
-        if len(digests) > 1:
-            log.warning("%s was edited since training started: the run mixes %s", name, " and ".join(digests))
-    return modules

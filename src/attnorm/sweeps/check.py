@@ -36,7 +36,7 @@ class Checked:
     devices:  `trainer.devices` as it is set.
     named:    what `run.trust.in_need_of_trust` finds in it.
     gpus:     the GPUs of this machine that PyTorch sees if the job uses GPUs; [] if it runs on the CPU.
-    modules:  the digests of the own modules on which it depends, by name.
+    modules:  the digests of the own modules that are loaded after the check, by name.
     """
 
     problems: list[tuple[str, str]] = field(default_factory=list)
@@ -136,8 +136,9 @@ def check_job(
 ) -> Checked:
     """Composes one job and checks it. folders, of_files: as in `composed`."""
     from attnorm.config.read import resolve
-    from attnorm.run.key import code_of, run_key
+    from attnorm.run.key import run_key
     from attnorm.run.trust import in_need_of_trust
+    from attnorm.source_code import own_modules
     from attnorm.training.environment import gpus_for
 
     try:
@@ -159,7 +160,7 @@ def check_job(
         uses_gpu=gpus is not None,
         gpus=gpus or [],
         named=sorted(in_need_of_trust(config.settings)),
-        modules=code_of(config.settings),
+        modules=own_modules(),
     )
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.progress import console
 from attnorm.run.folder import EVENTS, RunState
+from attnorm.run.record import modules_in
 from attnorm.run.run import Run
-from attnorm.source_code import recorded
 from attnorm.sweeps.check import Checked, Checker
 from attnorm.sweeps.command import Overrides, SweepCommand
 from attnorm.sweeps.jobs import Job, job_folder, name_of, sweep_name
@@ -44,7 +44,7 @@ def sweep_folder(command: SweepCommand, facts: Sequence[Checked]) -> Path:
     settings = command.settings
     if settings.dir is not None:
         if Run(settings.dir).exists and not (Path(settings.dir) / EVENTS).exists():
-            raise ConfigError([Problem("dir", "has a config.yaml, as a run has; choose another one", settings.dir)])
+            raise ConfigError([Problem("dir", "is the folder of a run; choose another one", settings.dir)])
         return Path(settings.dir)
     chosen = [f"tune_seeds={settings.tune_seeds}"] if command.tuning else []
     return Path(facts[0].log_dir) / "sweeps" / sweep_name((fact.task for fact in facts), [*command.texts(), *chosen])
@@ -57,7 +57,7 @@ def refuse_other_code(journal: Journal, facts: Iterable[Checked]) -> None:
         run = job.run
         if run.state is not RunState.FINISHED and not run.progress.get("step"):
             continue
-        for name, digests in recorded(run.environment.get("modules")).items():
+        for name, digests in modules_in(run.recorded).items():
             for digest in digests:
                 if name in now and digest != now[name]:
                     raise RunError(

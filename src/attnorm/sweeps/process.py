@@ -67,9 +67,8 @@ def start_process(
     """
     assert lock.descriptor is not None
     run = job.run
-    config = run.config_file
-    if config.is_file() and not config.stat().st_size:
-        config.unlink()  # killed between creating and writing it; an existing file would claim the folder
+    if not run.exists:
+        run.config_file.unlink(missing_ok=True)  # of a run that was killed before it recorded its settings
     process: subprocess.Popen | Forked | None = None
     with open(run.console, "ab") as console:
         if server is not None:

@@ -34,11 +34,10 @@ from attnorm.testing.task_runs import UPDATES, VALIDATIONS, TaskRuns, loss_in_tr
 
 FILES = {  # of every run
     "config.yaml",
-    "environment.json",
     "metrics.csv",
+    "run.json",
     "run.log",
     "summary.json",
-    "progress.json",
     "run.lock",
     "checkpoints/best.ckpt",
     "checkpoints/last.ckpt",

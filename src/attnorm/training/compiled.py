@@ -40,7 +40,7 @@ class CompiledModel(pl.Callback):
         self.graphs = self.breaks = 0
 
     def facts(self) -> dict[str, Any]:
-        """For environment.json: the number of compiled graphs and of graph breaks, and the seconds of compiling."""
+        """For run.json: the number of compiled graphs and of graph breaks, and the seconds of compiling."""
         return {
             "graphs": self.graphs,
             "graph_breaks": self.breaks,

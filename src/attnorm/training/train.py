@@ -27,6 +27,7 @@ from attnorm.run.resume import deciding
 from attnorm.run.run import Run
 from attnorm.run.writing import RunWriter
 from attnorm.settings import ResolvedConfig
+from attnorm.source_code import own_modules
 from attnorm.tasks.leaks import describe_leaks
 from attnorm.tasks.ranks import is_sharded
 from attnorm.tasks.task import Task, task_of
@@ -118,12 +119,8 @@ def train(
         trainer = build_trainer(config, run, task_module, resuming, required, stop)
         data = TaskDataModule(task, splits)
         updates = set_length(trainer, data)
-        resuming.record = {
-            "settings": deciding(config.settings),
-            "data": task.data_fingerprints(splits),
-            "tokenizer": splits["train"].tokenizer.fingerprint(),
-            "updates": updates,
-        }
+        fingerprints = {"data": task.data_fingerprints(splits), "tokenizer": splits["train"].tokenizer.fingerprint()}
+        resuming.record = {"settings": deciding(config.settings), "updates": updates, **fingerprints}
         if config.checkpoint is not None:
             resuming.check(config.checkpoint, module)
         if config.continues:
@@ -136,6 +133,7 @@ def train(
         trainer.loggers = loggers.open()
         summary |= describe_parts(model, data)
         if is_first:
+            run.add(fingerprints=fingerprints, modules=own_modules())  # with those imported since the first bytes
             console.show_plan(summary, config.data.batch_tokens, updates)
         fit(trainer, module, data, checkpoint, watchdog)
         if trainer.is_global_zero and not config.trainer.fast_dev_run:

@@ -66,8 +66,7 @@ def scores_of_runs(runs: Sequence[Run], metric: str | None = None, split: SplitN
     groups: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         groups[repr(sorted(kept[run.folder].items()))].append(run)
-    firsts = [next((run for run in group if run.label), group[0]) for group in groups.values()]
-    labels = labels_of([(run.attention_label, kept[run.folder]) for run in firsts])
+    labels = labels_of([(group[0].label, kept[group[0].folder]) for group in groups.values()])
     arms: list[tuple[Rung, Arm]] = []  # one for each arm on each rung
     for label, group in zip(labels, groups.values(), strict=True):
         for number in sorted({rungs[run.folder].number for run in group}):

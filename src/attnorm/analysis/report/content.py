@@ -108,7 +108,7 @@ def collect(
     if baseline is not None and every and not any(arm.label == baseline for arm in every):
         baseline_of(every, baseline)  # raises ConfigError
     named = [(f"{arm.label}, seed {run.seed}", run) for arm in others for run in arm.runs]
-    named += [(f"{run.attention_label}, rung {ladder_of(run).get('rung')}, seed {run.seed}", run) for run in on_rungs]
+    named += [(f"{run.label}, rung {ladder_of(run).get('rung')}, seed {run.seed}", run) for run in on_rungs]
     unfinished = [name for name, run in named if run.state.is_unfinished]
     pending = [*waiting, *(unfinished if at_work else ())]  # which the sweep may resume
     studies = []

@@ -42,7 +42,7 @@ class Call(NamedTuple):
 class Kernel(Protocol):
     """An implementation of attention with a bias per key that needs no (N, M) table.
 
-    name: names the kernel in warnings and in environment.json.
+    name: names the kernel in warnings and in run.json.
     """
 
     name: str

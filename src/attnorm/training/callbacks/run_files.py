@@ -1,9 +1,9 @@
-"""What a run records of itself: environment.json, progress.json and summary.json."""
+"""What a run records of itself: run.json and summary.json."""
 
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytorch_lightning as pl
 from attnorm.attention.linear import kernels
 from attnorm.errors import Interrupted
 from attnorm.run.folder import RunState
+from attnorm.run.run import ENDED, Run
 from attnorm.run.writing import RunWriter
 from attnorm.settings import ResolvedConfig
 from attnorm.training.callbacks.throughput import Throughput
@@ -21,27 +22,26 @@ from attnorm.training.module import TrainingModule
 from attnorm.training.processes import is_first_rank
 
 log = logging.getLogger(__name__)
-SECONDS = 2.0  # between two writes of progress.json
+SECONDS = 2.0  # between two writes of summary.json during training
 
 
 class RunFiles(pl.Callback):
     """Writes the records of a run, on the first rank, from `begin` on. It is used both as a context manager around the
     whole run and as a callback of its trainer.
 
-    environment.json is written by `begin`. When training ends for any reason, it gets `attention_kernels`, the outcome
-    of each self-check (see `attnorm.attention.linear.kernels.self_checks`), and with run.compile=true `compile` (see
-    `CompiledModel.facts`).
+    run.json (see `attnorm.run.record`) is written by `begin`. When training ends for any reason, it gets
+    `attention_kernels`, the outcome of each self-check (see `attnorm.attention.linear.kernels.self_checks`), and with
+    run.compile=true `compile` (see `CompiledModel.facts`).
 
-    progress.json says how far the run is. It is written at most every two seconds and after every validation. Its
-    entries are `phase` ("training", or "decoding" while the best model is scored), `step` and `updates` (made and
-    planned), `monitor` (the metric that the task monitors), `value` and `best_value` (of the latest validation and of
-    the best one, or null), `wall_seconds` (of all parts of the run so far), and `seconds_left` (an estimate from the
-    speed so far, validations included, or null).
+    summary.json has the values of `summary`. Its `state` is running while the run goes, and then finished, interrupted
+    (by a signal or a time limit) or failed. Whatever ends the run early (an exception, a signal) is recorded as `why`
+    before it is raised again. `wall_seconds` includes the parts of a run that was resumed in its folder.
 
-    summary.json has the values of `summary`, and is written when the context ends. Its `state` is finished, interrupted
-    (by a signal or a time limit) or failed. Whatever ends the context early (an exception, a signal) is recorded as
-    `why` before it is raised again. `wall_seconds` includes the parts of a run that was resumed in its folder; of a
-    part that was killed, what progress.json recorded.
+    `progress` says how far the run is. The file is written at most every two seconds, after every validation, and when
+    the context ends. The entries are `phase` ("start", "training", or "decoding" while the best model is scored),
+    `step` and `updates` (made and planned), `monitor` (the metric that the task monitors), `value` and `best_value` (of
+    the latest validation and of the best one, or null), and `seconds_left` (an estimate from the speed so far,
+    validations included, or null).
     """
 
     def __init__(self, run: RunWriter, throughput: Throughput, **values: Any):
@@ -55,18 +55,17 @@ class RunFiles(pl.Callback):
     # the run
 
     def __enter__(self) -> "RunFiles":
-        recorded = (self.run.record(stem).get("wall_seconds") for stem in ("summary", "progress"))
-        self.earlier = max((seconds for seconds in recorded if isinstance(seconds, (int, float))), default=0.0)
+        earlier = self.run.outcome.get("wall_seconds")
+        self.earlier = earlier if isinstance(earlier, (int, float)) else 0.0
         return self
 
     def begin(self, cfg: ResolvedConfig, overrides: Sequence[str]) -> None:
-        """Writes the settings and the environment, and removes the summary of the part of the run that is resumed.
-        Before that, nothing is written."""
+        """Writes the record of the run. Before that, nothing is written."""
         self.has_begun = True
         if is_first_rank():
-            self.run.forget("summary")
             facts = {"attention": cfg.label, "overrides": list(overrides)}
-            self.run.start(cfg, describe_environment() | facts)
+            self.run.start(cfg, **facts, **describe_environment())
+            self._write_running({**self.run.progress, "phase": "start"})
 
     def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> None:
         if not self.has_begun:
@@ -91,7 +90,7 @@ class RunFiles(pl.Callback):
         or hung before it could.
         """
         self.summary.update(state=RunState.FAILED, why=why)
-        if is_first_rank() or not self.run.record("summary"):
+        if is_first_rank() or Run(self.run.folder).outcome.get("state") not in ENDED:
             self._write_summary()
 
     def wall_seconds(self) -> float:
@@ -99,8 +98,13 @@ class RunFiles(pl.Callback):
         return round(self.earlier + time.perf_counter() - self.started, 1)
 
     def _write_summary(self) -> None:
-        self.summary.update(peak_memory=peak_memory(), wall_seconds=self.wall_seconds())
+        progress = Run(self.run.folder).progress  # a forked process may have written it
+        self.summary.update(peak_memory=peak_memory(), wall_seconds=self.wall_seconds(), progress=progress)
         self.run.write("summary", self.summary)
+
+    def _write_running(self, progress: Mapping[str, Any]) -> None:
+        state = {"state": RunState.RUNNING, "wall_seconds": self.wall_seconds(), "progress": progress}
+        self.run.write("summary", self.summary | state)
 
     # the trainer
 
@@ -141,7 +145,7 @@ class RunFiles(pl.Callback):
         for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by Lightning
             if isinstance(callback, CompiledModel):
                 facts["compile"] = callback.facts()
-        self.run.write("environment", self.run.record("environment") | facts)
+        self.run.add(**facts)
 
     def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
         with suppress(OSError):  # such as a full disk, which has probably ended the run
@@ -154,14 +158,13 @@ class RunFiles(pl.Callback):
         self.written_at, step = time.monotonic(), trainer.global_step
         made = step - self.first_step
         left = (self.written_at - self.started_at) / made * (self.updates - step) if made else None
-        content = {
+        progress = {
             "phase": self.phase,
             "step": step,
             "updates": self.updates,
             "monitor": module.task_module.monitor,
             "value": self.value,
             "best_value": self.best,
-            "wall_seconds": self.wall_seconds(),
             "seconds_left": None if left is None else round(left, 1),
         }
-        self.run.write("progress", content)
+        self._write_running(progress)
