@@ -3,6 +3,7 @@
 import pytest
 import torch
 from reference import WIDTH, randn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from attnorm.attention import RegularizedMax, build_normalizer
@@ -11,6 +12,7 @@ pytestmark = pytest.mark.numerical
 
 PAIRWISE = randn(1, 1, 3, 4, seed=9)
 RIGHT = {
+    "entmax": {},
     "dnas": {},
     "hnas": {},
     "sinkhorn": {},
@@ -43,6 +45,17 @@ def test_second_derivatives_equal_finite_differences(name):
     module, cotangent = build_normalizer(name, **RIGHT[name]).double(), randn(1, 1, 3, 4, seed=3)
     loss = lambda s, k: (module(s, keys=k, scale=0.5) * cotangent).sum()  # noqa: E731
     assert torch.autograd.gradgradcheck(loss, inputs(), fast_mode=True)
+
+
+def test_softmax_has_them_by_the_kernel_of_torch_that_has_them():
+    q, k, v = (randn(1, 1, 4, WIDTH, seed=seed).requires_grad_() for seed in range(3))
+    second = lambda: torch.autograd.grad(  # noqa: E731
+        torch.autograd.grad(build_normalizer("softmax").attend(q, k, v).sum(), q, create_graph=True)[0].sum(), q
+    )
+    with sdpa_kernel(SDPBackend.MATH):
+        assert second()[0].isfinite().all()
+    with pytest.raises(RuntimeError, match="not implemented"):
+        second()
 
 
 @pytest.mark.parametrize("name", SOLVED)

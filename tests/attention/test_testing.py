@@ -475,6 +475,22 @@ class DetachedParameter(Softmax):
         return super().forward(scores, mask, log_prior=log_prior)
 
 
+class SoftmaxWithAConstantGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, s):
+        ctx.p = softmax_over_keys(s)
+        return ctx.p.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        return ctx.p * (g - (ctx.p * g).sum(-1, keepdim=True))
+
+
+class ConstantGradient(Normalizer):
+    def weights(self, s, given):
+        return SoftmaxWithAConstantGradient.apply(add_log_prior(s, given.log_prior))
+
+
 class Overflows(Softmax):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
         e = add_log_prior(masked_scores(scores, mask), log_prior).exp()
@@ -592,6 +608,11 @@ FAULTS = [  # the fault, the property that is about it, what its failing case sa
     (DependsOnKeyOrder, "learned_queries_are_permutation_invariant", r"values in the order \[.*\]\nattend\["),
     (DetachedGradient, "gradients_equal_finite_differences", r"by scores\[.*central difference.*got 0 \(autograd\)"),
     (DetachedParameter, "gradients_equal_finite_differences", r"by temperature\[\]: expected"),
+    (
+        ConstantGradient,
+        "second_derivatives_are_right_or_refused",
+        r"second derivative of weights: expected .* got 0 \(",
+    ),
     (Overflows, "extreme_scores_stay_finite", r"scores times 1e4\n"),
     (DeclaresShiftInvariance, "a_key_shift_changes_nothing", r"shifted by a number per key"),
     (DeclaresLeastMass, "every_key_keeps_its_least_mass", r"mass of a key\["),

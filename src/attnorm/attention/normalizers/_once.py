@@ -1,4 +1,5 @@
-"""Gradients of solutions by the implicit function theorem, which have no gradient of their own."""
+"""Gradients of solutions by the implicit function theorem, which have no gradient of their own, and second derivatives
+of functions whose own are NaN."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -6,6 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from attnorm.attention.surroundings import being_transformed
 
 Gradients = tuple[Tensor | None, ...]
 
@@ -67,3 +70,40 @@ class ThroughGradient(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
         return ctx.function(g), None
+
+
+def twice_differentiable(y: Tensor, again: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """Returns y, whose gradient stays the same. A gradient that is differentiated itself, as with create_graph=True, is
+    that of again(*inputs), which is another form of y."""
+    differentiable = torch.is_grad_enabled() and y.requires_grad and not being_transformed()
+    return Twice.apply(y, again, *inputs) if differentiable and not torch.compiler.is_compiling() else y
+
+
+class Twice(torch.autograd.Function):
+    """See `twice_differentiable`."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, again: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        ctx.save_for_backward(*inputs)
+        ctx.again = again
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Gradients:
+        inputs = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            return (g, None, *[None] * len(inputs))
+        with torch.enable_grad():
+            learned = [x for x in inputs if x.requires_grad]
+            gradients = iter(torch.autograd.grad(ctx.again(*inputs), learned, g, create_graph=True))
+        return (None, None, *(next(gradients) if x.requires_grad else None for x in inputs))
+
+
+def logaddexp(a: Tensor, b: Tensor) -> Tensor:
+    """`torch.logaddexp`, of which the second derivatives are NaN if a and b are far apart."""
+    return twice_differentiable(torch.logaddexp(a, b), stable_logaddexp, a, b)
+
+
+def stable_logaddexp(a: Tensor, b: Tensor) -> Tensor:
+    top = torch.maximum(a, b).detach()
+    return top + ((a - top).exp() + (b - top).exp()).log()

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnorm.attention.normalizers._once import stable_logaddexp, twice_differentiable
 from attnorm.attention.normalizers.base import being_transformed
 
 
@@ -13,9 +14,19 @@ def running_logsumexp(s: Tensor) -> Tensor:
 
     It equals `torch.logcumsumexp`, which is used where this has no rules, and which is several times slower on a CPU.
     """
-    if s.device.type != "cpu" or torch.compiler.is_compiling() or being_transformed():
+    if torch.compiler.is_compiling() or being_transformed():
         return s.logcumsumexp(-2)
+    if s.device.type != "cpu":
+        return twice_differentiable(s.logcumsumexp(-2), row_by_row, s)
     return RunningLogsumexp.apply(s)
+
+
+def row_by_row(s: Tensor) -> Tensor:
+    """The same by functions with second derivatives. Those of `torch.logcumsumexp` are NaN where a gradient is 0."""
+    c = [s[..., :1, :]]
+    for row in s[..., 1:, :].split(1, -2):
+        c.append(stable_logaddexp(c[-1], row))
+    return torch.cat(c, -2)
 
 
 class RunningLogsumexp(torch.autograd.Function):
@@ -41,7 +52,7 @@ class RunningLogsumexp(torch.autograd.Function):
         s, c = ctx.saved_tensors
         if torch.is_grad_enabled():  # second derivatives
             with torch.enable_grad():
-                return torch.autograd.grad(s.logcumsumexp(-2), s, g, create_graph=True)[0]
+                return torch.autograd.grad(row_by_row(s), s, g, create_graph=True)[0]
         r = g.clone()
         decays, sums = (c[..., :-1, :] - c[..., 1:, :]).exp_().unbind(-2), r.unbind(-2)
         for i in reversed(range(len(decays))):

@@ -7,6 +7,7 @@ from attnorm.attention.linear.logsumexp import logsumexp
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._head_number import HeadNumber
 from attnorm.attention.normalizers._key_bias import KeyBiased
+from attnorm.attention.normalizers._once import logaddexp
 from attnorm.attention.normalizers._running import running_logsumexp
 from attnorm.attention.normalizers.base import (
     LOWEST,
@@ -67,7 +68,7 @@ class DNASSlack(Slack, KeyBiased):
         c = s.logsumexp(-2, keepdim=True)
         if self.per_query:
             b = b + (s > LOWEST / 2).sum(-2, keepdim=True).clamp(min=1).to(s.dtype).log()
-        return add_log_prior(s - torch.logaddexp(b, c - shift), given.log_prior).softmax(-1)
+        return add_log_prior(s - logaddexp(b, c - shift), given.log_prior).softmax(-1)
 
     def key_bias(self, q: Tensor, k: Tensor, given: Given, queries: Tensor | None) -> Tensor:
         assert given.scale is not None  # `attend` gives it
@@ -76,7 +77,7 @@ class DNASSlack(Slack, KeyBiased):
         if self.per_query:
             real = c.new_full((1, 1, 1, 1), q.shape[-2]) if queries is None else (queries == 0).sum(-1, keepdim=True)
             b = b + real.clamp(min=1).to(c.dtype).log()
-        return add_log_prior(-torch.logaddexp(b, c - shift), given.log_prior)
+        return add_log_prior(-logaddexp(b, c - shift), given.log_prior)
 
 
 class DNASSlackPrefix(Slack):
@@ -99,13 +100,13 @@ class DNASSlackPrefix(Slack):
         b, shift = self.score_and_shift(s.dtype)
         masked = s == -torch.inf
         s = s.masked_fill(masked, 0.0) - shift
-        s = torch.logaddexp(b, s) if self.per_query else s
+        s = logaddexp(b, s) if self.per_query else s
         return s.masked_fill(masked, torch.finfo(s.dtype).min)
 
     def rows(self, s: Tensor, c: Tensor, log_prior: Tensor | None) -> Tensor:
         """The weights for the column step c, both (B, H, N, M)."""
         if not self.per_query:
-            c = torch.logaddexp(self.score_and_shift(s.dtype)[0], c)
+            c = logaddexp(self.score_and_shift(s.dtype)[0], c)
         return softmax_over_keys(add_log_prior(s - c, log_prior))
 
     def weights(self, s: Tensor, given: Given) -> Tensor:

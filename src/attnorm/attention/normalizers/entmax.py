@@ -3,6 +3,7 @@ alpha-entmax (Peters, Niculae and Martins 2019).
 """
 
 import math
+from typing import Any
 
 import torch
 from entmax import entmax15, entmax_bisect, sparsemax
@@ -105,15 +106,46 @@ class Entmax(RowMap):
             alpha = alpha.to(scores.dtype)
         if being_transformed():
             return transformable_entmax(scores, alpha)
-        if not isinstance(alpha, Tensor) and alpha in (1.5, 2):
-            return sparsemax(scores) if alpha == 2 else entmax15(scores)
-        # entmax_bisect does not subtract the largest score, and at 1e4 float32 has only three decimals left
-        scores = scores - scores.detach().amax(-1, keepdim=True)
-        halvings = 56 if scores.dtype == torch.float64 else 28  # of an interval of length <= 1, beyond the last digit
-        return entmax_bisect(scores, alpha, n_iter=halvings)
+        if not isinstance(alpha, Tensor) and alpha == 2:
+            return sparsemax(scores)
+        return EntmaxOfLibrary.apply(scores, alpha)
 
     def regularizer(self, p: Tensor, allowed: Tensor) -> Tensor:
         """(sum_j p_j^alpha - 1) / (alpha (alpha - 1))."""
         alpha = self.alpha
         of_rows = alpha.squeeze(-1) if isinstance(alpha, Tensor) else alpha
         return (p.pow(alpha).sum(-1) - 1) / (of_rows * (of_rows - 1))
+
+
+class EntmaxOfLibrary(torch.autograd.Function):
+    """alpha-entmax of each row by the library `entmax`, with its gradient, in a form whose own gradient is not NaN at
+    weights of 0. alpha: a number, or a tensor broadcastable to the scores."""
+
+    @staticmethod
+    def forward(ctx: Any, s: Tensor, alpha: float | Tensor) -> Tensor:
+        if isinstance(alpha, Tensor) or alpha != 1.5:
+            # entmax_bisect does not subtract the largest score, and at 1e4 float32 has only three decimals left
+            s = s - s.amax(-1, keepdim=True)
+            halvings = 56 if s.dtype == torch.float64 else 28  # of an interval of length <= 1, beyond the last digit
+            p = entmax_bisect(s, alpha, n_iter=halvings)
+        else:
+            p = entmax15(s)
+        ctx.alpha = alpha if isinstance(alpha, float) else None
+        ctx.save_for_backward(p, *([] if isinstance(alpha, float) else [alpha]))
+        return p
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor | None]:
+        p, *learned = ctx.saved_tensors
+        alpha = learned[0] if learned else p.new_tensor(ctx.alpha).expand(*p.shape[:-1], 1)
+        support = p > 0
+        positive = torch.where(support, p, 1.0)
+        slope = torch.where(support, positive.sqrt() if ctx.alpha == 1.5 else positive ** (2 - alpha), 0.0)
+        of_s = g * slope
+        of_s = of_s - of_s.sum(-1, keepdim=True) / slope.sum(-1, keepdim=True) * slope
+        if not learned:
+            return of_s, None
+        shares, log_p = slope / slope.sum(-1, keepdim=True), p * positive.log()
+        of_alpha = g * (p - shares) / (alpha - 1) ** 2
+        of_alpha = of_alpha - g * (log_p - shares * log_p.sum(-1, keepdim=True)) / (alpha - 1)
+        return of_s, of_alpha.sum(-1, keepdim=True).sum_to_size(alpha.shape)

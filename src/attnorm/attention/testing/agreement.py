@@ -1,6 +1,7 @@
 """The calls agree with each other: attend with forward, gradients with differences, a call with the same again."""
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -123,6 +124,57 @@ def worst_entry(subject: Subject, case: Case, cotangent: Tensor, name: str, grad
     )
 
 
+def second_derivatives_are_right_or_refused(subject: Subject) -> None:
+    """the derivative of a gradient is what differences of gradients show, or an error says that there is none"""
+    if not subject.normalizer.differentiable:
+        raise Skip("declared differentiable = False")
+    for salt, (name, n, m, mask) in enumerate(subject.masks()):
+        for what, call in (("weights", subject.weights), ("attend", subject.attend)):
+            for attempt in range(5):
+                case = subject.case(name, n, m, mask, "key", salt=1400 + 20 * salt + 500 * attempt)
+                if not bent(subject, case, what, call):
+                    break
+            else:
+                raise Failure(f"{case}\nthe gradient of {what} jumps at each of 5 random points")
+
+
+def bent(subject: Subject, case: Case, what: str, call: Callable[[Case], Tensor]) -> bool:
+    """Whether the gradient jumps at the case; Failure where it does not and its derivative is still wrong."""
+    directions = {name: subject.randn(*x.shape, salt=997) for name, x in case.inputs().items()}
+
+    def slope(change: float) -> tuple[Tensor, Case]:
+        """The derivative of a sum of the outputs along the directions, at a point on the line through the case."""
+        moved = {name: x + change * directions[name] for name, x in case.inputs().items()}
+        at = replace(case, **moved).leaves()
+        output, inputs = call(at), at.inputs()
+        if not output.requires_grad:
+            return output.new_zeros(()), at
+        gradients = torch.autograd.grad(
+            output, list(inputs.values()), subject.randn(*output.shape, salt=999), create_graph=True, allow_unused=True
+        )
+        pairs = zip(gradients, directions.values(), strict=True)
+        return sum(((g * d).sum() for g, d in pairs if g is not None), output.new_zeros(())), at
+
+    center, at = slope(0.0)
+    if not center.requires_grad:
+        return False  # linear
+    try:
+        second = torch.autograd.grad(center, list(at.inputs().values()), allow_unused=True)
+    except RuntimeError as error:
+        if "implemented" in str(error):
+            return False
+        raise
+    by_autograd = sum(float((g * d).sum()) for g, d in zip(second, directions.values(), strict=True) if g is not None)
+    left, right = (float(slope(change)[0].detach()) for change in (-STEP, STEP))
+    central, middle = (right - left) / (2 * STEP), float(center.detach())
+    if abs(central - by_autograd) <= 1e-4 * (1 + abs(central)):
+        return False
+    if abs((right - middle) - (middle - left)) > KINK * STEP * (1 + abs(central)):
+        return True
+    found = f"expected {central:.6g} (central difference), got {by_autograd:.6g} (autograd)"
+    raise Failure(f"{case}\nsecond derivative of {what}: {found}")
+
+
 def the_same_call_gives_the_same_bits(subject: Subject) -> None:
     """two calls, and a copy of the module in the other of train and eval mode, give bit-equal results"""
     for dtype in (torch.float64, torch.float32):
@@ -151,6 +203,7 @@ def inputs_are_left_alone(subject: Subject) -> None:
 PROPERTIES = [
     attend_equals_forward_times_values,
     gradients_equal_finite_differences,
+    second_derivatives_are_right_or_refused,
     the_same_call_gives_the_same_bits,
     inputs_are_left_alone,
 ]
