@@ -18,6 +18,7 @@ import textwrap
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import runs
@@ -31,6 +32,7 @@ from scripts import load
 from test_house import BELOW
 
 import attnorm
+from attnorm.analysis.score_files import read_scores
 from attnorm.analysis.verdict import p_is
 from attnorm.cli import main
 from attnorm.cli import train as front
@@ -378,14 +380,44 @@ def test_the_python_blocks_run_and_print_what_they_say(monkeypatch, tmp_path, ca
     for document, codes in pages.items():
         names: dict = {"__name__": "page"}
         for code in codes:
-            if "check_normalizer(" in code:
-                continue  # tests/test_add_your_own.py
+            if "check_normalizer(" in code or "rows.append(" in code:
+                continue  # tests/test_add_your_own.py, and the next test
             if document.stem == "in_transformers" and not importlib.util.find_spec("transformers"):
                 continue
             exec(compile(code, name_of(document), "exec"), names)
             said = re.findall(r"^print\(.*\)  # (.*)$", code, re.M)
             printed = capsys.readouterr().out
             assert not said or printed.splitlines() == said, name_of(document)
+
+
+def test_the_recipes_of_a_page_make_tables_of_the_logs_of_other_programs(monkeypatch, tmp_path):
+    """The fields are those of lm-evaluation-harness 0.4 and of inspect_ai 0.3, whose functions have a stand-in here."""
+    monkeypatch.chdir(tmp_path)
+    of_harness, of_inspect = (it for it in blocks(runs.ROOT / "docs/compare.md", "python") if "rows.append(" in it)
+    for arm, seed in itertools.product(("softmax", "my_dnas"), (1, 2, 3)):
+        file = tmp_path / f"out/{arm}_{seed}/model/samples_arc_easy_2026-11-27T05-37-38.1.jsonl"
+        file.parent.mkdir(parents=True)
+        samples = [{"doc_id": n, "doc_hash": f"h{n}", "acc": (n + seed) % 2, "filter": "none"} for n in range(4)]
+        file.write_text("".join(json.dumps(sample) + "\n" for sample in samples))
+    exec(of_harness, {})
+    found = read_scores([tmp_path / "arc_easy.csv"])
+    assert found.values["my_dnas"][3] == {"0 h0": 1, "1 h1": 0, "2 h2": 1, "3 h3": 0}
+    assert list(found.values) == ["my_dnas", "softmax"] and list(found.values["softmax"]) == [1, 2, 3]
+
+    def read_eval_log(file):
+        epochs = ("CI", "CC") if file == "d.eval" else ("IN", "IP")  # of two samples
+        scored = [(n, {"match": SimpleNamespace(value=it)}) for its in epochs for n, it in enumerate(its)]
+        return SimpleNamespace(status="success", samples=[SimpleNamespace(id=n, scores=it) for n, it in scored])
+
+    number = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
+    monkeypatch.setitem(sys.modules, "inspect_ai", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "inspect_ai.log", SimpleNamespace(read_eval_log=read_eval_log))
+    monkeypatch.setitem(sys.modules, "inspect_ai.scorer", SimpleNamespace(value_to_float=lambda: number.get))
+    exec(of_inspect, {})
+    values = read_scores([tmp_path / "match.parquet"]).values
+    assert values == {"softmax": {1: {"0": 0, "1": 0.25}, 2: {"0": 0, "1": 0.25}}} | {
+        "dnas": {1: {"0": 0, "1": 0.25}, 2: {"0": 1, "1": 0.5}}
+    }
 
 
 @pytest.mark.slow

@@ -341,7 +341,7 @@ def test_a_single_run_is_enough_for_a_page_and_nothing_that_it_names_is_imported
 def test_another_metric_is_exploratory(nine, uncharted):
     task = task_of(collect([nine], metric="loss", baseline="dnas"))
     assert "exploratory" in task.warnings[0]
-    assert task.main.rows[0][0].text == "dnas" and task.main.columns[5].name == "loss ↓"
+    assert task.main.rows[0][0].text == "dnas" and task.main.columns[6].name == "loss ↓"
     assert {it.label for it in task.verdicts} == {"softmax", "hnas"}
 
 

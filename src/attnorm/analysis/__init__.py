@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import pandas as pd
     from numpy.typing import ArrayLike
 
     from attnorm.analysis.comparison import Comparison
@@ -52,7 +53,7 @@ def compare(
 
 def compare_scores(
     baseline: str,
-    scores: "Mapping[str, ArrayLike]",
+    scores: "Mapping[str, ArrayLike] | pd.DataFrame",
     metric: str = "accuracy",
     *,
     seeds: Sequence[int] | None = None,
@@ -67,13 +68,15 @@ def compare_scores(
     Args:
         baseline: the name of an arm.
         scores: for each arm, a table (seeds, examples). A row of one arm and the same row of another have the same
-            seed, and a column is the same example everywhere.
+            seed, and a column is the same example everywhere. Or a DataFrame with the columns arm, seed, example, score
+            and, if examples depend on each other, group.
         metric: what the scores are.
         seeds: the seeds of the rows; by default 1, 2, and so on.
         groups: for each example, the cluster to which it belongs, see `paired_difference`.
         level: the level of the intervals.
 
-    Raises ConfigError for an unknown baseline, and for tables that differ in shape or are not finite.
+    Raises ConfigError for an unknown baseline, and for tables that differ in shape or are not finite, and DataError for
+    a DataFrame of another form.
     """
     from attnorm.analysis.score_tables import study_of_scores
 

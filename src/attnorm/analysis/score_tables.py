@@ -5,12 +5,13 @@ from dataclasses import replace
 from typing import Literal
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike
 
 from attnorm.analysis.arms import DEFAULT_BASELINE
 from attnorm.analysis.cautions import seeds_of
 from attnorm.analysis.comparison import Comparison, decided
-from attnorm.analysis.score_files import ScorePlaces, read_scores
+from attnorm.analysis.score_files import ExampleScores, as_texts, collected
 from attnorm.analysis.seeds import NoSharedSeed, counting_seeds
 from attnorm.analysis.study import Study
 from attnorm.analysis.verdict import ArmScores, adjusted, listed_seeds
@@ -24,7 +25,7 @@ Better = Literal["higher", "lower"]
 
 def study_of_scores(
     baseline: str,
-    scores: Mapping[str, ArrayLike],
+    scores: Mapping[str, ArrayLike] | pd.DataFrame,
     metric: str,
     *,
     seeds: Sequence[int] | None = None,
@@ -32,6 +33,12 @@ def study_of_scores(
     level: float = 0.95,
 ) -> Study:
     """The study of arms of which only the scores are known; for the arguments, see `analysis.compare_scores`."""
+    if isinstance(scores, pd.DataFrame):
+        if seeds is not None or groups is not None:
+            name = "groups" if seeds is None else "seeds"
+            raise ConfigError([Problem(name, "has no effect on a DataFrame, which has them in a column")])
+        rows = as_texts(scores.set_index(pd.RangeIndex(1, len(scores) + 1)))
+        return study_of_tables(collected([("scores, row", rows)], "a DataFrame"), baseline, metric, level=level)
     tables = {arm: np.asarray(table, dtype=np.float64) for arm, table in scores.items()}
     if baseline not in tables:
         message = f"must be one of {', '.join(tables)}.{nearest(baseline, tables)}"
@@ -54,21 +61,21 @@ def study_of_scores(
     return Study(comparisons=[_comparison(arms, metric, direction(metric), groups, level)])
 
 
-def study_of_files(
-    scores: ScorePlaces,
+def study_of_tables(
+    given: ExampleScores,
     baseline: str | None = None,
     metric: str | None = None,
     *,
     better: Better | None = None,
     level: float = 0.95,
 ) -> Study:
-    """The study of arms whose scores are in files, see `read_scores`.
+    """The study of arms whose scores are in tables.
 
-    baseline: the name of an arm; None: softmax, or else the first one. better: which values of the metric are; None:
-    as its name says. As with runs, seeds that an arm lacks do not count, arms that share none with the baseline are
-    left out, and so are examples without a score of some arm and seed.
+    baseline: the name of an arm; None: softmax, or else the first one. metric: what the scores are called. better:
+    which values of it are; None: as its name says. As with runs, seeds that an arm lacks do not count, arms that share
+    none with the baseline are left out, and so are examples without a score of some arm and seed.
     """
-    given = read_scores(scores, metric)
+    metric = metric or "score"
     names = list(given.values)
     baseline = baseline or (DEFAULT_BASELINE if DEFAULT_BASELINE in names else names[0])
     if baseline not in names:
@@ -94,8 +101,8 @@ def study_of_files(
         for arm, of_arm in tables.items()
     }
     groups = None if given.groups is None else [given.groups[example] or example for example in examples]
-    towards = direction(given.metric) if better is None else 1 if better == "higher" else -1
-    main = _comparison(arms, given.metric, towards, groups, level, len(apart))
+    towards = direction(metric) if better is None else 1 if better == "higher" else -1
+    main = _comparison(arms, metric, towards, groups, level, len(apart))
     verdicts = []
     for verdict in main.verdicts:
         left = sorted((seeds[verdict.label] | seeds[baseline]) - {*counting[verdict.label]})

@@ -6,6 +6,7 @@ from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
+from attnorm.analysis.arms import expanded
 from attnorm.analysis.cautions import simple_label, withheld_lines
 from attnorm.analysis.comparison import SOURCES, Comparison, Terms
 from attnorm.analysis.ladder.comparison import compare_ladder
@@ -15,8 +16,8 @@ from attnorm.analysis.ladder.scores import LadderScores
 from attnorm.analysis.ladder.tables import ENDINGS as ENDINGS_OF_SCORES
 from attnorm.analysis.ladder.tables import is_ladder_table, scores_of_tables, write_scores
 from attnorm.analysis.record import ENDINGS, write_study
-from attnorm.analysis.score_files import score_files
-from attnorm.analysis.score_tables import Better, study_of_files
+from attnorm.analysis.score_files import read_scores, score_files
+from attnorm.analysis.score_tables import Better, study_of_tables
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.statistics.power import plan
 from attnorm.analysis.study import Study, listed_places, study_of
@@ -40,7 +41,7 @@ class CompareSettings:
 
     baseline: Places | None = None
     against: Places | None = None
-    scores: Places | dict[str, Places] | None = None
+    scores: Places | None = None
     metric: Text | None = None
     better: Better | None = None
     split: SplitName = "auto"
@@ -67,12 +68,13 @@ def compare_problems(command: Command[CompareSettings]) -> Iterator[Problem]:
         yield Problem(key, f"has no effect {more}", getattr(settings, key))
     if not of_runs and isinstance(settings.baseline, tuple):
         yield Problem("baseline", "expected the name of an arm", list(settings.baseline))
+    scored = [file.resolve() for place in listed_places(settings.scores or ()) for file in expanded(place)]
     for file in command.settings.files:
         if file.suffix.lower() not in ENDINGS:
             yield Problem("out", f"must end with {', '.join(ENDINGS)}", str(file))
         elif why := why_not_writable(file.parent, file.name):
             yield Problem("out", why, str(file))
-        elif file.resolve() in (of.path.resolve() for of in score_files(settings.scores or ())):
+        elif file.resolve() in scored:
             yield Problem("out", "is one of the files with scores", str(file))
     if settings.scores_out is not None:
         file = Path(settings.scores_out)
@@ -80,7 +82,7 @@ def compare_problems(command: Command[CompareSettings]) -> Iterator[Problem]:
             yield Problem("scores_out", f"must end with {', '.join(ENDINGS_OF_SCORES)}", str(file))
         elif why := why_not_writable(file.parent, file.name):
             yield Problem("scores_out", why, str(file))
-        elif file.resolve() in (of.path.resolve() for of in score_files(settings.scores or ())):
+        elif file.resolve() in scored:
             yield Problem("scores_out", "is one of the files with scores", str(file))
 
 
@@ -91,7 +93,7 @@ def run_compare(arguments: list[str]) -> None:
         rest = [argument for argument in arguments if not argument.startswith("out=")]
         arguments = [*rest, f"out=[{','.join(map(quoted, outs))}]"]
     settings = read(arguments, CompareSettings, "attnorm compare", check=compare_problems).settings
-    tables = [] if settings.scores is None else [of.path for of in score_files(settings.scores)]
+    tables = [] if settings.scores is None else score_files(settings.scores)
     if any(map(is_ladder_table, tables)):
         return show_ladder(settings, scores_of_tables(tables, settings.metric))
     if settings.against is not None and are_of_ladder(listed_places(settings.against)):
@@ -102,7 +104,8 @@ def run_compare(arguments: list[str]) -> None:
     if settings.scores is not None:
         assert not isinstance(settings.baseline, tuple)
         options: dict[str, Any] = {"better": settings.better, "level": settings.level}
-        return show_study(settings, study_of_files(settings.scores, settings.baseline, settings.metric, **options))
+        given = read_scores(tables)
+        return show_study(settings, study_of_tables(given, settings.baseline, settings.metric, **options))
     assert settings.against is not None
     places: tuple[Any, Any] = (settings.against, None)
     if settings.baseline is not None:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from attnorm.analysis.ladder.scores import LOSS, LadderRun, LadderScores, Rung, ladder_scores
+from attnorm.analysis.score_files import read_table
 from attnorm.analysis.scores import ExampleTable
 from attnorm.errors import ConfigError, DataError, Problem
 from attnorm.files import replacing
@@ -28,10 +29,7 @@ ENDINGS = (".csv", ".csv.gz", ".csv.xz")
 
 def is_ladder_table(path: Path) -> bool:
     """Whether a table has the rungs of a ladder."""
-    try:
-        return path.name.endswith(ENDINGS) and "rung" in pd.read_csv(path, nrows=0).columns
-    except (OSError, ValueError):  # which is an error with a line when the scores are read
-        return False
+    return "rung" in read_table(path, rows=0)
 
 
 def scores_of_tables(paths: Sequence[Path], metric: str | None = None) -> LadderScores:
@@ -52,10 +50,7 @@ def scores_of_tables(paths: Sequence[Path], metric: str | None = None) -> Ladder
 
 def _runs_in(path: Path) -> Iterator[LadderRun]:
     """The runs in a table. Raises DataError, with the line, for a value of another kind."""
-    try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding_errors="strict")
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read: {error}") from error
+    table = read_table(path)
     if missing := [name for name in COLUMNS if name not in table]:
         raise DataError(f"{path}: no column {missing[0]}; a table of a ladder has {', '.join(COLUMNS)}")
     if BEYOND not in table:
@@ -64,7 +59,7 @@ def _runs_in(path: Path) -> Iterator[LadderRun]:
     def check(is_right: "pd.Series[bool]", name: str, expected: str) -> None:
         if not is_right.all():
             row = int(np.argmin(is_right))
-            raise DataError(f"{path}, line {row + 2}: {name}={table[name].iloc[row]!r}: expected {expected}")
+            raise DataError(f"{path}, line {table.index[row]}: {name}={table[name].iloc[row]!r}: expected {expected}")
 
     for name in COLUMNS:
         if name not in MAY_BE_EMPTY:
