@@ -1,6 +1,7 @@
 """Cleaning and tokenizers: text comes back as it went in, and `<unk>` is one token."""
 
 import functools
+import io
 import json
 import os
 import pickle
@@ -113,18 +114,49 @@ def test_each_character_that_cannot_be_spelled_is_one_unk(trained, word):
         assert tokenizer.unknown(["the talks", f"{word} <unk> {word}"]) == (2 * unknown, 8 + 2 * len(word))
 
 
-@pytest.mark.parametrize("word", UNSPELLED)
-def test_a_tokenizer_of_others_reads_a_word_as_it_does_there(trained, word):
-    """Models without our mark, and vocabularies of BERT: a word with an unknown character is unknown as a whole."""
-    surface = b"\xe2\x02\x05"  # the field of a model that says how an unknown piece is written
-    old = trained.to_bytes().replace(surface + b"<unk>", surface + " ⁇ ".encode())  # the default of sentencepiece
-    vocabulary = train(SENTENCES)._tokenizer.get_vocab()
-    bert = WordPiece(pipeline(vocabulary, lowercase=True))
-    for tokenizer in [SentencePiece(old), *[bert] * ("\0" not in word)]:  # which BERT removes
-        [ids] = tokenizer.encode([f"the {word} talks"])
-        assert ids.count(tokenizer.unk_id) == (word != "oil")
-        assert tokenizer.decode(ids) == f"the {'oil' if word == 'oil' else '<unk>'} talks"
-        assert tokenizer.unknown([word])[0] == len(word) * (word != "oil")
+@pytest.mark.parametrize("word", [word for word in UNSPELLED if "\0" not in word])  # which BERT removes
+def test_a_vocabulary_of_bert_reads_a_word_as_it_does_there(word):
+    """A word with an unknown character is unknown as a whole."""
+    tokenizer = WordPiece(pipeline(train(SENTENCES)._tokenizer.get_vocab(), lowercase=True))
+    [ids] = tokenizer.encode([f"the {word} talks"])
+    assert ids.count(tokenizer.unk_id) == (word != "oil")
+    assert tokenizer.decode(ids) == f"the {'oil' if word == 'oil' else '<unk>'} talks"
+    assert tokenizer.unknown([word])[0] == len(word) * (word != "oil")
+
+
+def theirs(sentences, **options):
+    """A model that someone else has trained, with our ids of the special tokens."""
+    model = io.BytesIO()
+    fixed = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3, "hard_vocab_limit": False, "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences), model_writer=model, **fixed, **{"vocab_size": 100, **options}
+    )
+    return model.getvalue()
+
+
+def test_a_rare_character_in_a_text_without_spaces_is_one_unk_in_a_model_of_others():
+    common = "今天天气很好我们去公园玩吧"
+    tokenizer = SentencePiece(theirs([common] * 50 + ["龘"], vocab_size=30, character_coverage=0.99))
+    [ids] = tokenizer.encode(["今天龘龘很好"])
+    assert ids.count(tokenizer.unk_id) == 2 and tokenizer.unknown(["今天龘龘很好"]) == (2, 6)
+    assert tokenizer.decode(ids).replace(" ", "") == "今天<unk><unk>很好"
+
+
+@pytest.mark.parametrize("text", ["the café", "Été", "ça va", "☃", "oil ☃☃ oil", "今天 天气", "the oil"])
+def test_bytes_of_a_model_of_others_are_decoded_as_in_the_library(text):
+    tokenizer = SentencePiece(theirs(SENTENCES, vocab_size=400, byte_fallback=True))
+    [ids] = tokenizer.encode([text])
+    assert tokenizer.decode(ids) == text == tokenizer._processor.decode(tokenizer._processor.encode(text))
+    assert tokenizer.unknown([text])[0] == 0
+    [ids] = tokenizer.encode([f"{text} <unk> a▅ {text}"])
+    assert tokenizer.decode(ids) == f"{text} <unk> <unk> {text}"
+    assert tokenizer.decode([tokenizer._processor.piece_to_id("<0xC3>")]) == "\N{REPLACEMENT CHARACTER}"
+
+
+def test_a_model_that_marks_no_spaces_in_a_single_word_is_refused(tmp_path):
+    (tmp_path / SentencePiece.FILE).write_bytes(theirs(SENTENCES, add_dummy_prefix=False))
+    with pytest.raises(DataError, match="words would run together; expected a model with add_dummy_prefix=true"):
+        SentencePiece.from_settings(file=str(tmp_path))
 
 
 def test_a_trained_wordpiece_keeps_the_vowel_signs_and_the_words_of_every_script():

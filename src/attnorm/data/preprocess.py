@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FORMAT = 2  # version of the cache; increase it when cleaning, tokenizing or the files change
+FORMAT = 3  # version of the cache; increase it when cleaning, tokenizing or the files change
 TRAINED = 2  # version of the training of tokenizers; increase it when it changes
 
 

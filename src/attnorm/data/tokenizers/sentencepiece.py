@@ -4,7 +4,7 @@ import io
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from itertools import chain, groupby
 from typing import Literal
 
 import numpy as np
@@ -27,8 +27,8 @@ _LONGEST = 1 << 24  # bytes of a sentence; sentencepiece silently skips longer o
 class SentencePiece(Tokenizer):
     """Lossless on text like its training text: decode(encode(x)) == x for words of seen characters.
 
-    Each character that was not in the training text becomes one `<unk>`. With a model that `train` has not made, or
-    that was trained before this rule, a word with such a character becomes one `<unk>` as a whole.
+    Each character that was not in the training text becomes one `<unk>`, or its bytes if the model has them
+    (`byte_fallback`).
     """
 
     FILE = "sentencepiece.model"
@@ -43,7 +43,7 @@ class SentencePiece(Tokenizer):
         self.vocab_size = self._processor.get_piece_size()
         pieces = [piece.replace(_SPACE, " ") for piece in map(self._processor.id_to_piece, range(self.vocab_size))]
         self._pieces = ["", "", "", f" {UNK}", *pieces[4:]]
-        self._by_character = self._processor.decode([_UNK]) == UNK  # what `train` writes into its models
+        self._bytes = frozenset(filter(self._processor.is_byte, range(self.vocab_size)))
         self._starts = np.array([i < 4 or piece.startswith(" ") for i, piece in enumerate(self._pieces)])
 
     @classmethod
@@ -107,8 +107,8 @@ class SentencePiece(Tokenizer):
         """Reads `file`, a model of sentencepiece or a folder with sentencepiece.model; without a file, trains on
         `sample` sentences (None: on all).
 
-        Raises DataError for a file that is not such a model, or whose special tokens have other ids than those of
-        this class, and the errors of `train`.
+        Raises DataError for a file that is not such a model, whose special tokens have other ids than those of this
+        class, or that marks no spaces in a single word, and the errors of `train`.
         """
         if file is None:
             assert draw is not None  # only a tokenizer from a file does without sentences
@@ -119,6 +119,8 @@ class SentencePiece(Tokenizer):
         ids, needed = (read.pad_id(), read.bos_id(), read.eos_id(), read.unk_id()), (_PAD, _BOS, _EOS, _UNK)
         if ids != needed:
             raise DataError(f"{name}: the ids of pad, bos, eos and unk must be {needed}, not {ids}")
+        if _SPACE not in "".join(read.encode("a", out_type=str)):
+            raise DataError(f"{name}: words would run together; expected a model with add_dummy_prefix=true")
         return tokenizer
 
     @classmethod
@@ -147,14 +149,11 @@ class SentencePiece(Tokenizer):
         return self._starts[ids]
 
     def _encode_words(self, words: list[str]) -> list[list[int]]:
-        if self._by_character:
-            words = [_RESERVED.sub("▅", word) for word in words]  # the trainer never takes ▅ into a vocabulary
+        words = [_RESERVED.sub("▅", word) for word in words]  # the trainer never takes ▅ into a vocabulary
         encoded = self._processor.encode(words, out_type=int)
-        if self._by_character:
-            return [self._unmerged(word, ids) if _UNK in ids else ids for word, ids in zip(words, encoded, strict=True)]
-        return [
-            [_UNK] if _UNK in ids or _RESERVED.search(word) else ids for word, ids in zip(words, encoded, strict=True)
-        ]
+        if self._bytes:  # which would spell ▅
+            return [[_UNK] if "▅" in word else ids for word, ids in zip(words, encoded, strict=True)]
+        return [self._unmerged(word, ids) if _UNK in ids else ids for word, ids in zip(words, encoded, strict=True)]
 
     def _unmerged(self, word: str, ids: list[int]) -> list[int]:
         """The ids of a word with one _UNK per unknown character. sentencepiece has one per run of them."""
@@ -163,7 +162,10 @@ class SentencePiece(Tokenizer):
         return list(chain.from_iterable(runs))
 
     def decode(self, ids: Iterable[int]) -> str:
-        return " ".join("".join([self._pieces[int(id_)] for id_ in ids]).split())
+        text = ""
+        for are_bytes, run in groupby(map(int, ids), self._bytes.__contains__):
+            text += self._processor.decode(list(run)) if are_bytes else "".join([self._pieces[id_] for id_ in run])
+        return " ".join(text.split())
 
 
 def _without_unknown(sentences: Iterable[str], characters: set[str]) -> Iterator[str]:
