@@ -164,7 +164,8 @@ class SentencePiece(Tokenizer):
     def decode(self, ids: Iterable[int]) -> str:
         text = ""
         for are_bytes, run in groupby(map(int, ids), self._bytes.__contains__):
-            text += self._processor.decode(list(run)) if are_bytes else "".join([self._pieces[id_] for id_ in run])
+            numbers = list(run)
+            text += self._processor.decode(numbers) if are_bytes else "".join([self._pieces[id_] for id_ in numbers])
         return " ".join(text.split())
 
 

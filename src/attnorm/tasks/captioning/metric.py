@@ -130,8 +130,8 @@ class CiderD:
     """
 
     def __init__(self, references: Sequence[Sequence[str]]):
-        for texts in references:
-            refuse_one_text("CiderD, for each image,", texts)
+        for captions in references:
+            refuse_one_text("CiderD, for each image,", captions)
         counted = [[ngrams(text) for text in texts] for texts in references]
         documents: Counter[Ngram] = Counter()
         for texts in counted:
