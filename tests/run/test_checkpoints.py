@@ -2,10 +2,8 @@
 
 import errno
 import os
-import random
 import re
 import shutil
-import zipfile
 
 import pytest
 import runs
@@ -114,67 +112,12 @@ def test_a_dry_run_keeps_no_checkpoint_and_sweeps_what_a_killed_save_has_left(tm
     assert os.listdir(tmp_path / "checkpoints") == []
 
 
-def flip(path, place, bit=1):
-    """Flips a bit of a file."""
-    content = bytearray(path.read_bytes())
-    content[place] ^= bit
-    path.write_bytes(content)
+def tear(path):
+    """Leaves the first half of a file."""
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def equal(first, second):
-    """Whether two contents of checkpoints are the same, bit by bit."""
-    if isinstance(first, dict):
-        return first.keys() == second.keys() and all(equal(first[key], second[key]) for key in first)
-    if isinstance(first, (list, tuple)):
-        return len(first) == len(second) and all(map(equal, first, second))
-    return torch.equal(first, second) if isinstance(first, torch.Tensor) else first == second
-
-
-@pytest.mark.slow
-def test_no_flipped_bit_is_accepted(tmp_path):
-    path = tmp_path / "best.ckpt"
-    AtomicCheckpointIO().save_checkpoint(NEW, path)
-    whole, draw = path.read_bytes(), random.Random(0)
-    places = [*draw.sample(range(len(whole)), 100), *range(len(whole) - 100, len(whole))]
-    for place in places:
-        path.write_bytes(whole)
-        flip(path, place, 1 << draw.randrange(8))
-        with pytest.raises(CheckpointError, match=r"best\.ckpt: damaged"):
-            read_checkpoint(path)
-    path.write_bytes(whole)
-    assert equal(read_checkpoint(path)["state_dict"], NEW["state_dict"])
-
-
-@pytest.mark.slow
-def test_a_checkpoint_without_a_checksum_is_read_if_its_entries_are_intact(tmp_path):
-    """As torch.save writes it: flips in padding change nothing, those in entries are refused."""
-    path = tmp_path / "best.ckpt"
-    torch.save(NEW, path)
-    whole, draw, read = path.read_bytes(), random.Random(0), 0
-    directory = whole.index(b"PK\1\2")  # the headers, which no CRC-32 covers
-    assert equal(read_checkpoint(path), NEW)
-    for place in draw.sample(range(directory), 200):
-        path.write_bytes(whole)
-        flip(path, place, 1 << draw.randrange(8))
-        try:
-            assert equal(read_checkpoint(path), NEW)
-            read += 1
-        except CheckpointError:
-            pass
-    assert 0 < read < 200
-
-
-def test_a_compressed_checkpoint_is_refused(tmp_path):
-    """It could grow without end when it is read."""
-    torch.save(NEW, tmp_path / "plain.ckpt")
-    with zipfile.ZipFile(tmp_path / "plain.ckpt") as plain, zipfile.ZipFile(tmp_path / "best.ckpt", "w", 8) as best:
-        for name in plain.namelist():
-            best.writestr(name, plain.read(name))
-    with pytest.raises(CheckpointError, match="its entries are compressed"):
-        read_checkpoint(tmp_path / "best.ckpt")
-
-
-@pytest.mark.parametrize("damage", ["flipped", "not finite"])
+@pytest.mark.parametrize("damage", ["torn", "not finite"])
 @pytest.mark.parametrize("reader", ["eval", "generate", "resume", "warm start"])
 def test_every_reader_refuses_a_damaged_checkpoint_and_names_the_intact_one(
     monkeypatch, tmp_path, capsys, reader, damage
@@ -182,8 +125,8 @@ def test_every_reader_refuses_a_damaged_checkpoint_and_names_the_intact_one(
     run = runs.copied_run(tmp_path, "mlm" if reader == "warm start" else "gigaword")
     name, other = ("last", "best") if reader == "resume" else ("best", "last")
     path = run / f"checkpoints/{name}.ckpt"
-    if damage == "flipped":
-        flip(path, path.stat().st_size // 2)
+    if damage == "torn":
+        tear(path)
     else:
         content = runs.load(run, name)
         tensor = next(iter(content["state_dict"].values()))
@@ -198,15 +141,15 @@ def test_every_reader_refuses_a_damaged_checkpoint_and_names_the_intact_one(
     }
     assert runs.call(monkeypatch, *typed[reader]) == 2
     [line] = [line for line in capsys.readouterr().err.splitlines() if line]
-    words = "its checksum does not match" if damage == "flipped" else "(1 of "
-    assert line.startswith("error: ") and f"{path}: " in line and words in line
-    assert re.search(rf"intact in that folder: .*{other}\.ckpt", line)
+    words = r"damaged.*intact in that folder: .*{other}\.ckpt" if damage == "torn" else r"not finite.*\(1 of "
+    assert line.startswith("error: ") and re.search(words.format(other=other), line)
+    assert f"{path}: " in line or (reader, damage) == ("warm start", "not finite")
 
 
 @pytest.mark.slow
 def test_a_run_is_not_resumed_beside_a_best_checkpoint_that_could_not_be_scored_at_its_end(tmp_path):
     run = runs.copied_run(tmp_path)
-    flip(run / "checkpoints/best.ckpt", 20_000)
+    tear(run / "checkpoints/best.ckpt")
     typed = ("attention=hnas", f"ckpt_path={run}/checkpoints/last.ckpt")
     with pytest.raises(ConfigError, match=r"best\.ckpt: damaged.*intact in that folder: last\.ckpt"):
         runs.tiny_run(tmp_path / "resumed", *typed)
@@ -238,10 +181,10 @@ def test_what_cannot_be_resumed_from_is_said(tmp_path, change, words):
         runs.tiny_run(tmp_path / "run", "attention=hnas", f"ckpt_path={tmp_path}/alone.ckpt")
 
 
-def test_a_copied_best_checkpoint_keeps_its_checksum(tmp_path):
+def test_another_checkpoint_is_named_if_one_is_damaged(tmp_path):
     AtomicCheckpointIO().save_checkpoint(NEW, tmp_path / "last.ckpt")
     replace_by_copy(tmp_path / "last.ckpt", tmp_path / "best.ckpt")
-    flip(tmp_path / "last.ckpt", 600)
-    assert equal(read_checkpoint(tmp_path / "best.ckpt")["state_dict"], NEW["state_dict"])
+    tear(tmp_path / "last.ckpt")
+    assert torch.equal(read_checkpoint(tmp_path / "best.ckpt")["state_dict"]["w"], NEW["state_dict"]["w"])
     with pytest.raises(CheckpointError, match=r"last\.ckpt: damaged.*\(intact in that folder: best\.ckpt\)"):
         read_checkpoint(tmp_path / "last.ckpt")

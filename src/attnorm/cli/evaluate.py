@@ -85,7 +85,7 @@ def key_problems(command: Command[EvalKeys]) -> Iterator[Problem]:
 
 def score_run(command: Command[Any]) -> None:
     """Scores a run on a split and writes eval_<split>.json, and what the model wrote, into its folder."""
-    from attnorm.run.integrity import recorded_digest
+    from attnorm.run.checkpoint import digest_of
     from attnorm.run.opening import open_run
     from attnorm.run.writing import RunWriter
     from attnorm.tasks.leaks import describe_leaks
@@ -101,7 +101,7 @@ def score_run(command: Command[Any]) -> None:
     if scores.predictions is not None:
         scores.predictions.input_hashes = task.input_hashes(data)
         checkpoint = run.checkpoint_file(keys.ckpt)
-        scores.predictions.checkpoint = {"update": step, "sha256": recorded_digest(checkpoint)}
+        scores.predictions.checkpoint = {"update": step, "sha256": digest_of(checkpoint)}
     name = run.free_name(f"eval_{split}")
     written = run.write_results(scores, name)
     record = {

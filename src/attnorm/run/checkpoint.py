@@ -1,5 +1,6 @@
-"""Checkpoint files: written atomically with a checksum, and read only if they are intact."""
+"""Checkpoint files: written whole or not at all, and read as plain values and tensors."""
 
+import hashlib
 import os
 import pickle
 import shutil
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attnorm.errors import CheckpointError, ConfigError, Problem, SaveError, UserError
-from attnorm.run.integrity import check_fit, companions, first_problems, nonfinite_tensors, parameters_of, seal, verify
+from attnorm.run.integrity import check_fit, parameters_of
 
 BEST, LAST, PREVIOUS = "best", "last", "previous"
 UNFINISHED = ".unfinished"
@@ -34,8 +35,8 @@ FOR_RESUME = {  # what Lightning restores, besides the parameters
 def read_checkpoint(path: Path, may_be_bare: bool = False) -> dict[str, Any]:
     """The content of a checkpoint, on the CPU. Only plain values and tensors are read, so no code in it can run.
 
-    Its checksum is verified, and the parameters must be finite. Raises CheckpointError, in one line that also says
-    which other checkpoint of the folder can be used. may_be_bare: whether a file of other values is read as well.
+    Raises CheckpointError, in one line that also says which other checkpoint of the folder can be used. may_be_bare:
+    whether a file of other values is read as well.
     """
     try:
         content = load_file(path)
@@ -113,10 +114,9 @@ def load_file(path: Path) -> Any:
     if not path.is_file():
         raise CheckpointError(f"{path}: no such checkpoint")
     try:
-        with open(path, "rb") as file, warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what torch says to developers about unusual files
-            verify(file)
-            return torch.load(file, map_location="cpu", weights_only=True)
+            return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:  # torch would advise to load it anyway
         raise CheckpointError(f"{path}: not a checkpoint of a run: it holds more than tensors and values") from error
     except Exception as error:  # a file of anyone's can fail in any way, and torch has no error class of its own
@@ -125,18 +125,12 @@ def load_file(path: Path) -> Any:
 
 
 def checked_content(content: Any, path: Path) -> dict[str, Any]:
-    """The content of `path`, if it has parameters, all of them finite, and the update that they are from."""
+    """The content of `path`, if it has parameters and the update that they are from."""
     state = content.get("state_dict") if isinstance(content, dict) else None
     if not isinstance(state, dict) or type(content.get("global_step")) is not int:
         raise CheckpointError(f"{path}: not a checkpoint of a run: expected a state_dict and a global_step")
     if not all(type(name) is str and isinstance(tensor, Tensor) for name, tensor in state.items()):
         raise CheckpointError(f"{path}: not a checkpoint of a run: its state_dict holds more than tensors by name")
-    try:
-        broken = nonfinite_tensors(state)
-    except (RuntimeError, ValueError) as error:  # kinds of tensors that no model has
-        raise CheckpointError(f"{path}: not a checkpoint of a run: {str(error).splitlines()[0]}") from error
-    if broken:
-        raise CheckpointError(f"{path}: the parameters are not finite: {first_problems(broken)}")
     return content
 
 
@@ -148,6 +142,12 @@ def load_weights(model: nn.Module, path: Path) -> int:
     return content["global_step"]
 
 
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
     """Writes beside the target, flushes to disk, then renames: the old checkpoint survives until the new one is whole.
 
@@ -157,10 +157,8 @@ def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
     unfinished = path.with_name(path.name + UNFINISHED)
     try:
         path.parent.mkdir(exist_ok=True)  # without its parents: the run folder may have been moved
-        with open(unfinished, "w+b") as file:
-            beside = {"companions": companions(path.parent.parent)} if "state_dict" in content else {}
-            torch.save({**content, **beside}, file)
-            seal(file)
+        with open(unfinished, "wb") as file:
+            torch.save(content, file)
             file.flush()
             os.fsync(file.fileno())
         if path.stem == LAST:

@@ -34,7 +34,7 @@ def open_run(run: Path, cfg: "ResolvedConfig", checkpoint: str) -> "tuple[Tokeni
     import torch
 
     from attnorm.run.checkpoint import BEST, LAST, read_checkpoint
-    from attnorm.run.integrity import check_companions, check_fit, parameters_of
+    from attnorm.run.integrity import check_fit, parameters_of
     from attnorm.tasks.task import task_of
 
     path = Run(run).checkpoint_file(checkpoint)
@@ -44,7 +44,6 @@ def open_run(run: Path, cfg: "ResolvedConfig", checkpoint: str) -> "tuple[Tokeni
         others = sorted(file.name for file in path.parent.glob("*.ckpt")) or "none"
         raise RunError(f"run={run}: no checkpoint {path.name} there (there is: {others})")
     tokenizer, content = tokenizer_of_run(run, cfg), read_checkpoint(path)
-    check_companions(run, content, path)
     try:
         model = task_of(cfg, run).model(tokenizer)
     except (RuntimeError, MemoryError) as error:  # sizes that no machine has memory for
@@ -55,9 +54,11 @@ def open_run(run: Path, cfg: "ResolvedConfig", checkpoint: str) -> "tuple[Tokeni
 
 
 def tokenizer_of_run(run: Path, cfg: "ResolvedConfig") -> "Tokenizer":
-    """The tokenizer that a run was trained with. Raises RunError if its file is missing or cannot be read."""
+    """The tokenizer that a run was trained with. Raises RunError if its file is missing, damaged or another one."""
     try:
         tokenizer: Tokenizer = cfg.tokenizer.cls.load(run)
-        return tokenizer
     except (DataError, OSError) as error:
         raise RunError(str(error).splitlines()[0]) from error
+    if tokenizer.fingerprint() != Run(run).recorded.get("fingerprints", {}).get("tokenizer", tokenizer.fingerprint()):
+        raise RunError(f"{run / cfg.tokenizer.cls.FILE}: is not the tokenizer that the run was trained with")
+    return tokenizer

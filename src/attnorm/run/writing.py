@@ -21,7 +21,6 @@ from attnorm.run.checkpoint import (
     sweep_unfinished,
 )
 from attnorm.run.folder import CONFIG, CURVES, EVENTS, LOG, check_links
-from attnorm.run.integrity import COMPANIONS
 from attnorm.run.key import run_key
 from attnorm.run.record import FORMAT, changes, modules_in
 from attnorm.run.run import Run
@@ -33,7 +32,8 @@ if TYPE_CHECKING:
     from attnorm.tasks.results import Results
 
 log = logging.getLogger(__name__)
-COPIED = (*COMPANIONS, "*.csv", "*_id.txt", "*/events.out.tfevents.*")  # the last are those of wandb and TensorBoard
+MEANINGS = ("sentencepiece.model", "tokenizer.json", "answers.json")  # they give ids their meaning
+COPIED = (*MEANINGS, "*.csv", "*_id.txt", "*/events.out.tfevents.*")  # the last are those of wandb and TensorBoard
 
 
 class RunWriter(Run):

@@ -19,9 +19,8 @@ from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.imports import starting_processes
 from attnorm.progress import quiet_libraries
 from attnorm.run import warm_start
-from attnorm.run.checkpoint import BEST, LAST, keep_best, load_weights, naming_the_reason, read_checkpoint
+from attnorm.run.checkpoint import BEST, LAST, digest_of, keep_best, load_weights, naming_the_reason, read_checkpoint
 from attnorm.run.folder import locked
-from attnorm.run.integrity import recorded_digest
 from attnorm.run.opening import tokenizer_of_run
 from attnorm.run.resume import deciding
 from attnorm.run.run import Run
@@ -258,7 +257,7 @@ def evaluate_best(
     console.show_samples(scores.samples[:SAMPLES])
     if scores.predictions is not None:
         scores.predictions.input_hashes = task.input_hashes(split)
-        scores.predictions.checkpoint = {"update": best_step, "sha256": recorded_digest(best_file)}
+        scores.predictions.checkpoint = {"update": best_step, "sha256": digest_of(best_file)}
     run.write_results(scores, scores.split, "samples")
     loggers.log_final(scores, scores.samples[:SAMPLES], steps)
     console.show_scores(scores, task.cfg.label)
