@@ -144,7 +144,7 @@ def bent(subject: Subject, case: Case, what: str, call: Callable[[Case], Tensor]
 
     def slope(change: float) -> tuple[Tensor, Case]:
         """The derivative of a sum of the outputs along the directions, at a point on the line through the case."""
-        moved = {name: x + change * directions[name] for name, x in case.inputs().items()}
+        moved: dict[str, Any] = {name: x + change * directions[name] for name, x in case.inputs().items()}
         at = replace(case, **moved).leaves()
         output, inputs = call(at), at.inputs()
         if not output.requires_grad:
