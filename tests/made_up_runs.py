@@ -210,11 +210,11 @@ def write_measures(folder: Path, attention: str, reached: int) -> None:
 
 def write_weights(path: Path, reached: int, chance: np.random.Generator) -> None:
     """hybrid_weights.csv of the encoder."""
-    rows = ["step,layer,head,value"]
+    rows = ["step,layer,head,value,lr_factor"]
     for step in range(0, reached + 1, 10):
         for depth in range(2):
             value = 0.5 + (0.34 - 0.2 * depth) * (1 - math.exp(-step / 800)) + chance.normal(0, 0.004)
-            rows.append(f"{step},encoder/{depth},,{value:.8g}")
+            rows.append(f"{step},encoder/{depth},,{value:.8g},10")
     path.write_text("\n".join(rows) + "\n")
 
 

@@ -70,7 +70,8 @@ def test_every_part_can_come_from_outside(trained):
     rates = {round(rate, 6) for rate in runs.logged(run, "train/lr").values()}  # logged in float32
     assert rates == {0.005, 0.0025, 0.00125}  # the optimizer and the scheduler
     temperatures = (run / "temperatures.csv").read_text().splitlines()  # the normalizer's learned scalar
-    assert temperatures[0] == "step,layer,head,value" and len({line.split(",")[-1] for line in temperatures[1:]}) > 2
+    assert temperatures[0] == "step,layer,head,value,lr_factor"
+    assert len({line.split(",")[3] for line in temperatures[1:]}) > 2
     assert (run / "figures" / "temperatures.png").is_file()
 
 

@@ -42,7 +42,7 @@ def run(tmp_path):
     for step in STEPS:
         for layer in LAYERS:
             if layer.startswith("encoder"):
-                hybrid.append({"step": step, "layer": layer, "head": "", "value": 0.5})
+                hybrid.append({"step": step, "layer": layer, "head": "", "value": 0.5, "lr_factor": 10})
             for head in range(2):
                 mass = 0.1 * (head + 1) + step / 100 + 0.01 * (layer == "encoder/0")
                 row = {"step": step, "layer": layer, "head": head, "entropy": 1.0, "column_mass": 2 * mass}
@@ -77,9 +77,8 @@ def test_the_shares_of_a_mix_are_drawn_in_one_figure(tmp_path):
     runs.write_settings(tmp_path, CONFIG | {"attention": CONFIG["attention"] | {"encoder": "mix"}})
     for member in ("dnas", "softmax"):
         for step in STEPS:
-            CsvTable(tmp_path / f"mix_{member}.csv").append(
-                {"step": step, "layer": "encoder/0", "head": "", "value": 0.5}
-            )
+            row = {"step": step, "layer": "encoder/0", "head": "", "value": 0.5, "lr_factor": 10}
+            CsvTable(tmp_path / f"mix_{member}.csv").append(row)
     assert draw_run(tmp_path) == [tmp_path / "figures" / "mix.png"]
 
 
@@ -93,7 +92,7 @@ def test_there_is_one_panel_per_stack_with_every_recorded_step_and_a_legend_outs
     assert "bottom" not in attention.axes[3].get_ylabel()  # there are no small values
     assert [len(axes.get_lines()) for axes in attention.axes] == [4, 2, 2] * 2  # one per head
     assert "seed 3" in attention.caption and "one line per head" in attention.caption
-    assert "0.1, times 10 for fast" in hybrid.caption and "per head" not in hybrid.caption
+    assert "hybrid_lr_factor=10." in hybrid.caption and "per head" not in hybrid.caption
     mass = lines(attention.axes[3])
     assert mass[1][1] == pytest.approx([2 * (0.2 + step / 100 + 0.01) for step in STEPS])
     for figure in drawn:
@@ -116,7 +115,7 @@ def test_a_file_for_a_paper_has_the_width_of_a_column_embedded_fonts_and_its_cap
     pdf, svg, png = ((run / f"figures/hybrid_weights.{it}") for it in ("pdf", "svg", "png"))
     assert draw_run(run, ("pdf", "svg", "png"))[:3] == [pdf, svg, png]
     first = [pdf.read_bytes(), svg.read_bytes()]
-    assert (run / "figures/hybrid_weights.txt").read_text().endswith(f"(hybrid_lr_factor=10). {NO_EVIDENCE}\n")
+    assert (run / "figures/hybrid_weights.txt").read_text().endswith(f"hybrid_lr_factor=10. {NO_EVIDENCE}\n")
     assert b"/MediaBox [ 0 0 237.6 " in first[0] and b"/FontFile2" in first[0] and b"/Type3" not in first[0]
     assert b"CreationDate" not in first[0] and b'width="237.6pt"' in first[1]
     height = float(re.search(rb'height="([\d.]+)pt"', first[1])[1]) / 72
@@ -135,6 +134,7 @@ def test_the_caption_of_a_single_panel_is_whole():
     caption = figure._supxlabel.get_window_extent()
     assert caption.x0 >= 0 and caption.x1 <= figure.bbox.x1 and caption.y0 >= 0
     assert " ".join(figure.get_supxlabel().split()) == figure.caption and figure.caption.endswith(NO_EVIDENCE)
+    assert "hybrid_lr_factor" not in figure.caption, "no row says that the scalar was trained with it"
     assert {text.get_fontsize() for text in figure.findobj(Text) if text.get_text()} == {POINTS}
 
 
@@ -154,7 +154,8 @@ def test_curves_of_shares_say_how_fast_they_could_move_and_what_one_half_does_no
 def test_scalars_between_0_and_1_have_a_whole_axis_and_others_their_own(run, drawn):
     draw_run(run)
     assert drawn[0].axes[0].get_ylim() == pytest.approx((-0.02, 1.02))
-    CsvTable(run / "temperature.csv").append({"step": 0, "layer": "encoder/0", "head": "", "value": 40.0})
+    row = {"step": 0, "layer": "encoder/0", "head": "", "value": 40.0, "lr_factor": ""}
+    CsvTable(run / "temperature.csv").append(row)
     assert draw_run(run)[1].name == "temperature.png"
     low, high = drawn[3].axes[0].get_ylim()
     assert 30 < low < 40 < high < 50

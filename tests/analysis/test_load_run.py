@@ -24,7 +24,7 @@ def test_the_records_of_a_run_are_read_and_only_splits_that_are_held_out_are_eva
     assert run.config["task"]["name"] == "gigaword" and run.summary["state"] == "finished"
     assert {"step", "train/loss", "val/loss"} <= set(run.metrics.columns)
     assert run.metrics["step"].max() == run.summary["steps"]
-    assert list(run.table("hybrid_weights.csv").columns) == ["step", "layer", "head", "value"]
+    assert list(run.table("hybrid_weights.csv").columns) == ["step", "layer", "head", "value", "lr_factor"]
     assert len(run.predictions) == run.summary["validation"]["size"]
     mean = run.predictions["rouge1"].mean()
     assert mean == pytest.approx(run.summary["validation"]["metrics"]["rouge1"], rel=1e-12)

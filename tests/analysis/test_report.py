@@ -362,7 +362,9 @@ def test_damaged_curves_do_not_keep_the_page_from_being_written(tmp_path):
     folder = make_run(tmp_path / "a", "hnas", **SMALL)
     (folder / "metrics.csv").write_bytes(b"step,val/loss\n1,2.5\n2,nan\nx,3\n3,inf\n4,1.5,7,8\n5\n6,2.0\xff")
     (folder / "attention.csv").write_bytes(b"\x00\x01 not a table")
-    (folder / "hybrid_weights.csv").write_text("step,layer,head,value\n1,encoder/0,,high\n2,encoder/0,,0.5\n")
+    (folder / "hybrid_weights.csv").write_text(
+        "step,layer,head,value,lr_factor\n1,encoder/0,,high,10\n2,encoder/0,,0.5"
+    )
     drawings = task_of(collect([folder])).drawings
     assert [row["mean"] for row in drawings.curves[0].data["rows"]] == [2.5, 1.5]
     assert drawings.attention == [] and [row["mean"] for row in drawings.scalars[0].data["rows"]] == [0.5]

@@ -107,7 +107,7 @@ def test_every_chart_has_a_description_and_a_table(report, text):
         assert charts[figure.name]["role"] == "img" and charts[figure.name]["aria-label"] == figure.description
         assert set(figure.fields) <= set(figure.data["rows"][0])
     [note, *_] = re.findall(r'<p class="note">(Trained with [^<]*)</p>', text)  # of hybrid weights
-    assert "hybrid_lr_factor=10.0" in note and NO_EVIDENCE in note
+    assert "hybrid_lr_factor=10." in note and NO_EVIDENCE in note
 
 
 def test_a_chart_is_a_picture_for_a_paper_too(report):

@@ -15,7 +15,7 @@ from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.data.sampler import TokenBatches
 from attnorm.run.checkpoint import load_weights
 from attnorm.run.run import Run
-from attnorm.run.tables import NO_EVIDENCE, read_csv
+from attnorm.run.tables import NO_EVIDENCE, rate_note, read_csv
 from attnorm.tasks.mlm import MaskedLMModule
 from attnorm.tasks.task import task_of
 from attnorm.training import console
@@ -215,11 +215,16 @@ def test_a_learned_temperature_gets_its_table_its_logger_entry_its_figure_and_it
 
 
 def test_the_factor_is_named_only_where_it_has_an_effect(capsys):
-    fast, slow_one = Tempered(2), Tempered(2)
-    slow_one.fast_parameters = list
+    """It is that of a scalar that is computed from fast parameters, and not of all scalars of the same class."""
+    fast, slow_one, both = Tempered(2), Tempered(2), Tempered(2)
+    slow_one.fast_parameters, both.shift = list, nn.Parameter(torch.ones(2))
+    both.learned_scalars = lambda: {"temperature": 1 / both.inverse, "shift": both.shift}
     assert fast_scalars(attention_with(fast)) == {"temperature"} and fast_scalars(attention_with(slow_one)) == set()
-    for name, factor in (("temperature", 10.0), ("temperature", None), ("mix_dnas", 10.0), ("mix_dnas", None)):
-        console.show_learned_scalar(name, {"encoder/0": {0: 0.5}}, factor)
+    assert fast_scalars(attention_with(both)) == {"temperature"}
+    mixed = fast_scalars(attention_with(build_normalizer("mix", members=["softmax", "hnas"])))
+    assert mixed == {"mix_softmax", "mix_hnas", "hnas_hybrid_weights"}
+    for name, factor in (("temperature", "10"), ("temperature", ""), ("mix_dnas", "10"), ("mix_dnas", "")):
+        console.show_learned_scalar(name, {"encoder/0": {0: 0.5}}, rate_note([{"lr_factor": factor}]))
     notes = [line for line in capsys.readouterr().out.splitlines() if "=" in line or "weight" in line]
     sentence = "Trained with optimizer.hybrid_lr_factor=10."
     assert notes == [sentence, f"{sentence} {NO_EVIDENCE}", NO_EVIDENCE]

@@ -12,7 +12,7 @@ import numpy as np
 from attnorm.analysis.pictures import COLUMN, PAGE
 from attnorm.imports import short_name
 from attnorm.run.run import Run
-from attnorm.run.tables import NO_EVIDENCE, is_share
+from attnorm.run.tables import NO_EVIDENCE, is_share, rate_note
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,9 +72,8 @@ def draw_learned_scalars(words: str, scalars: dict[str, Rows], cfg: dict, are_sh
     if are_shares or all(0 <= value <= 1 for each in quantities for value in each.values()):
         for axes in panels.flat:
             axes.set_ylim(-0.02, 1.02)  # a small change should look small
-    rate, factor = cfg["optimizer"]["lr"], cfg["optimizer"].get("hybrid_lr_factor", 1)
-    rates = f"Learning rate {rate:g}, times {factor:g} for fast parameters (hybrid_lr_factor={factor:g})."
-    return figure.finished(caption, rates, NO_EVIDENCE * are_shares)
+    rates = f"Learning rate {cfg['optimizer']['lr']:g}.", rate_note(row for rows in scalars.values() for row in rows)
+    return figure.finished(caption, *rates, NO_EVIDENCE * are_shares)
 
 
 def compare_column_mass(runs: dict[str, Path], site: str | None = None) -> "Figure":

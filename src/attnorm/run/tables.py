@@ -3,14 +3,14 @@
 import csv
 import logging
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from attnorm.files import replacing
 from attnorm.wording import counted
 
 log = logging.getLogger(__name__)
-COLUMNS = ("step", "layer", "head", "value")  # of a learned scalar
+COLUMNS = ("step", "layer", "head", "value", "lr_factor")  # of a learned scalar
 NO_EVIDENCE = "A weight near one half is no evidence that a layer uses both: it may not have moved yet."
 
 
@@ -51,6 +51,12 @@ class CsvTable:
 def is_share(name: str) -> bool:
     """Whether a learned scalar is the share of a normalizer in a mixture, as of `hnas` or `mix`."""
     return name.endswith("hybrid_weights") or "mix_" in name
+
+
+def rate_note(rows: Iterable[Mapping[str, str]]) -> str:
+    """A sentence on how fast a learned scalar could move, from its rows: "" unless its parameters are fast ones."""
+    factors = dict.fromkeys(factor for row in rows if (factor := row.get("lr_factor")))
+    return f"Trained with optimizer.hybrid_lr_factor={' and '.join(factors)}." if factors else ""
 
 
 def cut_history(paths: Iterable[Path], step: int) -> None:

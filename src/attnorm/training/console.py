@@ -109,10 +109,10 @@ def show_warnings(texts: list[str]) -> None:
         console.print(text, style="bold yellow", markup=False)
 
 
-def show_learned_scalar(name: str, curves: Mapping[str, Mapping[int, float]], lr_factor: float | None) -> None:
+def show_learned_scalar(name: str, curves: Mapping[str, Mapping[int, float]], rate: str) -> None:
     """The mean over heads of a learned scalar as a table: the values of every layer at five steps of the training.
 
-    lr_factor: `optimizer.hybrid_lr_factor` if the course of the values depends on it.
+    rate: how fast it could move, see `rate_note`.
     """
     steps = sorted(next(iter(curves.values())))
     chosen = list(dict.fromkeys(steps[round(share * (len(steps) - 1))] for share in (0, 0.25, 0.5, 0.75, 1)))
@@ -123,8 +123,7 @@ def show_learned_scalar(name: str, curves: Mapping[str, Mapping[int, float]], lr
     for layer, points in curves.items():
         table.add_row(layer, *(f"{points[step]:#.3g}" for step in chosen))
     console.print(table)
-    factor = "" if lr_factor is None else f"Trained with optimizer.hybrid_lr_factor={lr_factor:g}."
-    if notes := [factor] * bool(factor) + [NO_EVIDENCE] * is_share(name):
+    if notes := [rate] * bool(rate) + [NO_EVIDENCE] * is_share(name):
         console.print(*notes, markup=False)
 
 

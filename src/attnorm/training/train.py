@@ -24,6 +24,7 @@ from attnorm.run.folder import locked
 from attnorm.run.opening import tokenizer_of_run
 from attnorm.run.resume import deciding
 from attnorm.run.run import Run
+from attnorm.run.tables import rate_note
 from attnorm.run.writing import RunWriter
 from attnorm.settings import ResolvedConfig
 from attnorm.source_code import own_modules
@@ -34,7 +35,6 @@ from attnorm.training import console
 from attnorm.training.baselines import warnings_of
 from attnorm.training.callbacks.checkpointing import Checkpoints, ResumeState
 from attnorm.training.callbacks.graceful_stop import GracefulStop
-from attnorm.training.callbacks.learned_scalars import fast_scalars
 from attnorm.training.callbacks.run_files import RunFiles
 from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.callbacks.watchdog import Watchdog
@@ -261,10 +261,8 @@ def evaluate_best(
     run.write_results(scores, scores.split, "samples")
     loggers.log_final(scores, scores.samples[:SAMPLES], steps)
     console.show_scores(scores, task.cfg.label)
-    fast = fast_scalars(task_module.model)
     for name, curves in run.curves().items():
-        lr_factor = task.cfg.optimization.groups.hybrid_lr_factor if name in fast else None
-        console.show_learned_scalar(name, curves, lr_factor)
+        console.show_learned_scalar(name, curves, rate_note(run.rows(name)))
     console.show_warnings(warnings)
     saves = trainer.checkpoint_callback
     return {

@@ -24,7 +24,7 @@ from attnorm.analysis.study import COLOURS
 from attnorm.analysis.table import GRADIENT_NORM, title_of, title_of_curve
 from attnorm.analysis.tuning import TuningRecord
 from attnorm.run.run import Run
-from attnorm.run.tables import NO_EVIDENCE, is_share
+from attnorm.run.tables import NO_EVIDENCE, is_share, rate_note
 
 VALIDATION_LOSS = "val/loss"  # a column of metrics.csv
 MOST_SCALARS = 12  # charts of learned scalars
@@ -152,16 +152,14 @@ def scalar_figures(anchor: str, arms: Sequence[Arm]) -> list[Chart]:
         if len(figures) > MOST_SCALARS:
             break
         runs = runs_to_draw(arm)
-        optimizers = [each for run in runs if isinstance(each := run.config.get("optimizer"), Mapping)]
-        factors = dict.fromkeys(str(optimizer.get("hybrid_lr_factor", 1)) for optimizer in optimizers)
-        rate = f"Trained with optimizer.hybrid_lr_factor={' and '.join(factors) or 'unknown'}."
         for name, stacks in scalar_curves(runs).items():
+            rate = rate_note(row for run in runs if name in run.learned_scalars for row in run.rows(name))
             for stack, points in stacks.items():
                 layers = sorted({point.series for point in points}, key=lambda layer: (len(layer), layer))
                 title = f"{title_of(name)}, {stack}, {arm.label}"
                 figure_anchor = f"{anchor}-scalar-{len(figures) + 1}"
                 figure = curves(figure_anchor, title, points, styles_of_layers(layers), "layer")
-                figures.append(replace(figure, note=f"{rate} {NO_EVIDENCE}" if is_share(name) else rate))
+                figures.append(replace(figure, note=f"{rate} {NO_EVIDENCE * is_share(name)}".strip()))
     return figures
 
 

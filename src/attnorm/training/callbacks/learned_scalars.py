@@ -4,6 +4,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytorch_lightning as pl
+import torch
 from torch import Tensor, nn
 
 from attnorm.attention.multihead import attention_layers
@@ -22,7 +23,8 @@ class LearnedScalars(EveryNSteps):
     """Records every scalar that the model's normalizers and scorers declare (`TrainingHooks.learned_scalars`).
 
     Each scalar has its own file ``<name>.csv`` in the run folder, with the columns ``step``, ``layer``, ``head`` (empty
-    if a layer has one value for all heads) and ``value``. The mean over heads goes to the loggers as
+    if a layer has one value for all heads), ``value`` and ``lr_factor`` (`optimizer.hybrid_lr_factor` if the scalar
+    depends on `TrainingHooks.fast_parameters`, otherwise empty). The mean over heads goes to the loggers as
     ``<name>/<layer>``; loggers that have charts show the curves of all layers in one of them.
 
     Args:
@@ -35,7 +37,8 @@ class LearnedScalars(EveryNSteps):
 
     def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         assert isinstance(module, TrainingModule)
-        self.files = list(learned_scalars(module.model))
+        self.files, factor = list(learned_scalars(module.model)), module.optimization.groups.hybrid_lr_factor
+        self.factors = dict.fromkeys(fast_scalars(module.model), f"{factor:g}")
         for logger in trainer.loggers:
             if self.files and hasattr(logger, "log_charts"):  # of `RunLogger`
                 logger.log_charts(self.files)
@@ -51,17 +54,25 @@ class LearnedScalars(EveryNSteps):
             for layer in layers:
                 values = next(values_of).tolist()
                 for head, value in enumerate(values):
-                    row = (trainer.global_step, layer, head if len(values) > 1 else "", f"{value:.8g}")
+                    at = (trainer.global_step, layer, head if len(values) > 1 else "")
+                    row = (*at, f"{value:.8g}", self.factors.get(name, ""))
                     self.tables[name].append(dict(zip(COLUMNS, row, strict=True)))
                 metrics[f"{name}/{layer}"] = sum(values) / len(values)
         log_now(trainer, metrics)
 
 
 def fast_scalars(model: nn.Module) -> set[str]:
-    """The names of the learned scalars of normalizers and scorers that have `fast_parameters`."""
+    """The names of the learned scalars that are computed from the `fast_parameters` of their normalizer or scorer."""
     parts = [part for layer in attention_layers(model).values() for part in (layer.normalizer, layer.scorer)]
-    fast = [part for part in parts if any(list(hooks.fast_parameters()) for hooks in with_hooks(part))]
-    return {name for part in fast for name in part.learned_scalars()}
+    names = set[str]()
+    for part in parts:
+        fast = [weight for hooks in with_hooks(part) for weight in hooks.fast_parameters() if weight.requires_grad]
+        with torch.enable_grad():
+            for name, scalar in part.learned_scalars().items() if fast else ():
+                if scalar.requires_grad:
+                    slopes = torch.autograd.grad(scalar.sum(), fast, retain_graph=True, allow_unused=True)
+                    names |= {name} if any(slope is not None for slope in slopes) else set()
+    return names
 
 
 def learned_scalars(model: nn.Module) -> dict[str, dict[str, Tensor]]:
