@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from statistics import mean, median
 
+from attnorm.sweeps.record import recorded
+
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 SHORT = (
     *("data.train_size=1000", "data.valid_size=50", "data.test_size=20", "task.rouge_pairs=20", "task.validations=2"),
@@ -59,7 +61,7 @@ def main() -> None:
         took = {"serial": attnorm(folder, "sweep", seeds, *common, "dir=serial", "jobs=1")}
         took["parallel"] = attnorm(folder, "sweep", seeds, *common, "dir=parallel", f"jobs={asked.parallel}")
         again = attnorm(folder, "sweep", seeds, *common, "dir=serial")
-        runs = json.loads((folder / "serial/sweep.json").read_text())["jobs"]
+        runs = recorded(folder / "serial")["jobs"]
         seconds, trained = [run["seconds"] for run in runs], trained_seconds(folder / "serial")
     cores = len(os.sched_getaffinity(0))
     print(f"{asked.jobs} runs of {asked.steps} updates with {asked.threads} threads on {cores} cores\n")

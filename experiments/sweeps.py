@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attnorm.cli.main import run
+from attnorm.sweeps.record import recorded
 
 ROOT = Path(__file__).parents[1]
 NOTHING = "-"
@@ -37,7 +38,7 @@ def sweep(folder: Path, *overrides: str, failures: bool = False) -> list[Run]:
     """Runs `attnorm sweep <overrides> dir=<folder>` and returns its runs, without those that tune or
     are at other values than the best one.
 
-    The runs are in the order of their seeds. `sweep.json`, in which the best one is first, would pair different seeds.
+    The runs are in the order of their seeds. In the state of the sweep, the best one is first.
 
     failures: whether jobs may fail; they are not returned. Otherwise, all jobs have finished.
 
@@ -48,7 +49,7 @@ def sweep(folder: Path, *overrides: str, failures: bool = False) -> list[Run]:
     print(f"\n$ attnorm sweep {shlex.join(arguments)}", flush=True)
     if (code := run("sweep", arguments)) and not (failures and code == FAILED):
         sys.exit(code)
-    jobs = json.loads((folder / "sweep.json").read_text())["jobs"]
+    jobs = recorded(folder)["jobs"]
     jobs = [job for job in jobs if job.get("purpose") not in ("tune", "further")]
     if code:
         if any(job["state"] not in ("finished", "failed") for job in jobs):

@@ -3,6 +3,7 @@
 import atexit
 import csv
 import functools
+import json
 import math
 import shutil
 import tempfile
@@ -120,6 +121,11 @@ def write_run(
     content |= {"peak_memory": {"process_mb": 1336 / slower**0.3}, **({"why": why} if why else {}), **(summary or {})}
     write_json(folder / SUMMARY, content)
     return folder
+
+
+def write_state(folder: Path, content: Mapping[str, Any]) -> None:
+    """Writes the state that a sweep has recorded last."""
+    (folder / "jobs.jsonl").write_text(json.dumps({"event": "state", "time": 0, **content}) + "\n")
 
 
 def make_runs(place: Path, arms: Mapping[str, float], seeds: Iterable[int] = (1, 2, 3), **settings: Any) -> list[Path]:

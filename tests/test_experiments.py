@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import runs
 import scripts
-from made_up_runs import make_run, make_runs
+from made_up_runs import make_run, make_runs, write_state
 
 from attnorm.analysis import compare
 from attnorm.analysis.statistics.crossed import paired_difference
@@ -63,7 +63,7 @@ def commands(monkeypatch):
             summary |= {"parameters": 1234, "wall_seconds": 90}
             (job / "summary.json").write_text(json.dumps(summary))
             jobs.append({"folder": str(job), "overrides": [f"{key}={value}" for key, value in values.items()]})
-        (folder / "sweep.json").write_text(json.dumps({"jobs": jobs}))
+        write_state(folder, {"jobs": jobs})
         return 0
 
     monkeypatch.setattr(imported, "run", run)
@@ -702,7 +702,7 @@ def test_arms_that_do_not_beat_the_bigram_model_decide_no_prediction_and_are_not
 
 
 def test_runs_are_in_the_order_of_their_seeds_and_those_that_failed_are_left_out_of_a_screen(tmp_path, monkeypatch):
-    """In sweep.json, the best run is first. A screen that was interrupted is not complete."""
+    """In the state of a sweep, the best run is first. A screen that was interrupted is not complete."""
     folder = str(tmp_path)
     jobs = [{"folder": folder, "overrides": [f"seed={seed}"], "state": "finished"} for seed in (9, 110, 10)]
     jobs.append({"folder": folder, "overrides": ["seed=1"], "state": "failed"})
@@ -713,7 +713,7 @@ def test_runs_are_in_the_order_of_their_seeds_and_those_that_failed_are_left_out
         *((130, True, [], False), (1, True, killed, False), (1, False, [], False)),
     ):
         monkeypatch.setattr(sweeps, "run", lambda verb, arguments, code=code: code)
-        (tmp_path / "sweep.json").write_text(json.dumps({"jobs": jobs + added}))
+        write_state(tmp_path, {"jobs": jobs + added})
         if is_left_out:
             assert [it.settings["seed"] for it in sweeps.sweep(tmp_path, failures=failures)] == ["9", "10", "110"]
         else:

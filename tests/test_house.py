@@ -142,7 +142,7 @@ def test_only_the_package_run_names_the_files_of_a_run():
     NAMES = {folder.RUN, folder.CONFIG, folder.SUMMARY, folder.LOG, folder.LOCK, folder.JOB_LOCK, folder.CONSOLE}
     NAMES |= {*folder.CURVES}
     folders = {folder.CHECKPOINTS, folder.PREDICTIONS}  # which are words as well, unless they are joined to a path
-    of_sweeps = {"EVENTS", "FURTHER", "SWEEP_FILE", "TUNE"}  # constants that others may import
+    of_sweeps = {"EVENTS", "FURTHER", "TUNE"}  # constants that others may import
     wrong = []
     for file in (file for file in FILES if floor_of(module_of(file)) not in ("run", "testing")):
         for node in ast.walk(tree_of(file)):

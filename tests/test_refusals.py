@@ -119,11 +119,6 @@ def write(name, content):
     return lambda folder: (folder / name).write_text(content)
 
 
-def as_sweep(folder):
-    for name in ("jobs.jsonl", "sweep.json"):
-        (folder / "empty" / name).touch()
-
-
 def without_ids(folder):
     import pandas
 
@@ -223,7 +218,6 @@ REFUSED = {  # verb: (what is spoilt, what is typed, words of the message); {} i
         (None, ("against={}/runs", "plan=0"), "plan=0: allowed: numbers above 0"),
         (None, ("against={}/runs", "out={}/run/summary.json"), "summary.json: is there already"),
         (None, ("against={}/runs", "out={}/run/metrics.csv"), "metrics.csv: is there already"),
-        (as_sweep, ("against={}/runs", "out={}/empty/sweep.json"), "sweep.json: is there already"),
         (without_ids, ("against={}/runs",), "has no column id"),
         (write("runs/dnas_1/predictions/validation.parquet", "x"), ("against={}/runs",), "cannot be read"),
     ],

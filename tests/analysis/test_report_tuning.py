@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import runs
-from made_up_runs import make_run, without_charts
+from made_up_runs import make_run, without_charts, write_state
 from marks import slow
 
 from attnorm.analysis import compare
@@ -20,7 +20,7 @@ from attnorm.analysis.study import further_values
 from attnorm.analysis.tuning import tunings_of
 from attnorm.cli.compare import run_compare
 from attnorm.cli.sweep import values_to_try
-from attnorm.run.folder import read_record
+from attnorm.sweeps.record import recorded
 
 RATES = ("0.001", "0.002", "0.004")
 
@@ -62,8 +62,7 @@ def tuned_sweep(folder, gains, scores, metric="rougeL", further=None):
         arms.append(entry)
     tuning = {"key": "optimizer.lr", "values": RATES, "added": ["0.004"], "seeds": ["100", "101"]}
     content = {"jobs": jobs, "tuning": {**tuning, "notes": ["At the edge."], "arms": arms}}
-    (folder / "jobs.jsonl").touch()
-    (folder / "sweep.json").write_text(json.dumps(content))
+    write_state(folder, content)
     return folder
 
 
@@ -89,9 +88,9 @@ def report(better):
 
 
 def sweep_copied(folder, better, **content):
-    """A copy of the sweep with another content of sweep.json."""
+    """A copy of the sweep with another state."""
     shutil.copytree(better, folder)
-    (folder / "sweep.json").write_text(json.dumps({**read_record(better / "sweep.json"), **content}))
+    write_state(folder, {**recorded(better), **content})
     return folder
 
 
@@ -148,10 +147,10 @@ def test_only_a_verdict_that_would_be_shown_needs_further_values(tmp_path):
 def test_a_sweep_asks_for_further_values_once_it_has_written_which_runs_compare(tmp_path, capsys):
     scores = {"softmax": CLOSE, "hnas": BETTER}
     folder = tuned_sweep(tmp_path / "s", {"softmax": 0, "hnas": 9}, scores, further={})
-    content = (folder / "sweep.json").read_text()
-    (folder / "sweep.json").unlink()
+    content = recorded(folder)
+    (folder / "jobs.jsonl").unlink()
     make_run(folder / "dnas", "dnas", 7)  # an arm that cannot be compared
-    record = SimpleNamespace(results=list, write=lambda results: (folder / "sweep.json").write_text(content))
+    record = SimpleNamespace(results=list, write=lambda results: write_state(folder, content))
     assert values_to_try(folder, record) == [(0, "0.001"), (0, "0.004")]
     assert "verdicts depend on 2 further values, which are trained now" in capsys.readouterr().out
     (tmp_path / "empty").mkdir()
@@ -234,7 +233,7 @@ def test_compare_says_what_the_report_says_of_the_sweep(monkeypatch, capsys, tmp
 
 
 def test_an_arm_that_failed_at_every_value_is_named_and_counts_in_the_budget(tmp_path, better):
-    content = read_record(better / "sweep.json")
+    content = recorded(better)
     hnas = content["tuning"]["arms"][1]
     names = {job: f"dnas {job}" for jobs in hnas["tune"].values() for job in jobs}
     tune = {value: [names[job] for job in jobs] for value, jobs in hnas["tune"].items()}
@@ -264,5 +263,5 @@ def not_compared(content):
     ],
 )
 def test_a_sweep_file_of_another_form_is_left_out(tmp_path, better, broken):
-    folder = sweep_copied(tmp_path / "sweep", better, **broken(read_record(better / "sweep.json")))
+    folder = sweep_copied(tmp_path / "sweep", better, **broken(recorded(better)))
     assert tunings_of(arms_of(find_runs([folder]))) == []

@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+from attnorm.sweeps.record import recorded
+
 DRIVER = Path(__file__).with_name("driver.py")
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -72,8 +74,8 @@ def events(folder, *kinds):
 
 
 def report(folder):
-    """sweep.json."""
-    return json.loads((Path(folder) / "sweep.json").read_text())
+    """The state that a sweep has recorded last."""
+    return recorded(Path(folder))
 
 
 def assert_each_once(folder, jobs, updates):

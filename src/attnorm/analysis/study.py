@@ -192,7 +192,7 @@ def adjust_together(studies: Iterable[Study]) -> None:
 
 
 def further_values(folder: Path) -> list[tuple[int, str]]:
-    """The numbers of arms in sweep.json and their values besides the best one that a sweep trains with the comparison
+    """The numbers of arms in jobs.jsonl and their values besides the best one that a sweep trains with the comparison
     seeds, so that every verdict that would be shown at the best values can be decided.
 
     The arms are compared with the default baseline of `compare` on the primary metric of each task. On a ladder, no

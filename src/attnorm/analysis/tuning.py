@@ -1,6 +1,6 @@
 """The values that a sweep tried for each arm, which of them it chose, and whether a verdict holds at every one of them.
 
-Everything is read from the file sweep.json and the runs beside it. They are not trusted: a file of another form is left
+Everything is read from the file jobs.jsonl and the runs beside it. They are not trusted: a file of another form is left
 out.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class OtherValues:
     """The values of an arm besides its best one, and how the better arm of a verdict compares with it there.
 
-    label: of the arm, the worse one of the verdict. number: of the arm in sweep.json. key: what was tuned.
+    label: of the arm, the worse one of the verdict. number: of the arm in jobs.jsonl. key: what was tuned.
     runs: its runs at the values that may be its best one, by value and seed. worse: the values that tuning shows to be
     worse. diverged: those at which runs have failed.
     differences: by value, of the arm minus the baseline. missing: the values without one, because runs are missing.

@@ -104,7 +104,7 @@ def values_to_try(folder: Path, record: SweepRecord) -> list[tuple[int, str]]:
 
 
 def close(folder: Path, record: SweepRecord, code: int) -> int:
-    """Writes sweep.json, prints the closing table and how to continue, and returns the exit code.
+    """Records the state, prints the closing table and how to continue, and returns the exit code.
 
     code: that of a sweep that was stopped, or else 0.
     """

@@ -28,7 +28,6 @@ JOB_LOCK, CONSOLE = "job.lock", "console.log"  # of a run that is a job of a swe
 CURVES = ("metrics.csv", "attention.csv", "head_measures.csv", "state_measures.csv")  # besides learned scalars
 CHECKPOINTS, PREDICTIONS = "checkpoints", "predictions"
 EVENTS = "jobs.jsonl"  # a folder with this file is that of a sweep, where every folder may be that of a run
-SWEEP_FILE = "sweep.json"  # of a sweep folder
 TUNE = "tune"  # a folder in a sweep folder, whose runs tune: they are no runs of arms
 FURTHER = "further"  # the purpose of runs in the folder TUNE with the comparison seeds at other values
 FOLLOW = "run.follow_links"
@@ -192,7 +191,7 @@ def why_not_writable(folder: Path, name: str | None = None) -> str:
         return "expected a file, found a folder"
     if name is not None and (folder / name).exists() and not name.endswith((".html", ".tex", ".md")):
         of_run = any((place / RUN).exists() for place in (folder, folder.parent))
-        if of_run or ((folder / EVENTS).exists() and name in (EVENTS, SWEEP_FILE)):
+        if of_run or ((folder / EVENTS).exists() and name == EVENTS):
             return "is there already, in the folder of a run or a sweep; choose another name"
     while not os.path.lexists(folder):
         folder = folder.parent

@@ -35,5 +35,5 @@ class Plan:
         return state is JobState.FINISHED
 
     def record(self) -> dict[str, Any]:
-        """What it has decided, for sweep.json."""
+        """What it has decided, for jobs.jsonl."""
         return {}

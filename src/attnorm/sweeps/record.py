@@ -1,19 +1,15 @@
-"""sweep.json: the command of a sweep, and what has become of each of its jobs. Only this module writes and opens it."""
+"""What has become of each job of a sweep, and the state of the sweep in jobs.jsonl."""
 
-import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from attnorm.files import write_json
-from attnorm.run.folder import EVENTS, FURTHER, SWEEP_FILE, TUNE, read_record
+from attnorm.run.folder import FURTHER, TUNE
 from attnorm.sweeps.jobs import Job, as_typed
 from attnorm.sweeps.plan import Plan
 from attnorm.sweeps.state import JobState, Journal, state_of_job
 
-SECONDS = 1.0  # between two writes
 ORDER = (  # of states in the closing table
     *(JobState.FINISHED, JobState.RUNNING, JobState.INTERRUPTED, JobState.KILLED),
     *(JobState.FAILED, JobState.WAITING),
@@ -46,7 +42,7 @@ class JobResult:
     simple: dict[str, float]
 
     def record(self) -> dict[str, Any]:
-        """The result as an entry of sweep.json."""
+        """The result as an entry of the state."""
         job = self.job
         values = {name: value for name, value in asdict(self).items() if name != "job"}
         known: dict[str, Any] = {"name": job.name, "key": job.key, "arm": job.arm, "purpose": job.purpose}
@@ -102,21 +98,21 @@ def ranked(results: Iterable[JobResult], mode: str | None) -> list[JobResult]:
 
 
 class SweepRecord:
-    """Keeps sweep.json up to date while a sweep runs. Its `exit_code` is null until the sweep has ended.
+    """The state of a sweep, as it is recorded in jobs.jsonl: the command, what became of each job, and what was tuned.
 
     command: as it has to be repeated. mode: "min" or "max" of the metric is best; None: not known.
     """
 
     def __init__(self, command: str, plan: Plan, journal: Journal, mode: str | None):
-        self.path, self.command, self.mode = journal.folder / SWEEP_FILE, command, mode
-        self.plan, self.journal = plan, journal
-        self.is_due = False  # whether something has happened since it was written
-        self.written_at = 0.0
+        self.command, self.mode, self.plan, self.journal = command, mode, plan, journal
+        self.is_due = False  # whether something has happened since it was recorded
+        self.decided: object = None  # what the state that was recorded last says of the choices of the plan
 
     def refresh(self) -> None:
-        """Writes the file if something has happened, at most once per second."""
-        if self.is_due and time.monotonic() - self.written_at >= SECONDS:
+        """Records the state if values have been chosen or added; all else follows from the folders of the runs."""
+        if self.is_due and choices_in(self.plan.record()) != self.decided:
             self.write(self.results())
+        self.is_due = False
 
     def results(self) -> list[JobResult]:
         """What has become of each job so far, the best one first."""
@@ -128,19 +124,25 @@ class SweepRecord:
         return self.plan.total - done
 
     def write(self, results: list[JobResult], code: int | None = None) -> None:
-        """Writes the file. code: the exit code of the sweep; None while it runs."""
-        content: dict[str, Any] = {
-            "command": self.command,
-            "written": f"{datetime.now():%Y-%m-%d %H:%M:%S}",
-            "unfinished": self.unfinished(results),
-            "exit_code": code,
-            **({"tuning": decided} if (decided := self.plan.record()) else {}),
-            "jobs": [result.record() for result in results],
-        }
-        write_json(self.path, content)
-        self.is_due, self.written_at = False, time.monotonic()
+        """Records the state. code: the exit code of the sweep; None while it runs."""
+        tuning = self.plan.record()
+        self.decided = choices_in(tuning)
+        self.journal.add(
+            "state",
+            command=self.command,
+            unfinished=self.unfinished(results),
+            exit_code=code,
+            tuning=tuning,
+            jobs=[result.record() for result in results],
+        )
+
+
+def choices_in(tuning: Mapping[str, Any]) -> object:
+    """The grid, and the best and further values of each arm."""
+    return tuning and (tuning["values"], [(arm["best"], *arm["further"]) for arm in tuning["arms"]])
 
 
 def recorded(folder: Path) -> dict[str, Any]:
-    """The content of the file in a sweep folder, which anyone may have written; {} without it, and in other folders."""
-    return read_record(folder / SWEEP_FILE) if (folder / EVENTS).is_file() else {}
+    """The state that was recorded last in a sweep folder, which anyone may have written; {} without it."""
+    states = Journal(folder).of("", "state")
+    return states[-1] if states else {}

@@ -155,7 +155,7 @@ def print_results(results: Sequence[JobResult]) -> None:
 
 def print_tuning(tuning: Mapping[str, Any], results: Sequence[JobResult]) -> None:
     """The mean of the metric by value, with the best value of each arm marked; without a mean, the state of a run that
-    has none. tuning: as in sweep.json. results: of the jobs of the sweep."""
+    has none. tuning: as in jobs.jsonl. results: of the jobs of the sweep."""
     state = {result.job.name: result.state for result in results if result.state is not JobState.FINISHED}
     seeds = ", ".join(tuning["seeds"])
     table = Table(title=f"tuning {tuning['key']} with seed {seeds}; * is the best value", title_justify="left")

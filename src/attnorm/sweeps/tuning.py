@@ -209,7 +209,7 @@ class Tuned(Plan):
                 self.journal.add("aside", job.name)
 
     def record(self) -> dict[str, Any]:
-        """The grid, the curve and the best value of every arm, for sweep.json."""
+        """The grid, the curve and the best value of every arm, for jobs.jsonl."""
         return {
             "key": self.tuning.key,
             "values": self.values,
