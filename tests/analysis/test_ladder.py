@@ -255,6 +255,17 @@ def test_a_diverged_run_stands_in_the_row_and_its_seed_is_left_out(tmp_path):
     assert [result.diverged for result in again.rungs] == [result.diverged for result in arm.rungs]
 
 
+def test_a_first_look_with_two_seeds_has_estimates_but_no_claim(tmp_path):
+    make_ladder(tmp_path, rungs=(1, 2, 3), seeds=(110, 111))
+    comparison = compared(tmp_path)
+    [arm] = comparison.arms
+    assert len(arm.compared) == 3 and [*arm.contrasts] == ["largest"]
+    assert all(result.net is None and result.difference.estimate < 0 for result in arm.rungs)
+    [said] = sentences(comparison, arm)
+    assert said.endswith("no verdict: at least 3 seeds are needed (found 2) (2 seeds, 60 examples in 20 groups).")
+    assert "dnas: no trend, because 3 rungs and 2 seeds are too few" in " ".join(arm.notes)
+
+
 def test_a_rung_beyond_with_two_seeds_is_not_judged(tmp_path):
     make_ladder(tmp_path, rungs=(1, 2, 3))
     make_ladder(tmp_path, rungs=(6,), seeds=(110, 111))

@@ -130,7 +130,7 @@ def _compared(comparison: LadderComparison, label: str, project: float | None) -
     scores, baseline, level = comparison.scores, comparison.baseline, comparison.level
     ladder = [rung for rung in scores.rungs.values() if not rung.beyond]
     shared = {rung: scores.seeds(label, rung) & scores.seeds(baseline, rung) for rung in scores.rungs.values()}
-    rungs = [rung for rung in ladder if len(shared[rung]) >= MIN_SEEDS]
+    rungs = [rung for rung in ladder if len(shared[rung]) >= MIN_SEEDS] or [rung for rung in ladder if shared[rung]]
     seeds = sorted(set.intersection(*(shared[rung] for rung in rungs))) if rungs else []
     rungs = rungs if seeds else []
     arm, notes = ArmOnLadder(label, [], seeds), list[str]()
@@ -141,8 +141,8 @@ def _compared(comparison: LadderComparison, label: str, project: float | None) -
         difference = multiplier = None
         if rung in rungs:
             difference = contrast(np.ones(1), differences[[rungs.index(rung)]], scores.groups, level)
-            if slope := _slope(scores, baseline, rung):
-                ends = difference.new_seeds_and_examples
+            ends = difference.new_seeds_and_examples
+            if difference.no_verdict is None and (slope := _slope(scores, baseline, rung)):
                 low, high = sorted(compute_multiplier(end, slope) for end in (ends.low, ends.high))
                 multiplier = compute_multiplier(difference.estimate, slope), Interval(low, high)
         ratios[rung] = scores.seconds_ratio(label, baseline, rung)
@@ -150,7 +150,7 @@ def _compared(comparison: LadderComparison, label: str, project: float | None) -
         words = filter(None, (scores.diverged(label, rung), of_baseline and f"{baseline} {of_baseline}"))
         results.append(RungResult(rung, difference, ratios[rung][0], multiplier, " and ".join(words)))
     if not rungs:
-        why = f"on no rung do it and {baseline} share {MIN_SEEDS} seeds with scores"
+        why = f"it and {baseline} share no seed with scores on every rung"
         return replace(arm, rungs=results, notes=[f"{label} is not compared, because {why}."])
 
     if missing := [rung for rung in ladder if rung not in rungs]:
@@ -166,7 +166,8 @@ def _compared(comparison: LadderComparison, label: str, project: float | None) -
     if borrowed := {rung: of for rung, (_, of) in ratios.items() if of is not None and of != rung}:
         of = listed_rungs([*borrowed.values()][:1])
         notes.append(f"{label}: the ratio of seconds on {listed_rungs([*borrowed])} is that of {of}.")
-    if flat := [result.rung for result in results if result.difference and not result.multiplier]:
+    unknown = [each for each in results if each.difference and not each.difference.no_verdict and not each.multiplier]
+    if flat := [result.rung for result in unknown]:
         why = f"the {scores.metric} of {baseline} is not shown to improve there by two standard errors of its slope"
         notes.append(f"{label}: no multiplier on {listed_rungs(flat)}, because {why}.")
 
@@ -193,7 +194,8 @@ def _slope(scores: LadderScores, baseline: str, at: Rung) -> float | None:
     """See `baseline_slope`, over the rungs on which the baseline has enough seeds."""
     seeds = {rung: scores.seeds(baseline, rung) for rung in scores.rungs.values() if not rung.beyond}
     rungs = [rung for rung, each in seeds.items() if len(each) >= MIN_SEEDS]
-    if not (common := sorted(set.intersection(*(seeds[rung] for rung in rungs)))):
+    common = sorted(set.intersection(*(seeds[rung] for rung in rungs))) if rungs else []
+    if not common:
         return None
     table = scores.table(baseline, rungs, common)
     return baseline_slope(table, [rung.x for rung in rungs], at.x, scores.better, scores.groups)
