@@ -328,6 +328,7 @@ FOLDERS = {  # what is spoilt: (task, how, what the line has to mention)
     "widths that are texts": ("vqa", answers(widths=["a"]), "answers.json"),
     "widths without boxes": ("vqa", answers(boxes=[]), "answers.json"),
     "a model for which there is no memory": ("gigaword", edited("model.d_model", 2**40), "run.json"),
+    "far more layers": ("gigaword", edited("model.encoder_layers", 1000), "over 1,"),  # before all of them are built
     "another model": ("gigaword", edited("model.encoder_layers", 2), "encoder.layers.1"),
     "another shape": ("gigaword", edited("model.ffn_dim", 31), "(32, 16)"),
     "no such task": ("gigaword", edited("task._target_", ["mlm"]), "task._target_=[mlm]"),

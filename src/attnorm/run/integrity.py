@@ -1,11 +1,14 @@
 """Whether the parameters of a checkpoint are those of a model, and finite."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from attnorm.errors import CheckpointError
 
@@ -24,6 +27,25 @@ def nonfinite_tensors(tensors: Mapping[str, Tensor]) -> list[str]:
 def parameters_of(content: dict[str, Any]) -> dict[str, Tensor]:
     """The parameters in a checkpoint by their names in the model; there they are those of the LightningModule."""
     return {name.removeprefix("model."): tensor for name, tensor in content["state_dict"].items()}
+
+
+@contextmanager
+def not_much_larger(content: dict[str, Any], path: Path) -> Iterator[None]:
+    """Raises CheckpointError when the model that is built in this context has far more parameters than a checkpoint,
+    read from `path`: the settings of someone else's run may ask for a million layers."""
+    tensors, numbers = len(content["state_dict"]), count(1)
+    most = 1000 + 10 * tensors  # parameters that are shared are registered several times
+
+    def check(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+        if next(numbers) > most:
+            much = f"has {tensors:,} tensors, and the model over {most:,} parameters"
+            raise CheckpointError(f"{path}: does not fit the model and the tokenizer: it {much}")
+
+    hook = register_module_parameter_registration_hook(check)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def check_fit(model: nn.Module, content: dict[str, Any], path: Path) -> None:

@@ -34,7 +34,7 @@ def open_run(run: Path, cfg: "ResolvedConfig", checkpoint: str) -> "tuple[Tokeni
     import torch
 
     from attnorm.run.checkpoint import BEST, LAST, read_checkpoint
-    from attnorm.run.integrity import check_fit, parameters_of
+    from attnorm.run.integrity import check_fit, not_much_larger, parameters_of
     from attnorm.tasks.task import task_of
 
     path = Run(run).checkpoint_file(checkpoint)
@@ -45,7 +45,8 @@ def open_run(run: Path, cfg: "ResolvedConfig", checkpoint: str) -> "tuple[Tokeni
         raise RunError(f"run={run}: no checkpoint {path.name} there (there is: {others})")
     tokenizer, content = tokenizer_of_run(run, cfg), read_checkpoint(path)
     try:
-        model = task_of(cfg, run).model(tokenizer)
+        with not_much_larger(content, path):
+            model = task_of(cfg, run).model(tokenizer)
     except (RuntimeError, MemoryError) as error:  # sizes that no machine has memory for
         raise RunError(f"{run / RUN}: the model cannot be built: {str(error).splitlines()[0]}") from error
     check_fit(model, content, path)

@@ -21,6 +21,7 @@ from attnorm.progress import quiet_libraries
 from attnorm.run import warm_start
 from attnorm.run.checkpoint import BEST, LAST, digest_of, keep_best, load_weights, naming_the_reason, read_checkpoint
 from attnorm.run.folder import locked
+from attnorm.run.integrity import not_much_larger
 from attnorm.run.opening import tokenizer_of_run
 from attnorm.run.resume import deciding
 from attnorm.run.run import Run
@@ -195,8 +196,10 @@ def own_tokenizer(config: ResolvedConfig) -> Tokenizer | None:
 
 def build_model(task: Task, tokenizer: Tokenizer, show: bool) -> torch.nn.Module:
     """The model before its first update: from the weights that `model.init` names, unless a checkpoint follows."""
-    model, start = task.model(tokenizer), task.cfg.start.init
-    if start and task.cfg.checkpoint is None:
+    start, checkpoint = task.cfg.start.init, task.cfg.checkpoint
+    with not_much_larger(read_checkpoint(checkpoint), checkpoint) if checkpoint else nullcontext():
+        model = task.model(tokenizer)
+    if start and checkpoint is None:
         filled = warm_start.load_pretrained(model, start)
         if show:
             console.show_lines(filled.summary(start))
