@@ -191,8 +191,7 @@ REFUSED = {  # verb: (what is spoilt, what is typed, words of the message); {} i
         (remove("run/checkpoints/best.ckpt"), ("run={}/run", "input={}/file"), "no checkpoint best.ckpt there"),
     ],
     "report": [
-        (None, ("every=5",), "runs: must be given"),
-        (None, ("{}/runs", "every=5"), "has no effect without watch=true"),
+        (None, ("level=0.9",), "runs: must be given"),
         (None, ("{}/nowhere",), "no run folder there"),
         (None, ("{}/empty",), "no run folder there"),
         (None, ("{}/runs", "baseline=nothing"), "baseline=nothing"),

@@ -106,11 +106,11 @@ def test_the_price_of_a_gain_stands_beside_its_verdict(nine, of_nine, tmp_path, 
     assert [it["mean"] for it in by_second] == [it["mean"] for it in by_update]
 
 
-@pytest.mark.parametrize("differ", ["summary", "environment"])
+@pytest.mark.parametrize("differ", ["summary", "run"])
 def test_speeds_that_are_unknown_or_of_different_machines_are_not_compared(tmp_path, uncharted, differ):
     make_runs(tmp_path, {"softmax": 0, "hnas": 5}, **SMALL)
     path = tmp_path / f"hnas_2/{differ}.json"
-    changed = {"summary": {"tokens_per_second": None, "seconds_per_update": None}, "environment": {"gpus": ["A100"]}}
+    changed = {"summary": {"tokens_per_second": None, "seconds_per_update": None}, "run": {"gpus": ["A100"]}}
     path.write_text(json.dumps(json.loads(path.read_text()) | changed[differ]))
     page = task_of(collect([tmp_path]))
     assert page.verdicts[0].speed is None and "tokens/s" not in page.verdicts[0].sentence()
@@ -234,7 +234,7 @@ def test_there_is_no_verdict_while_a_run_trains(tmp_path):
     lock = FolderLock(last)
     assert lock.acquire()
     try:
-        report = collect([tmp_path], refresh=5)
+        report = collect([tmp_path])
     finally:
         lock.release()
     task = task_of(report)
@@ -244,9 +244,7 @@ def test_there_is_no_verdict_while_a_run_trains(tmp_path):
     assert (row["difference"].text, row["95 % interval"].text, row["adjusted p"].text) == ("–", "–", "–")
     assert task.forest is None and task.contrasts == [] and task.drawings.differences == []
     assert not any("interval" in column.name for column in task.others.columns)
-    [progress] = report.running
-    assert (progress.name, progress.step, progress.updates) == ("hnas, seed 4", 400, 600)
-    assert progress.share == pytest.approx(2 / 3) and report.refresh == 5
+    assert report.facts == [("runs finished", "6 of 7")] and report.troubles == []
     assert task_of(collect([tmp_path])).verdicts[0].is_shown
 
 

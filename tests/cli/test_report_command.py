@@ -36,7 +36,6 @@ def test_places_are_typed_with_or_without_a_key_and_the_page_is_written_into_the
         (["a", "formats=pdf,gif"], "formats=gif: allowed: png, svg, pdf"),
         (["a", f"out={__file__}/a.html", "formats=pdf"], f"formats: {__file__}/figures: expected a folder"),
         (["a", "split=train"], "split=train: allowed: auto, test, validation"),
-        (["a", "watch=true", "every=0"], "every=0: allowed: whole numbers from 1"),
         (["a", "metrik=f1"], "metrik=f1: attnorm report has no such option"),
         (["a", "runs=x,y"], "runs=x,y: type several values as a list, runs=[x,y]"),
     ],
@@ -63,28 +62,6 @@ def test_a_page_from_the_command_line_and_many_verdicts_in_one_sentence(tmp_path
     assert first.startswith("2 of 2 arms differ from softmax")
     assert run("report", [str(tmp_path), "baseline=sotfmax"]) == 2
     assert "Did you mean 'softmax'" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_watched_page_is_written_until_all_runs_have_ended(tmp_path, monkeypatch):
-    make_runs(tmp_path, {"softmax": 0}, **SMALL)
-    late = make_run(tmp_path / "late", "softmax", 4, state=None, **SMALL)
-    lock, page, seen = FolderLock(late), tmp_path / "report.html", []
-    assert lock.acquire()
-
-    def sleep(seconds):
-        seen.append(page.read_text())
-        assert 0 <= seconds <= 3
-        if len(seen) == 2:
-            lock.release()
-
-    monkeypatch.setattr(command.time, "sleep", sleep)
-    assert run_report([str(tmp_path), "watch=true", "every=3"]) == 0
-    assert len(seen) == 2
-    for text in seen:
-        assert '<meta http-equiv="refresh" content="3">' in text and "softmax, seed 4</span>" in text
-        assert '<progress value="0.66' in text
-    assert 'http-equiv="refresh"' not in page.read_text() and "killed" in page.read_text()
 
 
 def sweep_of(folder):
@@ -140,4 +117,4 @@ def test_the_page_waits_for_jobs_that_a_sweep_has_not_started(tmp_path):
     assert (tmp_path / EVENTS).exists()
     write_report_of_sweep(tmp_path)
     text = (tmp_path / "report.html").read_text()
-    assert "No verdict yet" in text and "attention=dnas seed=1" in text and "No sweep is at work here" in text
+    assert "No verdict yet" in text and "6 of 8" in text

@@ -4,7 +4,7 @@ Everything is read from files as plain data. Nothing that a run names is importe
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from glob import glob, has_magic
 from math import isfinite
@@ -50,23 +50,18 @@ class Arm:
         return self.settings["task.name"]
 
 
-def find_runs(
-    places: Iterable[str | Path],
-    unreadable: dict[Path, RunError] | None = None,
-    is_awaited: Callable[[str | Path], bool] = lambda place: False,
-) -> list[Run]:
+def find_runs(places: Iterable[str | Path], unreadable: dict[Path, RunError] | None = None) -> list[Run]:
     """The runs in some places, each once: run folders, folders with runs below them, such as that of a sweep, or
     patterns.
 
-    unreadable: receives the run folders whose run.json cannot be read, with the reasons. is_awaited: whether a place
-    without runs will have some.
+    unreadable: receives the run folders whose run.json cannot be read, with the reasons.
 
-    Raises RunError for any other place without runs, and, without `unreadable`, for a run.json that cannot be read.
+    Raises RunError for a place without runs, and, without `unreadable`, for a run.json that cannot be read.
     """
     folders: dict[Path, Path] = {}
     for place in places:
         here = run_folders(place)
-        if not here and not is_awaited(place):
+        if not here:
             raise RunError(
                 f"{place}: no run folder there; a run folder has a run.json, and those in {TUNE}/ of a sweep folder "
                 "are not compared"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from attnorm.analysis.arms import Arm, arms_of, as_number, baseline_of, find_runs
+from attnorm.analysis.arms import Arm, arms_of, baseline_of, find_runs
 from attnorm.analysis.comparison import Terms
 from attnorm.analysis.ladder.runs import ladder_of
 from attnorm.analysis.provenance import check_code
@@ -37,29 +37,11 @@ class Trouble:
 
 
 @dataclass(frozen=True)
-class RunProgress:
-    """How far a running run has come. Entries that are not known yet are None."""
-
-    name: str
-    step: int | None
-    updates: int | None
-    metric: str
-    value: float | None
-    seconds_left: float | None
-
-    @property
-    def share(self) -> float | None:
-        """The share of the updates that have been made."""
-        return min(1.0, self.step / self.updates) if self.step is not None and self.updates else None
-
-
-@dataclass(frozen=True)
 class Report:
     """The whole page.
 
     ladders: of runs on the rungs of a ladder, which are no arms of a task.
-    troubles: runs that are not finished. running: how far the others have come. waiting: planned runs that have not
-    started. refresh: seconds after which the page loads itself again; None: never.
+    troubles: runs that have ended and are not finished.
     """
 
     title: str
@@ -69,10 +51,6 @@ class Report:
     tasks: list[TaskPage]
     ladders: list[LadderPage]
     troubles: list[Trouble]
-    running: list[RunProgress]
-    waiting: list[str]
-    refresh: int | None
-    at_work: bool
 
 
 def collect(
@@ -82,21 +60,19 @@ def collect(
     *,
     split: SplitName = "auto",
     level: float = 0.95,
-    refresh: int | None = None,
     ended: bool = False,
 ) -> Report:
     """Reads the runs in some places.
 
     baseline: the label of the arm that the others are compared with; None: softmax, or else the first arm. metric: the
-    metric of the verdicts; None: the primary one of each task. split, level: see `compare`. refresh: see `Report`.
+    metric of the verdicts; None: the primary one of each task. split, level: see `compare`.
     ended: no sweep is at work there, even if the lock of one is held; for that sweep itself.
 
     Raises RunError for a place without runs and for runs with different versions of an own module, and ConfigError for
     a baseline or a metric that no task has.
     """
     damaged: dict[Path, RunError] = {}
-    runs = find_runs(places, damaged, lambda place: bool(waiting_jobs([place])))
-    waiting, at_work = waiting_jobs(places), not ended and sweep_at_work(places)
+    runs, waiting = find_runs(places, damaged), waiting_jobs(places)
     on_rungs = [run for run in runs if ladder_of(run)]
     others = arms_of([run for run in runs if not ladder_of(run)])
     by_task: dict[str, list[Arm]] = defaultdict(list)
@@ -110,7 +86,7 @@ def collect(
     named = [(f"{arm.label}, seed {run.seed}", run) for arm in others for run in arm.runs]
     named += [(f"{run.label}, rung {ladder_of(run).get('rung')}, seed {run.seed}", run) for run in on_rungs]
     unfinished = [name for name, run in named if run.state.is_unfinished]
-    pending = [*waiting, *(unfinished if at_work else ())]  # which the sweep may resume
+    pending = [*waiting, *(unfinished if not ended and sweep_at_work(places) else ())]  # which the sweep may resume
     studies = []
     for members in by_task.values():
         label = baseline if any(arm.label == baseline for arm in members) else None
@@ -138,10 +114,6 @@ def collect(
             ),
             *(Trouble(str(path), "unreadable", shortened(str(error)), str(path)) for path, error in damaged.items()),
         ],
-        running=[_progress_of(name, run) for name, run in named if run.state is RunState.RUNNING],
-        waiting=waiting,
-        refresh=refresh,
-        at_work=at_work,
     )
 
 
@@ -154,19 +126,6 @@ def _reason(run: Run) -> str:
         ended = "The process ended before it could say why, for example because it was killed."
         return f"{ended} Its last output: {shortened(line)}" if line else ended
     return shortened(line) if line else "No reason was recorded."
-
-
-def _progress_of(name: str, run: Run) -> RunProgress:
-    """How far a running run has come."""
-    step, updates = as_number(run.progress.get("step")), as_number(run.progress.get("updates"))
-    return RunProgress(
-        name=name,
-        step=None if step is None else int(step),
-        updates=None if updates is None else int(updates),
-        metric=str(run.progress.get("monitor") or ""),
-        value=as_number(run.progress.get("value")),
-        seconds_left=as_number(run.progress.get("seconds_left")),
-    )
 
 
 def _title_of(studies: Sequence[Study]) -> str:
