@@ -325,6 +325,15 @@ def test_training_data_that_changed_under_the_same_settings_are_a_doubt(tmp_path
 
 
 @pytest.mark.slow
+def test_what_was_found_in_the_data_stands_beside_the_verdict(monkeypatch, tmp_path, capsys):
+    notes = ["train: 3 bad rows of its files skipped", "validation: 7 of 8 pairs occur in train, too"]
+    make_runs(tmp_path, dict.fromkeys(("softmax", "hnas"), 0.0), summary={"data_notes": notes})
+    assert compare("softmax", tmp_path).notes == [f"Data: {note}." for note in notes]
+    assert runs.call(monkeypatch, "compare", f"against={tmp_path}") == 0
+    printed = " ".join("".join(capsys.readouterr()).split())
+    assert all(note in printed for note in notes)
+
+
 def test_a_large_difference_is_shown_and_none_is_not(tmp_path):
     make_runs(tmp_path, {"softmax": 0.0, "dnas": 9.0}, seeds=range(5), examples=400)
     [dnas] = compare("softmax", tmp_path).verdicts

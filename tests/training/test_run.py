@@ -5,6 +5,7 @@ import json
 import math
 import shutil
 import subprocess
+import unicodedata
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,7 +24,7 @@ from attnorm.run.key import run_key
 from attnorm.run.run import Run
 from attnorm.run.tables import read_csv
 from attnorm.source_code import git_state
-from attnorm.tasks import leaks
+from attnorm.tasks import data_notes
 from attnorm.tasks.classification import ClassificationTask
 from attnorm.tasks.task import task_of
 from attnorm.training.callbacks import throughput as callbacks
@@ -396,16 +397,27 @@ def test_run_folders_go_where_they_are_typed_to_go(monkeypatch, tmp_path):
     ("repeated", "said"), [(0, ""), (3, "3 of 8 {} occur in train, too"), (8, "all 8 {} occur in train")]
 )
 def test_rows_that_occur_in_an_earlier_split_are_counted(tmp_path, capsys, repeated, said):
-    def write(name, first, count):
-        every = [" ".join(words) for words in runs.sentences(first, count)]
-        rows = [json.dumps({"text": text, "label": ("no", "yes")[text.startswith("red")]}) for text in every]
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
+    def write(name, first, count, form=str, bad=()):
+        every = [" ".join(words) + " é" for words in runs.sentences(first, count)]
+        rows = [json.dumps({"text": form(text), "label": ("no", "yes")[text.startswith("red")]}) for text in every]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join([*rows, *bad]))
         return f"data.{name}={tmp_path}/{name}.jsonl"
 
-    files = [write("train", 0, 60), write("validation", 60 - repeated, 8), write("test", 68, 8)]
-    runs.tiny_run(tmp_path / "run", *files, f"paths.cache_dir={tmp_path}/cache", task="classify")
+    def decomposed(text):
+        return unicodedata.normalize("NFD", text.title())
+
+    files = [write("train", 0, 60, bad=["[]"]), write("validation", 60 - repeated, 8, decomposed), write("test", 68, 8)]
+    typed = ("data.skip_bad=true", f"paths.cache_dir={tmp_path}/cache")
+    notes = runs.tiny_run(tmp_path / "first", *files, *typed, task="classify")["data_notes"]
+    assert notes[0] == "train: 1 bad row of its files skipped" and len(notes) == 2 + bool(said)
+    assert notes[1].startswith("validation: 8 unknown characters (")  # the accents
+    capsys.readouterr()
+    assert (
+        runs.tiny_run(tmp_path / "run", *files, *typed, task="classify")["data_notes"] == notes
+    )  # also from the cache
     printed, said = " ".join(capsys.readouterr().out.split()), said.format(ClassificationTask.unit)
     assert ("occur in" in printed) == bool(said) and (f"validation: {said}" if said else "") in printed
+    assert all(note in printed for note in notes)
     (tmp_path / "test.jsonl").write_bytes((tmp_path / "validation.jsonl").read_bytes())
     evaluate([f"run={tmp_path}/run", "split=test"])
     printed = " ".join("".join(capsys.readouterr()).split())
@@ -413,6 +425,8 @@ def test_rows_that_occur_in_an_earlier_split_are_counted(tmp_path, capsys, repea
         f"test: all 8 {ClassificationTask.unit} occur in validation, too; do both splits have the same file?" in printed
     )
     assert (f"test: {said}" if said else "") in printed and (" train, too" in printed) == bool(said)
+    recorded = json.loads((tmp_path / "run/eval_test.json").read_text())["data_notes"]
+    assert len(recorded) == 2 + bool(said) and all(note in printed for note in recorded)
 
 
 @pytest.mark.slow
@@ -420,6 +434,6 @@ def test_a_cache_that_takes_no_hashes_ends_no_run(monkeypatch, tmp_path, capsys)
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(leaks, "write_hashes", full)
+    monkeypatch.setattr(data_notes, "write_hashes", full)
     runs.tiny_run(tmp_path / "run", f"paths.cache_dir={tmp_path}/cache", task="classify")
     assert "are not counted: [Errno 28] No space left" in " ".join(capsys.readouterr().out.split())

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -133,6 +134,7 @@ def compare_arms(
     waiting = [*running, *terms.pending]
     stems = {run.folder: (test_table(run) if split == "test" else None) or VALIDATION for run in finished}
     records = {arm.label: [run.evaluation(stems[run.folder]) for run in shared.runs(arm).values()] for arm in arms}
+    notes += found_in_data(finished, [record for of_arm in records.values() for record in of_arm])
     of_all, methods = failures_of_all(records, metric, primary, lambda name: direction_of(finished, name))
     by_arm, withheld = failures(shared, metric, ids)
     groups = next(iter(tables.values())).groups(ids)
@@ -227,6 +229,14 @@ def decided(
         cautions=cautions_of(rows, list(differences), groups, runs),
         digits=decimals(metric),
     )
+
+
+def found_in_data(runs: Iterable[Run], records: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What was found in the data of the runs, see `tasks.data_notes`, each once. records: evaluations of the runs."""
+    notes: list[object] = []
+    for content in (*(run.summary for run in runs), *records):
+        notes += found if isinstance(found := content.get("data_notes"), list) else []
+    return [f"Data: {note}." for note in dict.fromkeys(map(str, notes))]
 
 
 def metric_of(tables: Sequence[ExampleTable], asked: str | None, primary: str | None) -> str:

@@ -88,7 +88,7 @@ def score_run(command: Command[Any]) -> None:
     from attnorm.run.checkpoint import digest_of
     from attnorm.run.opening import open_run
     from attnorm.run.writing import RunWriter
-    from attnorm.tasks.leaks import describe_leaks
+    from attnorm.tasks.data_notes import data_notes
     from attnorm.tasks.task import task_of
 
     keys = command.settings
@@ -102,6 +102,7 @@ def score_run(command: Command[Any]) -> None:
         scores.predictions.input_hashes = task.input_hashes(data)
         checkpoint = run.checkpoint_file(keys.ckpt)
         scores.predictions.checkpoint = {"update": step, "sha256": digest_of(checkpoint)}
+    notes = data_notes(task, {split: data}, run.summary.get("data_fingerprints"))
     name = run.free_name(f"eval_{split}")
     written = run.write_results(scores, name)
     record = {
@@ -109,12 +110,12 @@ def score_run(command: Command[Any]) -> None:
         "step": step,
         "typed": dict(command.changes),
         "data": cfg.settings["data"],
+        "data_notes": notes,
         **scores.record(),
     }
     run.write(name, record)
     console.show_scores(scores, cfg.label)
-    leaks = describe_leaks(task, {split: data}, run.summary.get("data_fingerprints"))
-    console.show_warnings([*undefined(scores), *unbeaten(scores), *leaks])
+    console.show_warnings([*undefined(scores), *unbeaten(scores), *notes])
     progress.console.print(f"written to {', '.join([f'{run.folder / name}.json', *written])}")
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from attnorm.data.cleaning import clean
 from attnorm.data.featurizer import Featurizer
+from attnorm.data.readers.bad_rows import skipped
 from attnorm.data.sources.base import RowSchema, Source
 from attnorm.data.tokenizers.base import Tokenizer
 
@@ -42,13 +43,14 @@ def write_rows(
 ) -> dict[str, int]:
     """Cleans the raw rows and writes up to `limit` rows in which no needed text is empty.
 
-    cleaner: the source whose `clean` is applied first. Returns and writes the counts of rows read, empty and kept.
+    cleaner: the source whose `clean` is applied first. Returns and writes the counts of rows read, empty and kept, and
+    of bad rows that were skipped.
     """
     import pyarrow as pa
 
     schema = pa.schema([(name, pa.string()) for name in row_schema.columns])
     needed = [row_schema.columns.index(name) for name in row_schema.needed]
-    counts = {"read": 0, "empty": 0, "kept": 0}
+    counts, before = {"read": 0, "empty": 0, "kept": 0}, skipped()
 
     def usable_rows() -> Iterator[tuple[str, ...]]:
         for row in progress(rows, what, limit):
@@ -70,6 +72,8 @@ def write_rows(
         while batch := list(itertools.islice(kept, BATCH)):
             columns = [pa.array(column, pa.string()) for column in zip(*batch, strict=True)]
             writer.write_batch(pa.record_batch(columns, schema=schema))
+    if bad := skipped() - before:
+        counts["skipped"] = bad
     (folder / COUNTS).write_text(json.dumps(counts))
     return counts
 

@@ -162,9 +162,4 @@ def _split(name: str, rows: Path, tokenizer: Tokenizer, layout: Featurizer, cach
 
 def describe(splits: Mapping[str, Split], layout: Featurizer) -> str:
     """One line per split: "train 11,022 pairs (0 empty skipped, 37 articles and 2 headlines truncated)"."""
-    lines = []
-    for name, split in splits.items():
-        unknown = split.counts.get("unknown_characters", 0)  # absent if there are no texts to encode
-        share = f", {unknown:,} unknown characters ({unknown / split.counts['characters']:.2%})" if unknown else ""
-        lines.append(f"{name} {layout.describe(split.counts)}{share}")
-    return "\n".join(lines)
+    return "\n".join(f"{name} {layout.describe(split.counts)}" for name, split in splits.items())

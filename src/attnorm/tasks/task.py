@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
+from unicodedata import normalize
 
 import torch
 from torch import Tensor
@@ -194,10 +195,18 @@ class Task(ABC):
         return [hash_of(row) for row in split.texts.select_columns(list(self.schema.columns))]
 
     def row_hashes(self, split: Split) -> list[str]:
-        """A hash of each row, by which the same row is recognized in another split, under any id; [] if not known."""
+        """A hash of each row, by which the same row is recognized in another split, under any id; [] if not known.
+
+        Texts that differ in case or in their Unicode form have the same hash.
+        """
         columns = [name for name in self.schema.columns if name not in ("id", "group")]
         batches = split.texts.select_columns(columns).iter(1000)  # three times as fast as row by row
-        rows = (row for batch in batches for row in zip(*map(batch.get, columns), strict=True))
+
+        def values(batch: dict[str, list[str]], name: str) -> list[str]:
+            is_text = name in self.schema.words
+            return [normalize("NFKC", text).casefold() for text in batch[name]] if is_text else batch[name]
+
+        rows = (row for batch in batches for row in zip(*(values(batch, name) for name in columns), strict=True))
         return [hash_of(dict(zip(columns, row, strict=True))) for row in rows]
 
     def row_groups(self, split: Split) -> Sequence[object]:

@@ -29,7 +29,7 @@ from attnorm.run.tables import rate_note
 from attnorm.run.writing import RunWriter
 from attnorm.settings import ResolvedConfig
 from attnorm.source_code import own_modules
-from attnorm.tasks.leaks import describe_leaks
+from attnorm.tasks.data_notes import data_notes
 from attnorm.tasks.ranks import is_sharded
 from attnorm.tasks.task import Task, task_of
 from attnorm.training import console
@@ -108,7 +108,8 @@ def train(
             console.show_lines(Sites(config.attention, config.sites).description)
         splits = task.splits(own_tokenizer(config))
         if is_first:
-            console.show_lines(describe(splits, task.featurizer()), task.notes(), *describe_leaks(task, splits))
+            summary["data_notes"] = data_notes(task, splits)
+            console.show_lines(describe(splits, task.featurizer()), task.notes(), *summary["data_notes"])
         model = build_model(task, splits["train"].tokenizer, show=is_first)
         config.optimization.groups.freeze_parts(model)
         task_module = task.module(model, splits["train"].tokenizer, splits["validation"])

@@ -2,11 +2,13 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import TypeVar
 
 from attnorm.errors import DataError
 
 log = logging.getLogger(__name__)
+_skipped: ContextVar[int] = ContextVar("skipped", default=0)  # the rows and records that were skipped so far
 
 SHOWN = 10  # maximum number of bad rows in a message
 Row = TypeVar("Row")
@@ -38,6 +40,7 @@ def usable(rows: Iterable[Row | BadRow], make: Callable[[Row], Made], skip_bad: 
                     # if not even the first row can be used, the format or a column is probably wrong
                     raise BadRow(f"{error}{' (data.skip_bad=true skips bad rows)' if good else ''}") from error
                 bad += 1
+                _skipped.set(_skipped.get() + 1)
                 first += [str(error)] * (bad <= SHOWN)
             else:
                 good += 1
@@ -55,10 +58,17 @@ def settle(where: str, problems: Sequence[str], good: int, skip_bad: bool | None
     skip_bad: None if the user has no such option.
     """
     if problems and skip_bad and good:
+        _skipped.set(_skipped.get() + len(problems))
         log.warning("%s: %s", where, _summary("record", len(problems), good, "skipped", problems))
     elif problems:
         remark = "" if skip_bad is None else f"data.skip_bad=true {'would skip all' if skip_bad else 'skips them'}"
         raise DataError(f"{where}: {_summary('record', len(problems), good, remark, problems)}")
+
+
+def skipped() -> int:
+    """How many bad rows and records have been skipped so far: the difference of two calls is that of the reading in
+    between."""
+    return _skipped.get()
 
 
 def _summary(what: str, bad: int, good: int, remark: str, first: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Rows of one split that occur in an earlier one, on which a score can be too good."""
+"""What a reader of scores must know about the data: bad rows, unknown characters, and rows that splits share."""
 
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -10,20 +10,34 @@ from attnorm.data.cache import cached, damage
 from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import digest
 from attnorm.tasks.task import Task
+from attnorm.wording import counted
 
 EARLIER = {"validation": ("train",), "test": ("train", "validation")}
-FILE = "rows.npy"
+FILE, FORMAT = "rows.npy", 2
 
 
-def describe_leaks(task: Task, splits: dict[str, Split], recorded: Mapping[str, object] | None = None) -> Iterator[str]:
-    """One line for each earlier split in which rows of a split occur.
+def data_notes(task: Task, splits: dict[str, Split], recorded: Mapping[str, object] | None = None) -> list[str]:
+    """A sentence for each thing that was found when the splits were prepared. recorded: as in `shared_rows`."""
+    notes = []
+    for name, split in splits.items():
+        if skipped := split.counts.get("skipped"):
+            notes.append(f"{name}: {counted(skipped, 'bad row')} of its files skipped")
+        if unknown := split.counts.get("unknown_characters"):
+            share = unknown / split.counts["characters"]
+            notes.append(f"{name}: {counted(unknown, 'unknown character')} ({share:.2%})")
+    return [*notes, *shared_rows(task, splits, recorded)]
 
-    The hashes of the rows are kept in the cache.
+
+def shared_rows(task: Task, splits: dict[str, Split], recorded: Mapping[str, object] | None = None) -> Iterator[str]:
+    """One line for each earlier split in which rows of a split occur, on which a score can be too good.
+
+    Rows that differ only in case or in the Unicode form of their texts are the same. The hashes of the rows are kept in
+    the cache.
 
     recorded: fingerprints of further splits, see `Task.data_fingerprints`. They are left out if the cache does not have
     the hashes of their rows.
     """
-    of_task = type(task).__module__, type(task).__qualname__
+    of_task = FORMAT, type(task).__module__, type(task).__qualname__
     fingerprints = {**(recorded or {}), **task.data_fingerprints(splits)}
     keys = {name: digest([*of_task, str(fingerprint)]) for name, fingerprint in fingerprints.items()}
     folders = {name: task.cache() / f"hashes-{key}" for name, key in keys.items()}
