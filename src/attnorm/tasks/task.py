@@ -195,19 +195,13 @@ class Task(ABC):
         return [hash_of(row) for row in split.texts.select_columns(list(self.schema.columns))]
 
     def row_hashes(self, split: Split) -> list[str]:
-        """A hash of each row, by which the same row is recognized in another split, under any id; [] if not known.
-
-        Texts that differ in case or in their Unicode form have the same hash.
-        """
+        """A hash of each row, by which the same row is recognized in another split, under any id and in any case and
+        Unicode form; [] if not known."""
         columns = [name for name in self.schema.columns if name not in ("id", "group")]
         batches = split.texts.select_columns(columns).iter(1000)  # three times as fast as row by row
-
-        def values(batch: dict[str, list[str]], name: str) -> list[str]:
-            is_text = name in self.schema.words
-            return [normalize("NFKC", text).casefold() for text in batch[name]] if is_text else batch[name]
-
-        rows = (row for batch in batches for row in zip(*(values(batch, name) for name in columns), strict=True))
-        return [hash_of(dict(zip(columns, row, strict=True))) for row in rows]
+        rows = (row for batch in batches for row in zip(*map(batch.get, columns), strict=True))
+        named = (dict(zip(columns, row, strict=True)) for row in rows)
+        return [hash_of(row | {it: normalize("NFKC", row[it]).casefold() for it in self.schema.words}) for row in named]
 
     def row_groups(self, split: Split) -> Sequence[object]:
         """The group of each row, such as its image, as in the column `group` of predictions; or its number.
