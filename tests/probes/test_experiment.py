@@ -287,7 +287,7 @@ def test_an_edit_runs_the_jobs_that_depend_on_it(monkeypatch, tmp_path, edited):
 
     seen = made_up(monkeypatch, lambda arm, rate, seed: rate)
     monkeypatch.syspath_prepend(tmp_path)
-    cells, arms = [Cell("demand", "2")], ["softmax", "edited_parts.Mine", "edited_other.Other"]
+    cells, arms = [Cell("demand", "4")], ["softmax", "edited_parts.Mine", "edited_other.Other"]
     plan = replace(PLAN, cells=cells, arms=arms)
     for name in OWN:
         write(name)

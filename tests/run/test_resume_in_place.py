@@ -20,9 +20,12 @@ import sentencepiece
 import yaml
 from marks import slow
 
+from attnorm.analysis.arms import arms_of, find_runs
 from attnorm.analysis.run import load_run
 from attnorm.cli.train import resume_in
+from attnorm.config.compose import plain_settings
 from attnorm.config.read import resolve
+from attnorm.config.recorded import recorded_settings
 from attnorm.errors import SIGNALS, ConfigError, RunError
 from attnorm.run import writing
 from attnorm.run.folder import LOCK, FolderLock, RunState, locked
@@ -408,6 +411,33 @@ def test_code_of_other_packages_needs_trust(monkeypatch, tmp_path, group, name, 
     with pytest.raises(BaseException) as caught:  # it is imported now
         resume(run, "trust_code=true")
     assert "names code" not in str(caught.value)
+
+
+def test_a_run_that_was_extended_twice_is_that_of_the_last_settings(monkeypatch, tmp_path):
+    """Whole numbers of any size, and texts that YAML would read as something else, come back as they were."""
+    texts, typed = ["2020-01-01", "1e3", "null", "12:30:00"], ("scheduler=constant", f"data.corpus_seed={2**63}")
+    run, tags = tmp_path / "run", f"tags=[{','.join(map(repr, texts))}]"
+    config = runs.tiny(*typed, tags, "task.max_steps=2", "task.validations=1")
+    train(config, run)
+    assert Run(run).config == {**config.settings, "resume": None} and Run(run).config["tags"] == texts
+    assert recorded_settings(run, [])[0]["tags"] == texts
+    for steps in (3, 4):
+        assert resume(run, f"task.max_steps={steps}")["steps"] == steps
+    record = Run(run).recorded
+    assert [start["settings.task.max_steps"] for start in record["resumed"]] == [[2, 3], [3, 4]]
+    straight = runs.tiny(*typed, "task.max_steps=4", "task.validations=1")
+    assert record["key"] == run_key(Run(run).config) == run_key(straight.settings)
+    assert recorded_settings(run, [])[0]["task"]["max_steps"] == load_run(run).resolved.task.max_steps == 4
+    assert runs.call(monkeypatch, "eval", f"run={run}") == 0
+    assert json.loads((run / "eval_validation.json").read_text())["step"] in (1, 2, 3, 4)
+    train(straight, tmp_path / "straight")
+    assert [arm.runs[0].settings for arm in arms_of(find_runs([tmp_path]))] == [Run(tmp_path / "straight").settings]
+
+
+@pytest.mark.parametrize("typed", ["attention.options.hnas={0:2}", "attention.options={hnas:{0:2}}"])
+def test_a_mapping_with_keys_that_are_no_text_is_refused_before_training(typed):
+    with pytest.raises(ConfigError, match=r"^attention.options.hnas=.*: the key 0 must be text, as in '0'$"):
+        plain_settings(runs.composed("attention=hnas", typed))
 
 
 # the lock
