@@ -197,6 +197,9 @@ def test_the_numbers_of_a_ladder_are_those_of_the_predictions(ladder):
     at = np.polyval(np.polyder(np.polyfit(fitted, losses, 2)), x[4])
     top = arm.rungs[-1]
     assert top.multiplier[0] == pytest.approx(10 ** (d[4].mean() / at), rel=1e-9)
+    mean, half = crossed(d[4])
+    ends = [10 ** ((mean + half) / at), 10 ** ((mean - half) / at)]
+    assert [top.multiplier[1].low, top.multiplier[1].high] == pytest.approx(ends, rel=1e-9)
     seconds = [np.median([1 / (s * 1e6 / WIDTHS[4] + seed) for seed in DEFAULT_SEEDS]) for s in (0.8, 1.0)]
     assert top.net[0] == pytest.approx(top.multiplier[0] / (seconds[0] / seconds[1]), rel=1e-9)
 

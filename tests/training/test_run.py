@@ -92,7 +92,7 @@ def test_the_record_says_what_was_set_and_where():
     record = Run(run).recorded
     assert record["settings"] == cfg and record["key"] == run_key(cfg)
     assert record["versions"]["torch"] == torch.__version__ and "resumed" not in record
-    assert {"format", "command", "commit", "code", "gpus", "modules", "attention_kernels"} <= record.keys()
+    assert {"format", "command", "commit", "code", "gpus", "cpu", "modules", "attention_kernels"} <= record.keys()
     assert record["fingerprints"] == {name: runs.load(run)["run"][name] for name in ("data", "tokenizer")}
 
 

@@ -7,7 +7,7 @@
 | key | `run_key` of these settings |
 | attention, overrides, command, started | the label of the attention, and how and when the run was started last |
 | commit, versions, code | see `source_code.stated` |
-| gpus, cpu_cores, cpu_threads | of the machine |
+| gpus, cpu, cpu_cores, cpu_threads | of the machine |
 | fingerprints | of the data, by split, and of the tokenizer |
 | modules | the digests of the own modules, see `source_code.own_modules` |
 | resumed | a mapping for each start that continued the training: [before, after] of each flat key that it changed |

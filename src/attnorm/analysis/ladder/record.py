@@ -8,10 +8,12 @@ from typing import Any
 from attnorm.analysis.ladder.comparison import PRIMARIES, ArmOnLadder, LadderComparison, listed_rungs
 from attnorm.analysis.record import plain
 from attnorm.analysis.statistics.crossed import Difference
-from attnorm.analysis.table import Cell, Column, Table, interval, number, title_of
+from attnorm.analysis.table import NOTHING, Cell, Column, Table, interval, number, title_of
 from attnorm.analysis.verdict import decimals, p_is
 from attnorm.files import write_text
 from attnorm.wording import counted
+
+EMPTY = f" ({NOTHING})"  # an interval that is not defined
 
 
 def sentences(comparison: LadderComparison, arm: ArmOnLadder) -> list[str]:
@@ -104,8 +106,8 @@ def rows_of(table: Table, label: str) -> list[list[str]]:
         _, rung, parameters, tokens, compute, difference, ends, ratio, net, net_ends, diverged = (
             cell.text for cell in row
         )
-        rows.append([f"{rung} {diverged}".strip(), parameters, tokens, compute, f"{difference} ({ends})", ratio])
-        rows[-1].append(f"{net} ({net_ends})")
+        rows.append([f"{rung} {diverged}".strip(), parameters, tokens, compute])
+        rows[-1] += [f"{difference} ({ends})".replace(EMPTY, ""), ratio, f"{net} ({net_ends})".replace(EMPTY, "")]
     return rows
 
 
