@@ -33,13 +33,13 @@ def make(members=THREE, dtype=torch.float64, **options):
     """A mix whose shares differ from each other and between heads."""
     module = build_normalizer("mix", members=members, **options).to(dtype)
     with torch.no_grad():
-        module.hybrid.copy_(randn(*module.hybrid.shape, seed=1))
+        module.trained.copy_(randn(*module.trained.shape, seed=1))
     return module
 
 
 def shares_of(module):
     """The softmax of the parameter, entry by entry: rows of heads."""
-    rows = [[x.exp() for x in row] for row in module.hybrid]
+    rows = [[x.exp() for x in row] for row in module.trained]
     return [[x / sum(row) for x in row] for row in rows]
 
 
@@ -60,7 +60,7 @@ def test_weights_and_gradients_are_those_of_loops_over_the_members(per):
         scores, log_prior = reference.leaves(
             1.5 * randn(BATCH, HEADS, *size, seed=3), reference.make_log_prior(prior, *size)
         )
-        inputs = [scores, log_prior, module.hybrid]
+        inputs = [scores, log_prior, module.trained]
         of_heads = shares_of(module) * (HEADS if per == "layer" else 1)
         members = [reference.weights(name, scores, allowed, log_prior) for name in ("softmax", "dnas", "sinkhorn")]
         expected = torch.stack(
@@ -77,12 +77,12 @@ def test_attend_uses_the_fast_paths_of_the_members_where_they_pay(monkeypatch):
     mask = Mask(queries=torch.arange(n_queries)[None] < 230, keys=torch.arange(n_keys)[None] < 170)
     assert memory_linear(q, k, Given(mask))
     expected = module((q @ k.mT) * q.shape[-1] ** -0.5, mask) @ v
-    wanted = reference.gradients(expected, [q, k, v, module.hybrid])
+    wanted = reference.gradients(expected, [q, k, v, module.trained])
     with monkeypatch.context() as patch:
         patch.setattr(Normalizer, "_weights_and_live", None)  # the dense form
         actual = module.attend(q, k, v, mask)
     assert (actual - expected).abs().max() <= rounding(torch.float32, size=n_keys) * expected.abs().max()
-    for found, right in zip(reference.gradients(actual, [q, k, v, module.hybrid]), wanted, strict=True):
+    for found, right in zip(reference.gradients(actual, [q, k, v, module.trained]), wanted, strict=True):
         assert (found - right).abs().max() <= rounding(torch.float32, size=n_queries) * right.abs().max()
 
 
@@ -111,7 +111,7 @@ def test_shares_have_the_parameter_group_of_hybrid_weights_and_are_recorded_by_m
     layer = MultiHeadAttention(8, 2, build_normalizer("mix", **options), ScaledDot())
     groups = {group["name"]: group for group in ParamGroups(lr=0.1, weight_decay=0.5, hybrid_lr_factor=7).of(layer)}
     mix = layer.normalizer
-    assert [id(it) for it in groups["hybrid"]["params"]] == [id(mix.hybrid), id(mix.members["hnas"].hybrid)]
+    assert [id(it) for it in groups["hybrid"]["params"]] == [id(mix.trained), id(mix.members["hnas"].trained)]
     assert groups["hybrid"]["lr"] == pytest.approx(0.7) and groups["hybrid"]["weight_decay"] == 0
     scalars = mix.learned_scalars()
     assert [*scalars] == ["mix_softmax", "mix_entmax", "mix_entmax_2", "mix_hnas", "hnas_hybrid_weights"]

@@ -1,6 +1,8 @@
 """A pretrained model, gently: shares that start at 0, are trained or set, and are hardened at the end."""
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -40,7 +42,7 @@ def test_a_share_of_0_is_softmax_to_the_bit_and_has_its_true_gradient(family):
     assert (start - outputs(built(family), batch, real)).abs().max() <= 2e-6 * max(1.0, float(start.abs().max()))
 
     model.double()
-    shares = [part.hybrid for part in hybrids(model).values()]
+    shares = [part.trained for part in hybrids(model).values()]
     wide = {name: x.double() if x.is_floating_point() else x for name, x in batch.items()}
     direction = torch.randn(start.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
@@ -64,9 +66,9 @@ def test_shares_of_1_and_0_become_dnas_and_softmax_and_the_others_stay(tmp_path)
     model = convert(built("bart"), table("bart"), share=0.0)
     first, second, third, last = hybrids(model).values()
     with torch.no_grad():
-        first.hybrid.fill_(1.0)
-        second.hybrid.fill_(0.25)
-        last.hybrid.fill_(1.0)
+        first.trained.fill_(1.0)
+        second.trained.fill_(0.25)
+        last.trained.fill_(1.0)
     expected = outputs(model, batch, real)
     hard = outputs(harden(model), batch, real)
     size = float(expected.abs().max())
@@ -84,7 +86,7 @@ def test_shares_of_1_and_0_become_dnas_and_softmax_and_the_others_stay(tmp_path)
 
 def test_only_the_shares_are_trained_if_the_rest_is_frozen():
     model = convert(built("bert"), {"encoder": "hnas"}, share=0.0)
-    assert freeze_except(model) == [f"encoder.layer.{layer}.attention.self.attnorm.hybrid" for layer in range(2)]
+    assert freeze_except(model) == [f"encoder.layer.{layer}.attention.self.attnorm.share" for layer in range(2)]
     assert sum(parameter.requires_grad for parameter in model.parameters()) == 2
     with pytest.raises(ValueError, match="no parameter of BertModel has one of them"):
         freeze_except(model, "head")
@@ -95,7 +97,18 @@ def test_only_the_shares_are_trained_if_the_rest_is_frozen():
 @pytest.mark.parametrize(
     ("attention", "settings", "refusal"),
     [
-        ("dnas", {"share": 0.0}, "share=0.0: no site has hnas or hnas_prefix"),
+        ("dnas", {}, "no normalizer has a share"),
+        ("softmax", {"share": 0.0}, "share=0.0: no site has another normalizer than softmax"),
+        (
+            {"encoder": ["dnas", "entmax"]},
+            {"share": 0.0},
+            "share=0.0: allowed: one .* not dnas and",
+        ),
+        (
+            {"encoder": "hnas", "options": {"hnas": {"start": 0.3}}},
+            {"share": 0.0},
+            r"\['start'\]; use one",
+        ),
         ({"encoder": "hnas"}, {"share": 1.5}, "=1.5: allowed: numbers from 0 to 1"),
         ({"encoder": "hnas"}, {}, "form='clamp'"),
         ({"encoder": "hnas", "options": {"hnas": {"fixed": 0.5, "form": "clamp"}}}, {}, "no fixed value"),
@@ -104,6 +117,68 @@ def test_only_the_shares_are_trained_if_the_rest_is_frozen():
 def test_what_has_no_share_to_set_is_refused(attention, settings, refusal):
     with pytest.raises((ConfigError, ValueError), match=refusal):
         set_share(convert(built("bert"), attention, **settings), 0.5)
+
+
+def test_a_schedule_without_a_share_is_refused():
+    with pytest.raises(ValueError, match="no normalizer of BertModel has a share"):
+        share_schedule(lambda step: 0.5).on_step_end(None, None, None, model=convert(built("bert"), "dnas"))
+
+
+@pytest.mark.parametrize("name", ["dnas", "entmax", "sigmoid", "ssmax"])
+def test_any_normalizer_starts_as_softmax_by_a_mix_and_becomes_itself(name, tmp_path):
+    batch, real = inputs("bert")
+    close = {"rtol": 0, "atol": 10 * rounding(torch.float32, depth=4, size=64)}
+    model = convert(built("bert"), {"encoder": name}, share=0)
+    torch.testing.assert_close(outputs(model, batch, real), outputs(built("bert"), batch, real), **close)
+    model(**batch)[0][real].square().sum().backward()
+    assert all(part.trained.grad.abs().min() > 0 for part in hybrids(model).values())
+    set_share(model, 1.0)
+    expected = outputs(convert(built("bert"), {"encoder": name}), batch, real)
+    torch.testing.assert_close(outputs(model, batch, real), expected, **close)
+    torch.testing.assert_close(outputs(harden(model), batch, real), expected, **close)
+    assert model.config.attnorm["encoder"] == [name] * 2 and not hybrids(model)
+    model.save_pretrained(tmp_path)
+    assert torch.equal(outputs(from_pretrained(type(model), str(tmp_path)), batch, real), outputs(model, batch, real))
+
+
+def test_a_model_with_shares_of_0_is_softmax_without_a_warning(tmp_path, recwarn):
+    batch, real = inputs("bert")
+    model = harden(convert(built("bert"), {"encoder": "hnas"}, share=0))
+    model.save_pretrained(tmp_path)
+    recwarn.clear()
+    again = type(model).from_pretrained(tmp_path).eval()
+    assert not [it for it in recwarn if "records the normalizers" in str(it.message)]
+    torch.testing.assert_close(outputs(again, batch, real), outputs(model, batch, real))
+
+
+def test_a_model_that_uses_another_implementation_does_so_when_it_is_loaded_again(tmp_path):
+    batch, real = inputs("bert")
+    model = convert(built("bert"), {"encoder": "hnas"})
+    of_hnas = outputs(model, batch, real)
+    model.set_attn_implementation("sdpa")
+    model.save_pretrained(tmp_path)
+    again = from_pretrained(type(model), str(tmp_path)).eval()
+    assert torch.equal(outputs(again, batch, real), outputs(model, batch, real))
+    again.set_attn_implementation("attnorm")
+    assert torch.equal(outputs(again, batch, real), of_hnas) and "implementation" not in again.config.attnorm
+
+
+def test_the_parameters_of_one_form_are_not_those_of_another():
+    for name, first, second in (("hnas", "clamp", "sigmoid"), ("mix", "project", "softmax")):
+        saved = build_normalizer(name, form=first).state_dict()
+        with pytest.raises(RuntimeError, match="Missing key"):
+            build_normalizer(name, form=second).load_state_dict(saved)
+
+
+@pytest.mark.training
+def test_a_pickled_model_is_loaded_in_another_process(tmp_path):
+    batch, _ = inputs("bert")
+    model = convert(built("bert"), {"encoder": "hnas"})
+    torch.save((model, batch), tmp_path / "model.pt")
+    code = "import torch; m, b = torch.load('model.pt', weights_only=False); print(m(**b)[0].sum().item())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.split()[-1]) == pytest.approx(model(**batch)[0].sum().item(), rel=1e-5)
 
 
 UNET = {"sample_size": 8, "in_channels": 4, "out_channels": 4, "block_out_channels": (32,), "layers_per_block": 1}
@@ -130,7 +205,7 @@ def test_a_model_that_calls_sdpa_starts_as_softmax_and_trains_the_share(library)
     before, after = (getattr(output, "sample", output) for output in (before, after))
     assert torch.equal(after, before)
     after.square().sum().backward()
-    assert normalizer.hybrid.grad.abs().item() > 0
+    assert normalizer.trained.grad.abs().item() > 0
 
 
 def test_peft_trains_and_saves_the_shares(tmp_path):
@@ -142,12 +217,17 @@ def test_peft_trains_and_saves_the_shares(tmp_path):
     first = outputs(start, batch, real)
     assert torch.equal(outputs(model, batch, real), first)
     model(**batch)[0][real].square().sum().backward()
-    assert [bool(part.hybrid.grad) for part in hybrids(model).values()] == [True, True]
+    assert [bool(part.trained.grad) for part in hybrids(model).values()] == [True, True]
     set_share(model, 0.25)
     trained = outputs(model, batch, real)
     model.save_pretrained(tmp_path)
     again = peft.PeftModel.from_pretrained(start, tmp_path).eval()
     assert torch.equal(outputs(again, batch, real), trained) and not torch.equal(trained, first)
+    for call in (harden, freeze_except):
+        with pytest.raises(ValueError, match="model=PeftModel: peft has wrapped it"):
+            call(model)
+    with pytest.raises(ValueError, match="the adapter has trained normalizers, and the model has none; convert it"):
+        peft.PeftModel.from_pretrained(built("bert"), tmp_path)
 
 
 def test_sentence_transformers_starts_as_softmax_and_trains_the_shares(tmp_path):
@@ -157,7 +237,7 @@ def test_sentence_transformers_starts_as_softmax_and_trains_the_shares(tmp_path)
     convert(model[0].model, {"encoder": "hnas"}, share=0.0)
     assert (model.encode(texts) == before).all()
     model(model.preprocess(texts))["sentence_embedding"][:, 0].sum().backward()
-    assert [bool(part.hybrid.grad) for part in hybrids(model).values()] == [True, True]
+    assert [bool(part.trained.grad) for part in hybrids(model).values()] == [True, True]
 
 
 @pytest.mark.slow
@@ -182,4 +262,4 @@ def test_the_trainer_sets_or_clamps_the_shares_and_logs_them(tmp_path, share):
     assert logged == [logs["share.1"] for logs in shown if "loss" in logs]
     assert len(logged) == 6 and all(0 <= value <= 1 for value in logged)
     assert logged == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0] if share else len({*logged}) > 1
-    assert all(0 <= part.hybrid.item() <= 1 for part in hybrids(model).values())
+    assert all(0 <= part.trained.item() <= 1 for part in hybrids(model).values())

@@ -316,17 +316,18 @@ def test_the_future_does_not_leak_beside_layers_that_cannot_be_replaced():
     convert(transformers.InformerModel(config), {"cross": "dnas_prefix"})
 
 
-def test_a_refusal_does_not_advise_what_was_refused():
+def test_what_a_refusal_advises_works():
     """The text encoder of CLIP does not say that it is causal; its mask does."""
     text, vision = (dict(SIZES, **its) for its in ({"vocab_size": VOCABULARY}, {"image_size": 16, "patch_size": 8}))
     model = transformers.CLIPModel(transformers.CLIPConfig(text_config=text, vision_config=vision)).eval()
     batch = {"input_ids": torch.ones(1, 4, dtype=torch.long), "pixel_values": torch.zeros(1, 3, 16, 16)}
-    with pytest.raises(ValueError, match=r"that is not causal: convert\(model.<part>, 'dnas'\)") as error:
-        convert(model, {"encoder": "dnas"})(**batch)
-    assert "{'encoder'" not in str(error.value)
-    model.set_attn_implementation("sdpa")
-    convert(model.vision_model, "dnas")
-    model(**batch)
+    model.set_attn_implementation("attnorm:dnas")
+    with pytest.raises(ValueError, match=r"in the encoder only: convert\(model, \{'encoder': 'dnas'\}\)"):
+        model(**batch)
+    convert(model, {"encoder": "dnas"})(**batch)
+    assert model.config.attnorm == {"encoder": "dnas", "decoder": "softmax", "options": {}}
+    with pytest.raises(ConfigError, match="would leak the future"):
+        convert(model, {"decoder": "dnas"})
 
 
 def test_a_model_may_add_the_mask_to_a_bias():

@@ -282,7 +282,7 @@ def test_hybrid_attention_from_zero_starts_as_softmax_and_is_trained(bert, per):
     hybrids = [layer.attention.normalizer for layer in model.encoder.layers]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
     nn.functional.cross_entropy(model(ids, masked_positions=real), ids[real]).backward()
-    gradients = torch.cat([hybrid.hybrid.grad for hybrid in hybrids])
+    gradients = torch.cat([hybrid.trained.grad for hybrid in hybrids])
     assert (gradients.abs() > 1e-7).all()
     optimizer.step()
     for hybrid in hybrids:

@@ -404,6 +404,7 @@ def x3(*shape):
         (lambda: layer("dnas", add_bias_kv=True), "add_bias_kv=True: .* normalizer='sink'"),
         (lambda: layer("dnas", add_zero_attn=True), "add_zero_attn=True: .* normalizer='off_by_one'"),
         (lambda: layer("dnaz"), "normalizer 'dnaz' is unknown; .* Did you mean 'dnas'"),
+        (lambda: layer({"encoder": "hnas"}), "normalizer={'encoder': 'hnas'}: expected a name and options, such as"),
         (lambda: layer(3), "normalizer 3 is unknown; allowed"),
         (lambda: layer({"name": "sinkhorn", "n_iter": 2}), "n_iter=2: no such option; .*n_iters"),
         (lambda: layer({"name": "forgetting", "heads": 9}), "heads=9: not an option here"),

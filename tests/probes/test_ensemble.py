@@ -249,7 +249,7 @@ def test_the_schedule_rises_for_a_twentieth_and_falls_to_zero_in_equal_steps(upd
 def test_projections_of_a_normalizer_are_applied_after_each_update():
     trained = train(small(CROSS), Arm("hnas", {"start": 0.99, "form": "clamp"}), [1, 2], [0.5, 1e-5], 1)
     [normalizer] = trained.model.attention.normalizers
-    shares = normalizer.hybrid.detach()  # a step of 5 leads out of the range
+    shares = normalizer.trained.detach()  # a step of 5 leads out of the range
     assert ((shares >= 0) & (shares <= 1)).all() and shares[0] in (0, 1) and 0.9 < shares[1] < 1
 
 

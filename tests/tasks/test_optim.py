@@ -191,20 +191,20 @@ def test_clamped_hybrid_weights_stay_shares_after_huge_steps(placement, sign):
             parameter.grad = torch.full_like(parameter, -sign)
         optimizer.step()
         schedule.step()
-        assert [hybrid.hybrid.tolist() for hybrid in hybrids] == [[float(sign > 0)]] * len(hybrids)
+        assert [hybrid.trained.tolist() for hybrid in hybrids] == [[float(sign > 0)]] * len(hybrids)
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, sign * 1e4)
     optimizer.step()
-    assert all(hybrid.hybrid.item() == float(sign < 0) for hybrid in hybrids)  # it can leave the edge again
+    assert all(hybrid.trained.item() == float(sign < 0) for hybrid in hybrids)  # it can leave the edge again
 
 
 def test_a_sigmoid_hybrid_weight_is_free_to_move_and_still_a_share():
     model = build_model("hnas")
     (hybrid,) = (module for module in model.modules() if isinstance(module, HNAS))
     optimizer, _ = build(model, optimizer={"lr": 0.2}, warmup=0.0)
-    hybrid.hybrid.grad = torch.tensor([-1.0])
+    hybrid.trained.grad = torch.tensor([-1.0])
     optimizer.step()
-    assert hybrid.hybrid.item() == pytest.approx(4.0)  # lr times the factor
+    assert hybrid.trained.item() == pytest.approx(4.0)  # lr times the factor
     assert 0.98 < hybrid.hybrid_weight().item() < 1
 
 

@@ -30,6 +30,10 @@ def normalizer_of(choice: Choice, **facts: Any) -> Normalizer:
         known = {"builder": build, **facts}
         return choice(**{fact: value for fact, value in known.items() if fact in takes})
     given: Mapping = choice if isinstance(choice, Mapping) else {"name": choice}
+    if "name" not in given:
+        raise ValueError(
+            f"normalizer={choice!r}: expected a name and options, such as {{'name': 'hnas', 'per': 'head'}}"
+        )
     options = {option: value for option, value in given.items() if option != "name"}
     made: Normalizer = build("normalizer", given.get("name"), options, facts)  # type: ignore[arg-type]
     return made

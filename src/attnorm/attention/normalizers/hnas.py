@@ -15,6 +15,7 @@ from attnorm.attention.option_checks import one_of
 from attnorm.attention.surroundings import in_layer
 
 FORMS = ("sigmoid", "clamp")
+NAMES = {"sigmoid": "hybrid", "clamp": "share"}  # of the parameter: a state dict of the other form does not fit
 SHARES = ("layer", "head")
 
 
@@ -59,7 +60,7 @@ class HNAS(Normalizer):
         if self.is_fixed:
             self.register_buffer("fixed", fixed_value(fixed, place, heads, self.parse), persistent=False)
         else:
-            self.hybrid = nn.Parameter(torch.full((shares,), self.parameter_start))
+            self.register_parameter(NAMES[form], nn.Parameter(torch.full((shares,), self.parameter_start)))
         self.dnas, self.softmax = in_layer(self.doubly_normalized()), Softmax()  # whose masks are judged here
 
     def parse(self, value: Any) -> list[float]:
@@ -69,11 +70,17 @@ class HNAS(Normalizer):
             raise ValueError(f"fixed={value!r}: allowed: a number from 0 to 1, or a list with one per head")
         return of_heads
 
+    @property
+    def trained(self) -> nn.Parameter:
+        """The parameter behind the hybrid weights; AttributeError if they are fixed."""
+        parameter: nn.Parameter = getattr(self, NAMES[self.form])
+        return parameter
+
     def hybrid_weight(self) -> Tensor:
         """Returns v, the share of the doubly-normalized weights, in [0, 1]. Shape (1,) or (heads,)."""
         if self.is_fixed:
             return self.fixed  # type: ignore[return-value]  # a buffer
-        return self.hybrid.sigmoid() if self.form == "sigmoid" else self.hybrid
+        return self.trained.sigmoid() if self.form == "sigmoid" else self.trained
 
     @property
     def least_mass(self) -> float:  # type: ignore[override]  # it changes as the hybrid weights are trained
@@ -86,13 +93,13 @@ class HNAS(Normalizer):
 
     def fast_parameters(self) -> list[nn.Parameter]:
         """The parameter behind the hybrid weights, unless they are fixed."""
-        return [] if self.is_fixed else [self.hybrid]
+        return [] if self.is_fixed else [self.trained]
 
     @torch.no_grad()
     def project_(self) -> None:
         """Clamps the weight to [0, 1] if `form` is "clamp". It is called after each optimizer update."""
         if self.form == "clamp" and not self.is_fixed:
-            self.hybrid.clamp_(0.0, 1.0)
+            self.trained.clamp_(0.0, 1.0)
 
     def mix(self, doubly: Tensor, softmax: Tensor) -> Tensor:
         """Returns v * doubly + (1 - v) * softmax, with v along the heads axis of (B, H, ., .)."""

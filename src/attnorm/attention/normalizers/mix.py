@@ -19,6 +19,7 @@ Member = str | Mapping[str, Any]  # a name, or its name and its options
 Builder = Callable[[str, str, Mapping[str, Any], Mapping[str, Any]], Any]  # `attnorm.attention.names.build`
 MEMBERS = ("softmax", "dnas", "sinkhorn")
 FORMS = ("softmax", "project")
+NAMES = {"softmax": "hybrid", "project": "shares"}  # of the parameter: a state dict of the other form does not fit
 COUPLINGS = ("none", "past", "all")  # from the weakest to the strongest
 KEPT_BY_ALL = (  # promises that the mixture keeps if all of its members do
     *("differentiable", "key_equivariant", "query_equivariant"),
@@ -89,7 +90,8 @@ class Mix(Normalizer):
             return
         first = torch.tensor(shares, dtype=torch.float64)
         first = (first.log() if form == "softmax" else first).float()
-        self.hybrid = nn.Parameter(first.repeat(heads if per == "head" and heads else 1, 1))  # (1 or H, members)
+        first = first.repeat(heads if per == "head" and heads else 1, 1)  # (1 or H, members)
+        self.register_parameter(NAMES[form], nn.Parameter(first))
 
     def promise(self, members: list[Normalizer]) -> None:
         """Sets what the mixture promises, from what its members do."""
@@ -112,11 +114,17 @@ class Mix(Normalizer):
         of_heads = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
         return [on_simplex("fixed", shares, len(self.members)) for shares in of_heads]
 
+    @property
+    def trained(self) -> nn.Parameter:
+        """The parameter behind the shares; AttributeError if they are fixed."""
+        parameter: nn.Parameter = getattr(self, NAMES[self.form])
+        return parameter
+
     def mixture(self) -> Tensor:
         """Returns v, the shares of the members, in [0, 1] with the sum 1. Shape (1 or heads, members)."""
         if self.is_fixed:
             return self.fixed  # type: ignore[return-value]  # a buffer
-        return self.hybrid.softmax(-1) if self.form == "softmax" else self.hybrid
+        return self.trained.softmax(-1) if self.form == "softmax" else self.trained
 
     @property
     def least_mass(self) -> float:  # type: ignore[override]  # it changes as the shares are trained
@@ -134,13 +142,13 @@ class Mix(Normalizer):
 
     def fast_parameters(self) -> list[nn.Parameter]:
         """The parameter behind the shares."""
-        return [] if self.is_fixed else [self.hybrid]
+        return [] if self.is_fixed else [self.trained]
 
     @torch.no_grad()
     def project_(self) -> None:
         """Projects the shares onto the simplex if `form` is "project". It is called after each optimizer update."""
         if self.form == "project" and not self.is_fixed:
-            self.hybrid.copy_(sparsemax(self.hybrid, -1))  # the Euclidean projection
+            self.trained.copy_(sparsemax(self.trained, -1))  # the Euclidean projection
 
     def mix(self, of_members: Iterable[Tensor]) -> Tensor:
         """Returns sum_m v_m x^(m) in float32 or wider, for one tensor (B, H, ., .) per member."""

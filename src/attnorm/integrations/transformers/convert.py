@@ -19,6 +19,7 @@ from attnorm.errors import ConfigError
 from attnorm.integrations.transformers.attention import cache_message
 from attnorm.integrations.transformers.register import (
     CONVERTED,
+    IMPLEMENTATION,
     WITH_FLOAT_MASKS,
     own_softmax_message,
     refusal,
@@ -28,6 +29,7 @@ from attnorm.integrations.transformers.register import (
 from attnorm.integrations.transformers.sites import SITES, attention_modules, own_softmax_modules, sizes_of
 
 Model = TypeVar("Model", bound=nn.Module)
+HYBRIDS = {"hnas", "hnas_prefix"}  # which contain softmax
 ORDERED = "ordered"  # beside the sites in the record of a conversion, if it is False
 PART = f".{CONVERTED}."  # in the names of the parameters of normalizers
 
@@ -53,10 +55,12 @@ def convert(
                {"encoder": "hnas", "options": {"hnas": {"start": 0.3}}}. As everywhere in attnorm, a normalizer for all
                sites that couples all queries is used in the encoder only.
 
-    share:     the first hybrid weight of "hnas" and "hnas_prefix", from 0 to 1; short for the options {"form": "clamp",
-               "start": share}. By default, they start halfway between softmax and dnas, which changes the output of a
-               trained model at once. With share=0, the output is that of softmax to the bit, and the hybrid weights
-               have their true gradient. After each update, they are to be clamped: see `share_schedule`.
+    share:     the first share of a normalizer beside softmax, from 0 to 1. For "hnas" and "hnas_prefix", whose hybrid
+               weight it is, it is short for the options {"form": "clamp", "start": share}; by default, they start
+               halfway between softmax and dnas, which changes the output of a trained model at once. Any other
+               normalizer becomes a `mix` of softmax and itself. With share=0, the output is that of softmax (to the bit
+               for hnas), and the shares have their true gradient. After each update, they are to be clamped: see
+               `share_schedule`.
 
     ordered:   whether positions have an order. False accepts a mask (B, 1, N, M) of neighbours or random pairs for
                normalizers that couple all queries; see `attnorm.nn.functional.attention`.
@@ -112,14 +116,30 @@ def with_paths(attention: Any) -> Any:
 
 
 def with_share(attention: Any, share: float) -> dict[str, Any]:
-    """The table with the options of hybrid normalizers that start at this share."""
+    """The table in which each normalizer but softmax starts with this share beside softmax."""
     table = with_default(attention)
-    hybrids = {"hnas", "hnas_prefix"} & names_in({"prior": {}, **table})
-    if not hybrids:
-        raise ConfigError([f"share={share}: no site has hnas or hnas_prefix, which have a share"])
-    options = table.get("options", {})
-    clamped = {name: {"form": "clamp", "start": share, **options.get(name, {})} for name in hybrids}
-    return {**table, "options": {**options, **clamped}}
+    options = {**table.get("options", {})}
+    names = names_in({"prior": {}, **table}) - {"softmax"}
+    if not names:
+        raise ConfigError([f"share={share}: no site has another normalizer than softmax"])
+    others = names - HYBRIDS
+    if len(others) > 1:
+        raise ConfigError(
+            [f"share={share}: allowed: one normalizer beside softmax, not {' and '.join(sorted(others))}"]
+        )
+    for name in names & HYBRIDS:
+        if taken := {"start", "form", "fixed"} & {*options.get(name, {})}:
+            both = f"attention['options'][{name!r}][{min(taken)!r}]"
+            raise ConfigError([f"share={share}: sets the start and the form of {name}, and so does {both}; use one"])
+        options[name] = {"form": "clamp", "start": share, **options.get(name, {})}
+    for name in others:
+        member = {"name": name, **options.pop(name)} if options.get(name) else name
+        options["mix"] = {"members": ["softmax", member], "form": "project", "start": [1 - share, share]}
+
+    def mixed(value: Any) -> Any:
+        return [*map(mixed, value)] if isinstance(value, list) else "mix" if value in others else value
+
+    return {key: options if key == "options" else mixed(value) for key, value in {**table, "options": {}}.items()}
 
 
 def with_default(attention: Any) -> dict[str, Any]:
@@ -140,7 +160,7 @@ def attach(
         expected = "a normalizer, such as 'dnas', or one for each site, such as {'encoder': 'dnas'}"
         raise ConfigError([f"attention={attention!r}: expected {expected}"])
     given = with_default(attention)
-    is_ordered = given.pop(ORDERED, True)
+    is_ordered, _ = given.pop(ORDERED, True), given.pop(IMPLEMENTATION, None)
     cross: Any = sites.get("cross", {}).values()
     is_written = "decoder" in {**sites, **fixed} or any(getattr(module, "is_decoder", False) for module in cross)
     tables = Sites(

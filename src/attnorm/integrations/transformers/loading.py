@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from attnorm.attention.tables import names_in
 from attnorm.imports import TRUST, package_of, texts, trusted_packages
 from attnorm.integrations.transformers.convert import PART, attach, convert
-from attnorm.integrations.transformers.register import CONVERTED
+from attnorm.integrations.transformers.register import CONVERTED, IMPLEMENTATION, register
+from attnorm.integrations.transformers.sites import SITES
 
 
 def from_pretrained(model_class: Any, path: str, **options: Any) -> Any:
@@ -55,9 +57,13 @@ def from_pretrained(model_class: Any, path: str, **options: Any) -> Any:
             f"{path}: has no weights for {', '.join(missing)}, although its config.json says that it was converted"
         )
     loaded = {name: tensor for name, tensor in model.state_dict().items() if PART in name}
+    others = {part: part.config.attnorm.get(IMPLEMENTATION) for part in converted}
     for part in converted:
         convert(part, part.config.attnorm)  # anew, because what is not saved has not been initialised
     model.load_state_dict(loaded, strict=False)
+    for part, implementation in others.items():
+        if implementation is not None:  # another one that it used when it was saved
+            part.set_attn_implementation(implementation)
     return model
 
 
@@ -121,7 +127,8 @@ def converted_parts(model: nn.Module) -> Iterator[Any]:
 
 
 def watch_loading() -> None:
-    """Makes `transformers` warn when it loads a converted model with softmax, if it is installed."""
+    """Makes `transformers` warn when it loads a converted model with softmax, and `peft` refuse to load an adapter with
+    normalizers into a model without them, if they are installed. Models that were pickled find their functions."""
     try:
         from transformers import PreTrainedModel
     except ModuleNotFoundError:
@@ -134,7 +141,9 @@ def watch_loading() -> None:
     def loaded(cls: Any, path: Any, *args: Any, **options: Any) -> Any:
         result = load(cls, path, *args, **options)
         for part in converted_parts(result[0] if isinstance(result, tuple) else result):
-            if not any(hasattr(module, CONVERTED) for module in part.modules()):
+            of_sites = {site: value for site, value in part.config.attnorm.items() if site in SITES}
+            is_softmax = names_in({"prior": {}, **of_sites}) == {"softmax"} or IMPLEMENTATION in part.config.attnorm
+            if not is_softmax and not any(hasattr(module, CONVERTED) for module in part.modules()):
                 warnings.warn(
                     f"{path}: its config.json records the normalizers {part.config.attnorm}, but {cls.__name__} has "
                     "been loaded with softmax; load it by attnorm.integrations.transformers.from_pretrained",
@@ -143,3 +152,24 @@ def watch_loading() -> None:
         return result
 
     base.from_pretrained = classmethod(loaded)
+    register()
+    try:
+        from peft import PeftModel
+    except ImportError:  # or it does not fit this version of `transformers`
+        return
+
+    of_peft: Any = PeftModel
+    load_adapter = of_peft.load_adapter
+
+    @wraps(load_adapter)
+    def loaded_adapter(self: Any, model_id: Any, adapter_name: str, *args: Any, **options: Any) -> Any:
+        result = load_adapter(self, model_id, adapter_name, *args, **options)
+        trained = self.peft_config[adapter_name].modules_to_save or ()
+        if CONVERTED in trained and not any(hasattr(module, CONVERTED) for module in self.modules()):
+            raise ValueError(
+                f"{model_id}: the adapter has trained normalizers, and the model has none; convert it as before the "
+                "adapter was trained, as in convert(model, {'encoder': 'hnas'}, share=0)"
+            )
+        return result
+
+    of_peft.load_adapter = loaded_adapter

@@ -15,6 +15,7 @@ from attnorm.integrations.transformers.attention import layer_attention, model_m
 from attnorm.integrations.transformers.sites import attention_modules, needs_float_masks, own_softmax_modules
 from attnorm.wording import counted
 
+IMPLEMENTATION = "implementation"  # in the record of a conversion: another one that the model uses instead
 CONVERTED = "attnorm"  # the `attn_implementation` of models that `convert` has changed
 WITH_FLOAT_MASKS = f"{CONVERTED}_float_masks"  # the same if some layers compute softmax and add the mask to the scores
 NAMED = f"{CONVERTED}:"  # followed by the name of a normalizer
@@ -110,6 +111,12 @@ def check_requests() -> None:
         if attn_implementation == CONVERTED and needs_float_masks(self):
             attn_implementation = WITH_FLOAT_MASKS
         change(self, attn_implementation, *args, **options)
+        for part in self.modules():
+            recorded = getattr(part.config, CONVERTED, None) if isinstance(part, PreTrainedModel) else None
+            if recorded is not None and any(hasattr(module, CONVERTED) for module in part.modules()):
+                recorded.pop(IMPLEMENTATION, None)
+                if part.config._attn_implementation not in (CONVERTED, WITH_FLOAT_MASKS):
+                    recorded[IMPLEMENTATION] = part.config._attn_implementation
 
     @wraps(finish)
     def finished(self: Any) -> None:

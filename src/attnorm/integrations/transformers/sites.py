@@ -43,15 +43,15 @@ def by_site(model: nn.Module, belongs: Callable[[Any], bool]) -> dict[str, dict[
     from transformers import PreTrainedModel
 
     modules: dict[str, dict[str, nn.Module]] = {}
-    models: dict[str, Any] = {}  # the classes of the models, by their name and a dot
+    models: dict[str, Any] = {}  # by their name and a dot
     for name, module in model.named_modules():
         if isinstance(module, PreTrainedModel):
-            models[f"{name}." if name else ""] = type(module)
+            models[f"{name}." if name else ""] = module
         elif not isinstance(module, Normalizer) and belongs(type(module)):
             inner = max((path for path in models if name.startswith(path)), key=len, default="")
             cls: Any = type(module)
             is_encoder = site_of(module, name) == "encoder"
-            if is_encoder and takes_cache(cls) and is_causal_only(models.get(inner, type(model))):
+            if is_encoder and inner in models and makes_its_mask_causal(models[inner], cls):
                 module.attnorm_site = "decoder"  # the flag is_causal may say only that the model makes the mask
             modules.setdefault(site_of(module, name), {})[name] = module
     return {site: modules[site] for site in SITES if site in modules}
@@ -83,6 +83,14 @@ def takes_cache(cls: Any) -> bool:
     """
     parameters = inspect.signature(cls.forward).parameters
     return any(name in parameters for name in CACHES) and "update" in names_in_code(cls)
+
+
+def makes_its_mask_causal(model: Any, attention: Any) -> bool:
+    """Whether a model gives causal masks to its modules of a class. A model of several parts gives them to those that
+    take a cache, and not to images."""
+    has_parts = bool(getattr(type(model.config), "sub_configs", {}))
+    cls: Any = type(model)
+    return is_causal_only(cls) and (not has_parts or takes_cache(attention))
 
 
 @cache
