@@ -1,9 +1,10 @@
 """Optimizer and learning-rate schedule: conf/optimizer/*.yaml and conf/scheduler/*.yaml, built for a model."""
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import torch
 from pydantic import Field
@@ -132,11 +133,17 @@ class ParamGroups:
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerTiming:
-    """Options of the group `scheduler` that Lightning reads: when the scheduler steps, and which metric it watches."""
+    """Options of the group `scheduler` that its class is not given: when the scheduler steps.
 
-    interval: Literal["step", "epoch"] = "step"
+    interval:  after each "step" (an update; also None) or "epoch". A scheduler that watches a metric has none: it steps
+               after validations.
+    frequency: after every how many of them it steps.
+    monitor:   the validation metric that it watches; None: the one that selects the best model.
+    """
+
+    interval: Literal["step", "epoch"] | None = None
     frequency: Count = 1
-    monitor: str | None = None
+    monitor: Text | None = None
 
 
 @dataclass(frozen=True)
@@ -150,6 +157,19 @@ class Optimization:
     groups: ParamGroups
     scheduler: Part
     timing: SchedulerTiming
+
+    def watching(self, monitor: str, directions: Mapping[str, str]) -> "Optimization":
+        """The same, with a metric for a scheduler that watches one, and with the direction of this metric.
+
+        monitor: the metric unless another one is set. directions: whether "min" or "max" is best, by metric.
+        """
+        if not watches_metric(self.scheduler.cls):
+            return self
+        timing = replace(self.timing, monitor=self.timing.monitor or monitor)
+        options = dict(self.scheduler.options)
+        if "mode" in parameters(self.scheduler.cls):
+            options.setdefault("mode", directions[str(timing.monitor)])
+        return replace(self, timing=timing, scheduler=Part(self.scheduler.cls, options))
 
     def build(self, model: nn.Module, total_steps: int, fused: bool) -> "OptimizerLRSchedulerConfig":
         """The optimizer of a model and its schedule over `total_steps` updates, as Lightning wants them.
@@ -168,9 +188,10 @@ class Optimization:
                 part.project_()
 
         optimizer.register_step_post_hook(project)
-        when = {name: value for name, value in vars(self.timing).items() if value is not None}
         scheduler = self.scheduler.build(optimizer=optimizer, total_steps=total_steps)
-        schedule: Any = {"scheduler": scheduler, "strict": False, **when}
+        when = {**vars(self.timing), "interval": self.timing.interval or "step"}
+        # Lightning would let a scheduler that watches a metric step with that of an earlier validation
+        schedule: Any = {"scheduler": scheduler, "reduce_on_plateau": False, **when}
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def learning_rates(self, total_steps: int, count: int) -> list[float]:
@@ -188,6 +209,13 @@ class Optimization:
     def depends_on_length(self) -> bool:
         """Whether learning rates depend on how many updates a run has."""
         return "total_steps" in parameters(self.scheduler.cls)
+
+
+def watches_metric(scheduler: Callable) -> bool:
+    """Whether a scheduler, or what a function is annotated to return, steps by the value of a metric."""
+    cls: Any = scheduler if isinstance(scheduler, type) else get_type_hints(scheduler).get("return")
+    step = [*inspect.signature(cls.step).parameters.values()] if hasattr(cls, "step") else []
+    return len(step) > 1 and step[1].default is inspect.Parameter.empty
 
 
 def model_parts(model: nn.Module) -> dict[str, list[nn.Parameter]]:
@@ -228,9 +256,14 @@ def read_optimization(
     optimization = Optimization(part, groups, schedule, when)
     if optimization.depends_on_length:
         for name, needed in (("interval", "step"), ("frequency", 1)):
-            if (value := getattr(when, name)) != needed:
+            if (value := getattr(when, name)) not in (None, needed):
                 sentence = f"{schedule.cls.__name__} counts all updates of the run; allowed: {needed}"
                 problems.append(Problem(f"scheduler.{name}", sentence, value))
+    if when.interval is not None and watches_metric(schedule.cls):
+        sentence = f"has no effect: {schedule.cls.__name__} steps after every scheduler.frequency-th validation"
+        problems.append(Problem("scheduler.interval", sentence, when.interval))
+    elif when.monitor is not None and not watches_metric(schedule.cls):
+        problems.append(Problem("scheduler.monitor", f"{schedule.cls.__name__} watches no metric", when.monitor))
     return optimization
 
 

@@ -649,20 +649,68 @@ def test_a_class_that_is_typed_does_not_get_the_defaults_of_the_class_that_it_re
     assert problem.startswith("optimizer.betas=[0.9,0.99]: Adagrad has no such option")
 
 
-def test_a_callback_without_a_monitor_is_not_given_its_mode():
-    facts = {"run_folder": Path(), "monitor": "val/loss", "mode": "min"}
-    [finder] = build_entries({"it": Part(pl.callbacks.BatchSizeFinder, {})}, **facts)
-    [checkpoint] = build_entries({"it": Part(pl.callbacks.ModelCheckpoint, {})}, **facts)
-    assert (finder._mode, checkpoint.monitor, checkpoint.mode) == ("power", "val/loss", "min")
+@pytest.mark.parametrize(
+    ("options", "watched"),
+    [
+        ({}, ("val/rougeL", "max")),
+        ({"monitor": "val/loss"}, ("val/loss", "min")),
+        ({"monitor": "val/loss", "mode": "max"}, ("val/loss", "max")),
+        ({"monitor": "mine", "mode": "max"}, ("mine", "max")),
+    ],
+)
+@pytest.mark.parametrize("name", ["ModelCheckpoint", "EarlyStopping"])
+def test_a_callback_gets_the_direction_of_the_metric_that_it_watches(name, options, watched):
+    """Whatever metric selects the best model."""
+    directions = {"val/loss": "min", "val/rougeL": "max"}
+    part = Part(getattr(pl.callbacks, name), options)
+    [callback] = build_entries({"it": part}, directions, run_folder=Path(), monitor="val/rougeL")
+    assert (callback.monitor, callback.mode) == watched
+    [finder] = build_entries({"it": Part(pl.callbacks.BatchSizeFinder, {})}, directions, monitor="val/rougeL")
+    assert finder._mode == "power"  # not a direction
+
+
+STOPPING = "+callbacks.it={_target_: pytorch_lightning.callbacks.EarlyStopping, monitor: NAME}"
+NO_METRIC = "allowed: val/loss, val/perplexity, val/rouge1, val/rouge2, val/rougeL"
+TORCHS = ("~scheduler.decay", "~scheduler.warmup", "~scheduler.min_lr_ratio")
+PLATEAU = "scheduler._target_=torch.optim.lr_scheduler.ReduceLROnPlateau"
+
+
+@pytest.mark.parametrize(
+    ("typed", "problem"),
+    [
+        ((PLATEAU, "+scheduler.monitor=val/los"), f"scheduler.monitor=val/los: {NO_METRIC}"),
+        ((PLATEAU, "+scheduler.monitor=train/loss"), f"scheduler.monitor=train/loss: {NO_METRIC}"),
+        (("+scheduler.monitor=val/loss",), "scheduler.monitor=val/loss: warmup_decay watches no metric"),
+        (
+            (PLATEAU, "+scheduler.interval=step"),
+            "scheduler.interval=step: has no effect: ReduceLROnPlateau steps after every scheduler.frequency-th valid",
+        ),
+        ((STOPPING.replace("NAME", "val_loss"),), f"callbacks.it.monitor=val_loss: {NO_METRIC}, train/loss"),
+        (
+            (STOPPING.replace("NAME", "val/rougeL"), "task.rouge_pairs=0"),
+            "callbacks.it.monitor=val/rougeL: allowed: val/loss, val/perplexity, train/loss",
+        ),
+        (
+            (STOPPING.replace("NAME", "mine"), ADDED),
+            "callbacks.it.mode: must be given, min or max, as only you know which mine is best",
+        ),
+        ((STOPPING.replace("}", ", mode: max}").replace("NAME", "mine"), ADDED), None),
+        ((STOPPING.replace("NAME", "train/loss"), PLATEAU, "+scheduler.monitor=val/rougeL"), None),
+    ],
+)
+def test_a_metric_that_no_run_has_is_refused_before_the_data(typed, problem):
+    typed = (*TORCHS, *typed) if PLATEAU in typed else typed
+    if problem is None:
+        runs.tiny(*typed)
+    else:
+        [said] = refused(*typed)
+        assert said.startswith(problem)
 
 
 @pytest.mark.parametrize("name", ["LBFGS", "Muon"])  # the one takes no groups, the other no biases
 def test_an_optimizer_that_cannot_train_the_groups_of_a_run_is_refused(name):
     [problem] = refused(f"optimizer._target_=torch.optim.{name}")
     assert problem.startswith(f"optimizer._target_: {name} cannot train the parameter groups of a run")
-
-
-TORCHS = ("~scheduler.decay", "~scheduler.warmup", "~scheduler.min_lr_ratio")
 
 
 @pytest.mark.slow
@@ -674,12 +722,18 @@ def test_a_scheduler_of_torch_gets_the_number_of_updates(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_scheduler_that_watches_a_metric_lowers_the_rate_when_it_does_not_improve(tmp_path):
-    plateau = ("scheduler._target_=torch.optim.lr_scheduler.ReduceLROnPlateau", "+scheduler.monitor=val/loss")
+@pytest.mark.parametrize(
+    ("more", "halved", "mode"),
+    [((), 3, "max"), (("+scheduler.frequency=2", "+scheduler.monitor=val/loss"), 1, "min")],
+)
+def test_a_scheduler_that_watches_a_metric_lowers_the_rate_when_it_does_not_improve(tmp_path, more, halved, mode):
+    """By the metric of each validation, or of every second one, once."""
     still = ("optimizer.lr=1.0e-30", "+scheduler.patience=0", "+scheduler.factor=0.5", "+scheduler.eps=0")
-    typed = (*TORCHS, *plateau, *still, "task.validations=4", "+scheduler.frequency=2", "task.max_steps=8")
+    typed = (*TORCHS, PLATEAU, *still, "task.validations=4", "task.max_steps=8", "task.monitor=rougeL", *more)
     assert runs.tiny_run(tmp_path, *typed)["state"] == "finished"
-    assert runs.load(tmp_path)["optimizer_states"][0]["param_groups"][0]["lr"] == pytest.approx(1e-30 / 2**3)
+    checkpoint = runs.load(tmp_path)
+    assert checkpoint["optimizer_states"][0]["param_groups"][0]["lr"] == pytest.approx(1e-30 / 2**halved)
+    assert checkpoint["lr_schedulers"][0]["mode"] == mode
 
 
 MCAN, NO_EFFECT = "model=mcan_small", "has no effect with these settings; it is for"

@@ -58,6 +58,7 @@ ARGUMENTS = {  # of pytorch_lightning.Trainer, whose import takes seconds, witho
 }
 LIMITS = ("max_steps", "max_epochs")  # null and -1: no such limit
 PER_CORE = 4  # processes on the CPU: a small test may have more of them than there are cores
+PACKAGES = ("attnorm.", "pytorch_lightning.")
 FACTS = {
     "callbacks": ("run_folder", "monitor", "mode"),
     "logger": ("run_folder", "save_dir", "run_name", "tags", "config", "group", "entry", "first_step"),
@@ -195,6 +196,28 @@ def strategy_of(trainer: TrainerConfig) -> Any:
     return trainer.strategy.build() if isinstance(trainer.strategy, Part) else trainer.strategy or "auto"
 
 
+def problems_of_metrics(settings: Mapping[str, Any], directions: Mapping[str, str]) -> Iterator[Problem]:
+    """Metrics that a scheduler or a callback would watch, and that no run of the task has.
+
+    Callbacks of the user may log others; of those only the user knows whether "min" or "max" is best.
+    """
+    validated = [metric for metric in directions if metric.startswith("val/")]
+    if (monitor := settings["scheduler"].get("monitor")) is not None and monitor not in validated:
+        yield Problem("scheduler.monitor", f"allowed: {', '.join(validated)}", monitor)
+    entries = {name: entry for name, entry in settings["callbacks"].items() if isinstance(entry, Mapping)}
+    own = {name for name, entry in entries.items() if not str(entry.get(TARGET)).startswith(PACKAGES)}
+    for name in entries.keys() - own:
+        monitor = entries[name].get("monitor")
+        if monitor is None or monitor in directions:
+            continue
+        if not own:
+            yield Problem(f"callbacks.{name}.monitor", f"allowed: {', '.join(directions)}", monitor)
+        elif "mode" not in entries[name]:
+            yield Problem(
+                f"callbacks.{name}.mode", f"must be given, min or max, as only you know which {monitor} is best"
+            )
+
+
 def read_entries(group: str, settings: Mapping[str, Any], problems: Problems) -> dict[str, Part]:
     """The entries of the group `callbacks` or `logger` that are not null."""
     pl, entries = lightning(), {}
@@ -221,16 +244,20 @@ def read_entries(group: str, settings: Mapping[str, Any], problems: Problems) ->
     return entries
 
 
-def build_entries(entries: Mapping[str, Part], /, **facts: Any) -> list[Any]:
-    """The callbacks or loggers of a run, in order. facts: values of FACTS; `entry`, the name, is added to them.
+def build_entries(
+    entries: Mapping[str, Part], directions: Mapping[str, str] | None = None, /, **facts: Any
+) -> list[Any]:
+    """The callbacks or loggers of a run, in order.
 
-    An entry gets those facts that its class names as parameters, unless they are set.
+    An entry gets those facts that its class names as parameters, unless they are set. facts: values of FACTS, to which
+    `entry`, the name, is added, and `mode`, the direction of the metric that a callback watches.
     """
     built = []
     for name, part in entries.items():
-        free = parameters(part.cls).keys() - part.options.keys()  # not what a **kwargs would also take
-        known = {fact: value for fact, value in {**facts, "entry": name}.items() if fact in free}
-        if "monitor" not in parameters(part.cls):
-            known.pop("mode", None)
+        takes = parameters(part.cls).keys()  # not what a **kwargs would also take
+        known = {**facts, "entry": name}
+        if "monitor" in takes and (mode := (directions or {}).get(part.options.get("monitor", facts.get("monitor")))):
+            known["mode"] = mode
+        known = {fact: value for fact, value in known.items() if fact in takes - part.options.keys()}
         built.append(part.build(**known))
     return built

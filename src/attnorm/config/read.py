@@ -14,7 +14,7 @@ from torch import nn
 from attnorm.attention.sites import Sites
 from attnorm.attention.testing.before_training import problems_before_training
 from attnorm.config.compose import values_typed
-from attnorm.config.lightning import CHECKED, check_trainer, differs, read_entries, read_trainer
+from attnorm.config.lightning import CHECKED, check_trainer, differs, problems_of_metrics, read_entries, read_trainer
 from attnorm.config.read_parts import (
     GROUPS,
     _without,
@@ -79,6 +79,8 @@ def resolve(
     tried = {group for group in CHECKED if right is None or differs(group, settings[group], right[group])}
     build = "optimizer" in tried and (not problems or not groups.isdisjoint(("optimizer", "scheduler")))
     optimization = read_optimization(settings["optimizer"], settings["scheduler"], problems, build)
+    if config is not None and problems.is_valid("task"):
+        problems += problems_of_metrics(settings, config.task_class(config).directions())
     if config is not None and checkpoint is not None:
         problems += check_resume(config, checkpoint, problems)
     tried -= {"optimizer"}

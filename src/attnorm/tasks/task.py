@@ -100,6 +100,12 @@ class Task(ABC):
         sampled = dict.fromkeys(self.sampled if samples else (), "max")
         return {monitor.removeprefix("val/"): mode, "loss": "min", **self.measured, **sampled}
 
+    def directions(self) -> dict[str, str]:
+        """The metrics that schedulers and callbacks may watch, each with whether "min" or "max" of it is best: those of
+        every validation, and for callbacks also those of the latest update."""
+        of_updates = {"train/loss": "min", "train/gradient_norm": "min", "train/lr": "min", "step": "max"}
+        return {f"val/{name}": mode for name, mode in self.monitors().items()} | of_updates
+
     @property
     def selector(self) -> tuple[str, str] | None:
         """The metric that selects the best model of this run, as in `objective`."""

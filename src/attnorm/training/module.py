@@ -192,7 +192,7 @@ class TrainingModule(pl.LightningModule):
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any | None) -> None:
         """Lets a scheduler step, except one that watches a metric: the callback `ResumeState` does that."""
-        if metric is None:
+        if self.optimization.timing.monitor is None:
             super().lr_scheduler_step(scheduler, metric)
 
 

@@ -115,9 +115,11 @@ def train(
         task_module = task.module(model, splits["train"].tokenizer, splits["validation"])
         if config.task.monitor and (selector := task.selector):
             task_module.monitor, task_module.mode = selector
-        module = TrainingModule(task_module, config.optimization, refuse_non_finite)
+        directions = task.directions() | {task_module.monitor: task_module.mode}
+        optimization = config.optimization.watching(task_module.monitor, directions)
+        module = TrainingModule(task_module, optimization, refuse_non_finite)
         required: list[pl.Callback] = [throughput, files, watchdog, loggers]
-        trainer = build_trainer(config, run, task_module, resuming, required, stop)
+        trainer = build_trainer(config, run, task_module, directions, resuming, required, stop)
         data = TaskDataModule(task, splits)
         updates = set_length(trainer, data)
         fingerprints = {"data": task.data_fingerprints(splits), "tokenizer": splits["train"].tokenizer.fingerprint()}

@@ -1,6 +1,7 @@
 """Lightning's trainer for a run: its callbacks, how many updates it makes, when it validates, and its profiler."""
 
 import math
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -27,22 +28,24 @@ def build_trainer(
     cfg: ResolvedConfig,
     run: RunWriter,
     task_module: TaskModule,
+    directions: Mapping[str, str],
     resuming: ResumeState,
     required: list[pl.Callback],
     stop: GracefulStop,
 ) -> pl.Trainer:
     """The trainer of a run. Keys of `trainer` reach Lightning unchanged.
 
-    resuming: the first of all callbacks.
-    required: callbacks of the run itself, which the group `callbacks` cannot take away.
-    stop:     receives the signals.
+    directions: of the metrics that callbacks may watch, whether "min" or "max" is best.
+    resuming:   the first of all callbacks.
+    required:   callbacks of the run itself, which the group `callbacks` cannot take away.
+    stop:       receives the signals.
     """
     settings = {**cfg.trainer.arguments, "max_epochs": cfg.trainer.max_epochs}
     if settings.get("profiler"):
         settings["profiler"] = SimpleProfiler(dirpath=run.folder / "profile", filename="simple")
     settings["strategy"] = strategy_of(cfg.trainer)
-    facts = {"run_folder": run.folder, "monitor": task_module.monitor, "mode": task_module.mode}
-    entries, keys = build_entries(cfg.callbacks, **facts), set[str]()
+    facts = {"run_folder": run.folder, "monitor": task_module.monitor}
+    entries, keys = build_entries(cfg.callbacks, directions, **facts), set[str]()
     for name, entry in zip(cfg.callbacks, entries, strict=True):
         if entry.state_key in keys:  # such as two that stop early by one metric; a checkpoint tells them apart by name
             named = {"state_key": f"{entry.state_key} of callbacks.{name}"}

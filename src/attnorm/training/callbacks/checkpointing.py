@@ -50,10 +50,8 @@ class ResumeState(pl.Callback):
     Random streams: every rank has a dropout stream of its own. Checkpoints have all of them, and on resuming each rank
     gets its own back before its first batch.
 
-    Schedulers that watch a metric step after an update, or after an epoch, before the next batch. Lightning leaves out
-    such steps when a run is resumed, because its checkpoints do not have the metrics. So
-    `TrainingModule.lr_scheduler_step` ignores Lightning's calls, and checkpoints have the metrics of the latest
-    validation and whether a step is still to be made.
+    A scheduler that watches a metric steps when a validation has ended, before the checkpoint is saved; Lightning would
+    let it step after updates or epochs, by the metric of an earlier validation. `validations` counts those so far.
 
     record: what a resumed run must agree with (settings, data, tokenizer, number of updates); every checkpoint gets it.
     """
@@ -61,15 +59,14 @@ class ResumeState(pl.Callback):
     def __init__(self, seed: int):
         self.seed = seed
         self.saved: dict | None = None  # the streams that are to be put back
-        self.metrics: dict[str, float] = {}  # of the latest validation
-        self.updates = self.epochs = 0  # that have just ended; 0: no step is due
+        self.validations = 0
         self.record: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"metrics": dict(self.metrics), "updates": self.updates, "epochs": self.epochs}
+        return {"validations": self.validations}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.metrics, self.updates, self.epochs = dict(state["metrics"]), state["updates"], state["epochs"]
+        self.validations = state["validations"]
 
     def on_save_checkpoint(self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
         streams = {"cpu": torch.get_rng_state()}
@@ -85,31 +82,21 @@ class ResumeState(pl.Callback):
     def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         torch.manual_seed(self.seed + trainer.global_rank)
 
-    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self.step = trainer.global_step
-
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
         if self.saved is not None:
             torch.set_rng_state(self.saved["cpu"].cpu())
             if "cuda" in self.saved and torch.cuda.is_available():
                 torch.cuda.set_rng_state(self.saved["cuda"].cpu())
             self.saved = None
-        for config in trainer.lr_scheduler_configs:
-            count = self.updates if config.interval == "step" else self.epochs
-            if config.reduce_on_plateau and count and count % config.frequency == 0 and config.monitor in self.metrics:
-                scheduler: Any = config.scheduler  # Lightning annotates it without the argument
-                scheduler.step(self.metrics[config.monitor])
-        self.updates = self.epochs = 0
-
-    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
-        if trainer.global_step > self.step:
-            self.step = self.updates = trainer.global_step
-            is_last = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
-            self.epochs = trainer.current_epoch + 1 if is_last else 0
 
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        if not trainer.sanity_checking:
-            self.metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        if trainer.sanity_checking:
+            return
+        self.validations += 1
+        for config in trainer.lr_scheduler_configs:
+            if config.monitor is not None and self.validations % config.frequency == 0:
+                scheduler: Any = config.scheduler  # Lightning annotates it without the argument
+                scheduler.step(float(trainer.callback_metrics[config.monitor]))
 
     def check(self, checkpoint: Path, module: TrainingModule) -> None:
         """Raises ConfigError if the data, the tokenizer, the learning rates or the parameters are not those of the
