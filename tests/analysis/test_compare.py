@@ -431,7 +431,7 @@ def test_a_lower_loss_beats_a_simple_method_and_one_such_arm_is_enough(ours, is_
 
 def test_the_task_says_in_which_direction_its_own_metric_is_better(tmp_path):
     """The planted fault: a metric of which lower values are better, and whose name says nothing about that."""
-    summary = {"monitor": "val/rougeL", "mode": "min"}
+    summary = {"monitor": "val/loss", "mode": "min", "directions": {"loss": "min", "rougeL": "min"}}
     make_runs(tmp_path, {"softmax": 0.0, "dnas": 3.0}, lead=200.0, summary=summary)
     found = compare("softmax", tmp_path)
     assert found.withheld == [] and found.direction == -1 and "(lower is better)" in found.verdicts[0].sentence()
@@ -806,6 +806,11 @@ COLUMNS = "arm,seed,example,score"
         ([COLUMNS], ["scores={0}/torn.parquet"], "torn.parquet: cannot be read"),
         ([COLUMNS], ["scores={0}/a.jsonl"], "a.jsonl: expected a table of scores (.csv, .csv.gz, "),
         ([COLUMNS], ["against=b"], "against=b: has no effect with scores"),
+        (
+            [COLUMNS, "a,1,x,1", "b,1,x,1"],
+            ["metric=wer"],
+            "better: must be given, better=higher or better=lower, as attnorm does not know the metric 'wer'",
+        ),
         ([COLUMNS], ["scores={0}/*.csv", "out={0}/a.csv"], "out={0}/a.csv: is one of the files with scores"),
         ([COLUMNS], ["scores=no.csv"], "no.csv: no such file"),
         ([COLUMNS], ["scores={0}"], "{0}: expected a table of scores"),
@@ -829,8 +834,8 @@ def test_tables_are_compared_with_their_seeds_groups_and_direction():
     one, other = compare_scores("softmax", {"softmax": table, "copy": table, "better": table + 1})
     assert one.no_verdict == "all differences are zero" and np.isnan(one.adjusted)
     assert other.by_seed == pytest.approx({1: 1, 2: 1, 3: 1})
-    for metric, said in (("loss", True), ("accuracy", False)):
-        [verdict] = compare_scores("softmax", {"softmax": table, "dnas": table**2}, metric)
+    for metric, better, said in (("loss", None, True), ("accuracy", None, False), ("fid", "lower", True)):
+        [verdict] = compare_scores("softmax", {"softmax": table, "dnas": table**2}, metric, better=better)
         assert ("(lower is better)" in verdict.sentence()) is said
 
 

@@ -318,7 +318,7 @@ def test_arms_without_a_finished_run_are_of_the_family(tmp_path, uncharted):
 
 
 def test_the_page_shows_in_which_direction_a_metric_of_the_task_is_better(tmp_path, uncharted):
-    make_runs(tmp_path, {"softmax": 0.0, "dnas": 9.0}, summary={"monitor": "val/rougeL", "mode": "min"})
+    make_runs(tmp_path, {"softmax": 0.0, "dnas": 9.0}, summary={"directions": {"rougeL": "min"}})
     [page] = collect([tmp_path]).tasks
     [column] = [column for column in page.main.columns if column.name.startswith("ROUGE-L")]
     assert column.name.endswith("\u2193") and "lower is better" in column.hint

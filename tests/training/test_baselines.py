@@ -37,6 +37,7 @@ def test_a_baseline_that_is_not_beaten_is_told_once(metrics, found, told):
     assert len(sentences) == (told is not None)
     assert told is None or told in sentences[0]
     assert baselines.unbeaten(scores(metrics)) == []  # no baseline, no message
+    assert baselines.unbeaten(scores({"wer": 9.0}, b={"wer": 5.0}), {"wer": "min"})  # as the task declares it
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,6 +56,7 @@ def compare_scores(
     scores: "Mapping[str, ArrayLike] | pd.DataFrame",
     metric: str = "accuracy",
     *,
+    better: Literal["higher", "lower"] | None = None,
     seeds: Sequence[int] | None = None,
     groups: Sequence[str] | None = None,
     level: float = 0.95,
@@ -71,6 +72,7 @@ def compare_scores(
             seed, and a column is the same example everywhere. Or a DataFrame with the columns arm, seed, example, score
             and, if examples depend on each other, group.
         metric: what the scores are.
+        better: which of them are; must be given for a metric that attnorm does not know.
         seeds: the seeds of the rows; by default 1, 2, and so on.
         groups: for each example, the cluster to which it belongs, see `paired_difference`.
         level: the level of the intervals.
@@ -80,7 +82,8 @@ def compare_scores(
     """
     from attnorm.analysis.score_tables import study_of_scores
 
-    [main] = study_of_scores(baseline, scores, metric, seeds=seeds, groups=groups, level=level).comparisons
+    study = study_of_scores(baseline, scores, metric, better=better, seeds=seeds, groups=groups, level=level)
+    [main] = study.comparisons
     return main.verdicts
 
 

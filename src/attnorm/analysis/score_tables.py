@@ -17,7 +17,7 @@ from attnorm.analysis.study import Study
 from attnorm.analysis.verdict import ArmScores, adjusted, listed_seeds
 from attnorm.errors import ConfigError, DataError, Problem, RunError
 from attnorm.imports import nearest
-from attnorm.tasks.results import direction
+from attnorm.tasks.results import HIGHER_IS_BETTER, LOWER_IS_BETTER, direction
 from attnorm.wording import counted, listed
 
 Better = Literal["higher", "lower"]
@@ -28,6 +28,7 @@ def study_of_scores(
     scores: Mapping[str, ArrayLike] | pd.DataFrame,
     metric: str,
     *,
+    better: Better | None = None,
     seeds: Sequence[int] | None = None,
     groups: Sequence[str] | None = None,
     level: float = 0.95,
@@ -38,7 +39,8 @@ def study_of_scores(
             name = "groups" if seeds is None else "seeds"
             raise ConfigError([Problem(name, "has no effect on a DataFrame, which has them in a column")])
         rows = as_texts(scores.set_index(pd.RangeIndex(1, len(scores) + 1)))
-        return study_of_tables(collected([("scores, row", rows)], "a DataFrame"), baseline, metric, level=level)
+        given = collected([("scores, row", rows)], "a DataFrame")
+        return study_of_tables(given, baseline, metric, better=better, level=level)
     tables = {arm: np.asarray(table, dtype=np.float64) for arm, table in scores.items()}
     if baseline not in tables:
         message = f"must be one of {', '.join(tables)}.{nearest(baseline, tables)}"
@@ -58,7 +60,15 @@ def study_of_scores(
     if problems:
         raise ConfigError(problems)
     arms = {arm: dict(zip(seeds, table, strict=True)) for arm, table in tables.items()}
-    return Study(comparisons=[_comparison(arms, metric, direction(metric), groups, level)])
+    return Study(comparisons=[_comparison(arms, metric, direction_of_scores(metric, better), groups, level)])
+
+
+def direction_of_scores(metric: str, better: Better | None) -> int:
+    """1 if higher scores are better, -1 if lower ones are. Raises ConfigError if only the user knows."""
+    if better is None and metric not in LOWER_IS_BETTER | HIGHER_IS_BETTER:
+        message = f"must be given, better=higher or better=lower, as attnorm does not know the metric {metric!r}"
+        raise ConfigError([Problem("better", message)])
+    return direction(metric) if better is None else 1 if better == "higher" else -1
 
 
 def study_of_tables(
@@ -72,10 +82,11 @@ def study_of_tables(
     """The study of arms whose scores are in tables.
 
     baseline: the name of an arm; None: softmax, or else the first one. metric: what the scores are called. better:
-    which values of it are; None: as its name says. As with runs, seeds that an arm lacks do not count, arms that share
-    none with the baseline are left out, and so are examples without a score of some arm and seed.
+    which values of it are, see `direction_of_scores`. As with runs, seeds that an arm lacks do not count, arms that
+    share none with the baseline are left out, and so are examples without a score of some arm and seed.
     """
     metric = metric or "score"
+    towards = direction_of_scores(metric, better)
     names = list(given.values)
     baseline = baseline or (DEFAULT_BASELINE if DEFAULT_BASELINE in names else names[0])
     if baseline not in names:
@@ -101,7 +112,6 @@ def study_of_tables(
         for arm, of_arm in tables.items()
     }
     groups = None if given.groups is None else [given.groups[example] or example for example in examples]
-    towards = direction(metric) if better is None else 1 if better == "higher" else -1
     main = _comparison(arms, metric, towards, groups, level, len(apart))
     verdicts = []
     for verdict in main.verdicts:

@@ -240,11 +240,9 @@ def read_table(run: Run, stem: str = VALIDATION) -> pd.DataFrame | None:
 
 
 def direction_of(runs: Sequence[Run], metric: str) -> int:
-    """1 if a higher value of the metric is better, -1 if a lower one is: for the metric that selects the checkpoints,
-    as the task declares it, and for others as `attnorm.tasks.results.direction` says."""
-    recorded = (run.summary.get("mode") for run in runs if str(run.summary.get("monitor")).endswith(f"/{metric}"))
-    mode = next((choice for choice in recorded if choice in ("min", "max")), None)
-    return direction(metric) if mode is None else -1 if mode == "min" else 1
+    """1 if a higher value of the metric is better, -1 if a lower one is, as the task of the runs declares it."""
+    recorded = (run.summary.get("directions") for run in runs)
+    return direction(metric, next((known for known in recorded if isinstance(known, dict) and metric in known), None))
 
 
 def primary_metric(runs: Sequence[Run]) -> str | None:

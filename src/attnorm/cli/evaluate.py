@@ -115,7 +115,7 @@ def score_run(command: Command[Any]) -> None:
     }
     run.write(name, record)
     console.show_scores(scores, cfg.label)
-    console.show_warnings([*undefined(scores), *unbeaten(scores), *notes])
+    console.show_warnings([*undefined(scores), *unbeaten(scores, task.monitors()), *notes])
     progress.console.print(f"written to {', '.join([f'{run.folder / name}.json', *written])}")
 
 

@@ -45,6 +45,7 @@ from attnorm.settings import (
     TaskConfig,
     TrainerConfig,
 )
+from attnorm.tasks.results import watchable
 from attnorm.tasks.task import Task
 
 MODEL_FACTS = ("attention", "seed", "vocab_size", "pad_id")  # what a task tells a model; a task may add others
@@ -80,7 +81,7 @@ def resolve(
     build = "optimizer" in tried and (not problems or not groups.isdisjoint(("optimizer", "scheduler")))
     optimization = read_optimization(settings["optimizer"], settings["scheduler"], problems, build)
     if config is not None and problems.is_valid("task"):
-        problems += problems_of_metrics(settings, config.task_class(config).directions())
+        problems += problems_of_metrics(settings, watchable(config.task_class(config).monitors()))
     if config is not None and checkpoint is not None:
         problems += check_resume(config, checkpoint, problems)
     tried -= {"optimizer"}

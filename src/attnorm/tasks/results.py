@@ -32,6 +32,7 @@ NAMES |= {
 }
 NATS_OR_BITS = {"loss", "bits_per_byte", "loss_1x", "loss_2x", "loss_4x", "loss_8x"}  # written with more digits
 LOWER_IS_BETTER = {*NATS_OR_BITS, "perplexity"}
+HIGHER_IS_BETTER = {*NAMES.keys() - LOWER_IS_BETTER, "score", "accuracy", "BLEU", "BLEU-4", "chrF", "CIDEr-D"}
 UNDEFINED = 0.01  # the share of references from which a metric that is not defined for them says nothing
 CORPUS_METRICS = b"attnorm.corpus_metrics"  # in the metadata of a table: JSON {metric: dotted path of its class}
 CHECKPOINT = b"attnorm.checkpoint"  # in the metadata of a table: JSON of `Predictions.checkpoint`
@@ -116,9 +117,20 @@ class Predictions:
             parquet.write_table(self.table(), file)
 
 
-def direction(metric: str) -> int:
-    """1 if a higher value of the metric is better, -1 if a lower one is."""
-    return -1 if metric in LOWER_IS_BETTER else 1
+def direction(metric: str, declared: Mapping[str, str] | None = None) -> int:
+    """1 if a higher value of the metric is better, -1 if a lower one is.
+
+    declared: what a task says of its own metrics ("min" or "max"). A higher value of others is better, except of a loss
+    or a perplexity.
+    """
+    return -1 if (declared or {}).get(metric, "min" if metric in LOWER_IS_BETTER else "max") == "min" else 1
+
+
+def watchable(monitors: Mapping[str, str]) -> dict[str, str]:
+    """What schedulers and callbacks may watch, each with whether "min" or "max" of it is best: the metrics of every
+    validation (`Task.monitors`), and for callbacks also those of the latest update."""
+    of_updates = {"train/loss": "min", "train/gradient_norm": "min", "train/lr": "min", "step": "max"}
+    return {f"val/{name}": mode for name, mode in monitors.items()} | of_updates
 
 
 def _texts(values: Sequence) -> "pa.Array":

@@ -94,17 +94,11 @@ class Task(ABC):
         return (module.monitor, module.mode) if isinstance(module, type) and issubclass(module, TaskModule) else None
 
     def monitors(self) -> dict[str, str]:
-        """The metrics that `task.monitor` may name, each with whether "min" or "max" of it is best."""
+        """The metrics of every validation, each with whether "min" or "max" of it is best."""
         monitor, mode = self.objective() or ("val/loss", "min")
         samples = self.sampled and all(getattr(self.config, key.removeprefix("task.")) for key in self.monitoring)
         sampled = dict.fromkeys(self.sampled if samples else (), "max")
         return {monitor.removeprefix("val/"): mode, "loss": "min", **self.measured, **sampled}
-
-    def directions(self) -> dict[str, str]:
-        """The metrics that schedulers and callbacks may watch, each with whether "min" or "max" of it is best: those of
-        every validation, and for callbacks also those of the latest update."""
-        of_updates = {"train/loss": "min", "train/gradient_norm": "min", "train/lr": "min", "step": "max"}
-        return {f"val/{name}": mode for name, mode in self.monitors().items()} | of_updates
 
     @property
     def selector(self) -> tuple[str, str] | None:

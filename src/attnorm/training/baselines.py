@@ -1,6 +1,7 @@
 """Whether a trained model beats the simple methods that its scores stand beside, and what to type if it does not."""
 
 import math
+from collections.abc import Mapping
 
 from attnorm.choices import choices
 from attnorm.settings import ResolvedConfig
@@ -11,13 +12,20 @@ EPOCHS = 10  # over the training data: models trained from scratch on small data
 FACTOR = 4  # times the updates: a clear step up for a run that has had its epochs already
 
 
-def warnings_of(scores: Results, cfg: ResolvedConfig, steps: int, planned: int, updates_an_epoch: int) -> list[str]:
+def warnings_of(
+    scores: Results,
+    cfg: ResolvedConfig,
+    steps: int,
+    planned: int,
+    updates_an_epoch: int,
+    declared: Mapping[str, str] | None = None,
+) -> list[str]:
     """One text for each baseline that the model does not beat: by how much, the likely cause, what to type.
 
-    steps: updates that were made; planned: those that the limits in `cfg` allow.
+    steps: updates that were made; planned: those that the limits in `cfg` allow. declared: as in `direction`.
     """
     remedy = longer(cfg, steps, planned, updates_an_epoch)
-    return undefined(scores) or [f"{shortfall} {remedy}" for shortfall in unbeaten(scores)]
+    return undefined(scores) or [f"{shortfall} {remedy}" for shortfall in unbeaten(scores, declared)]
 
 
 def undefined(scores: Results) -> list[str]:
@@ -29,13 +37,13 @@ def undefined(scores: Results) -> list[str]:
     ]
 
 
-def unbeaten(scores: Results) -> list[str]:
+def unbeaten(scores: Results, declared: Mapping[str, str] | None = None) -> list[str]:
     """A sentence for each baseline that is at least as good in its first metric, which is the task's main one."""
     sentences = []
     for name, metrics in scores.baselines.items():
         metric, simple = next(iter(metrics.items()))
         trained = scores.metrics.get(metric, math.nan)
-        ahead = direction(metric) * (simple - trained)
+        ahead = direction(metric, declared) * (simple - trained)
         if ahead >= 0:  # a NaN is not
             scored = f"{NAMES.get(metric, metric)} {number(trained, metric)} against {number(simple, metric)}"
             sentences.append(

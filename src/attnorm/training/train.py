@@ -31,6 +31,7 @@ from attnorm.settings import ResolvedConfig
 from attnorm.source_code import own_modules
 from attnorm.tasks.data_notes import data_notes
 from attnorm.tasks.ranks import is_sharded
+from attnorm.tasks.results import watchable
 from attnorm.tasks.task import Task, task_of
 from attnorm.training import console
 from attnorm.training.baselines import warnings_of
@@ -115,7 +116,8 @@ def train(
         task_module = task.module(model, splits["train"].tokenizer, splits["validation"])
         if config.task.monitor and (selector := task.selector):
             task_module.monitor, task_module.mode = selector
-        directions = task.directions() | {task_module.monitor: task_module.mode}
+        summary["directions"] = task.monitors() | {task_module.monitor.removeprefix("val/"): task_module.mode}
+        directions = watchable(summary["directions"])
         optimization = config.optimization.watching(task_module.monitor, directions)
         module = TrainingModule(task_module, optimization, refuse_non_finite)
         required: list[pl.Callback] = [throughput, files, watchdog, loggers]
@@ -259,7 +261,7 @@ def evaluate_best(
     watchdog.finish(trainer)
     if not trainer.is_global_zero:
         return {}
-    warnings = warnings_of(scores, task.cfg, steps, updates, data.updates_per_epoch())
+    warnings = warnings_of(scores, task.cfg, steps, updates, data.updates_per_epoch(), task.monitors())
     console.show_samples(scores.samples[:SAMPLES])
     if scores.predictions is not None:
         scores.predictions.input_hashes = task.input_hashes(split)
