@@ -1,8 +1,8 @@
 """Optimizer and learning-rate schedule: conf/optimizer/*.yaml and conf/scheduler/*.yaml, built for a model."""
 
-import inspect
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
@@ -135,8 +135,7 @@ class ParamGroups:
 class SchedulerTiming:
     """Options of the group `scheduler` that its class is not given: when the scheduler steps.
 
-    interval:  after each "step" (an update; also None) or "epoch". A scheduler that watches a metric has none: it steps
-               after validations.
+    interval:  after "step" (an update; also None) or "epoch"; one that watches a metric has none but validations.
     frequency: after every how many of them it steps.
     monitor:   the validation metric that it watches; None: the one that selects the best model.
     """
@@ -159,17 +158,13 @@ class Optimization:
     timing: SchedulerTiming
 
     def watching(self, monitor: str, directions: Mapping[str, str]) -> "Optimization":
-        """The same, with a metric for a scheduler that watches one, and with the direction of this metric.
-
-        monitor: the metric unless another one is set. directions: whether "min" or "max" is best, by metric.
-        """
+        """The same, with a metric for a scheduler that watches one, which is `monitor` unless another one is set, and
+        with the direction of this metric."""
         if not watches_metric(self.scheduler.cls):
             return self
         timing = replace(self.timing, monitor=self.timing.monitor or monitor)
-        options = dict(self.scheduler.options)
-        if "mode" in parameters(self.scheduler.cls):
-            options.setdefault("mode", directions[str(timing.monitor)])
-        return replace(self, timing=timing, scheduler=Part(self.scheduler.cls, options))
+        mode = {"mode": directions[str(timing.monitor)]} if "mode" in parameters(self.scheduler.cls) else {}
+        return replace(self, timing=timing, scheduler=Part(self.scheduler.cls, {**mode, **self.scheduler.options}))
 
     def build(self, model: nn.Module, total_steps: int, fused: bool) -> "OptimizerLRSchedulerConfig":
         """The optimizer of a model and its schedule over `total_steps` updates, as Lightning wants them.
@@ -188,10 +183,8 @@ class Optimization:
                 part.project_()
 
         optimizer.register_step_post_hook(project)
-        scheduler = self.scheduler.build(optimizer=optimizer, total_steps=total_steps)
-        when = {**vars(self.timing), "interval": self.timing.interval or "step"}
-        # Lightning would let a scheduler that watches a metric step with that of an earlier validation
-        schedule: Any = {"scheduler": scheduler, "reduce_on_plateau": False, **when}
+        schedule: Any = {**vars(self.timing), "interval": self.timing.interval or "step", "reduce_on_plateau": False}
+        schedule["scheduler"] = self.scheduler.build(optimizer=optimizer, total_steps=total_steps)
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def learning_rates(self, total_steps: int, count: int) -> list[float]:
@@ -213,9 +206,11 @@ class Optimization:
 
 def watches_metric(scheduler: Callable) -> bool:
     """Whether a scheduler, or what a function is annotated to return, steps by the value of a metric."""
-    cls: Any = scheduler if isinstance(scheduler, type) else get_type_hints(scheduler).get("return")
-    step = [*inspect.signature(cls.step).parameters.values()] if hasattr(cls, "step") else []
-    return len(step) > 1 and step[1].default is inspect.Parameter.empty
+    cls: Any = scheduler if isinstance(scheduler, type) else None
+    with suppress(NameError, TypeError):  # an annotation that is only valid for a type checker
+        cls = cls or get_type_hints(scheduler).get("return")
+    step = [*parameters(cls.step).values()] if hasattr(cls, "step") else []
+    return bool(step) and step[0].default is step[0].empty
 
 
 def model_parts(model: nn.Module) -> dict[str, list[nn.Parameter]]:
@@ -260,7 +255,7 @@ def read_optimization(
                 sentence = f"{schedule.cls.__name__} counts all updates of the run; allowed: {needed}"
                 problems.append(Problem(f"scheduler.{name}", sentence, value))
     if when.interval is not None and watches_metric(schedule.cls):
-        sentence = f"has no effect: {schedule.cls.__name__} steps after every scheduler.frequency-th validation"
+        sentence = f"has no effect, since {schedule.cls.__name__} steps after validations"
         problems.append(Problem("scheduler.interval", sentence, when.interval))
     elif when.monitor is not None and not watches_metric(schedule.cls):
         problems.append(Problem("scheduler.monitor", f"{schedule.cls.__name__} watches no metric", when.monitor))

@@ -683,7 +683,7 @@ PLATEAU = "scheduler._target_=torch.optim.lr_scheduler.ReduceLROnPlateau"
         (("+scheduler.monitor=val/loss",), "scheduler.monitor=val/loss: warmup_decay watches no metric"),
         (
             (PLATEAU, "+scheduler.interval=step"),
-            "scheduler.interval=step: has no effect: ReduceLROnPlateau steps after every scheduler.frequency-th valid",
+            "scheduler.interval=step: has no effect, since ReduceLROnPlateau steps after validations",
         ),
         ((STOPPING.replace("NAME", "val_loss"),), f"callbacks.it.monitor=val_loss: {NO_METRIC}, train/loss"),
         (
