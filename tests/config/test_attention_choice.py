@@ -236,6 +236,14 @@ def test_a_model_with_a_new_site_is_set_without_a_plus():
     cfg = of_model(Captioner, *typed)
     assert tables_of(cfg, values_typed(typed)).problems == []
     assert run_label(cfg["model"], tables_of(cfg)) == "hnas+softmax_caption-dnas_prefix"
+
+
+def test_the_label_of_many_layers_is_a_name_that_a_folder_can_have():
+    names = ["entmax", "dnas"] * 20
+    encoders = [f"attention.encoder=[{','.join([*names[:-1], last])}]" for last in ("dnas", "softmax")]
+    labels = [runs.tiny("model.encoder_layers=40", encoder).label for encoder in encoders]
+    assert labels[0] != labels[1] and all(label.startswith("entmax+dnas+") for label in labels)
+    assert max(len(label.encode()) for label in labels) < 255
     assert tables_of(of_model(Captioner, "attention.image=[dnas*3]"), None).problems == [
         "attention.image: 3 normalizers for 2 layers"
     ]

@@ -3,6 +3,7 @@
 Each part reads its own keys: a key is valid if and only if the part that is configured takes it. No data is read.
 """
 
+import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +49,7 @@ from attnorm.settings import (
 from attnorm.tasks.results import watchable
 from attnorm.tasks.task import Task
 
+LONGEST_LABEL = 120  # bytes
 MODEL_FACTS = ("attention", "seed", "vocab_size", "pad_id")  # what a task tells a model; a task may add others
 
 
@@ -182,10 +184,14 @@ def _read(
 
 
 def run_label(model: Mapping[str, Any], tables: Sites) -> str:
-    """The label of a run: its attention; without the attention that fuses, the fusion too."""
+    """The label of a run: its attention; without the attention that fuses, the fusion too. It is the name of a folder,
+    so the end of a long one is replaced by a digest."""
     fusion = model.get("fusion", "attention")
     parts = [] if fusion == "attention" else [fusion]
-    return "_".join(parts + ([tables.label] if tables else []))
+    label = "_".join(parts + ([tables.label] if tables else []))
+    if len(label.encode()) <= LONGEST_LABEL:
+        return label
+    return f"{label.encode()[:LONGEST_LABEL].decode(errors='ignore')}_{hashlib.sha256(label.encode()).hexdigest()[:8]}"
 
 
 def read_model(settings: Mapping[str, Any], problems: Problems) -> tuple[Any, StartConfig, Any] | None:
