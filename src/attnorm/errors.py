@@ -4,7 +4,8 @@
 """
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from attnorm.removed import REMOVED
@@ -103,6 +104,29 @@ class CheckpointError(RunError):
 
 class SaveError(UserError, OSError):
     """A checkpoint that could not be written, for example because the disk is full."""
+
+
+@contextmanager
+def reading(place: object, what: str = "cannot be read") -> Iterator[None]:
+    """For reading a file of a user's: whatever goes wrong in this context is a DataError that names the file, or the
+    place in it. Libraries raise errors of many kinds for damaged files."""
+    try:
+        yield
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise DataError(f"{place}: {what}: {reason}") from error
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """For writing or locking a file: an OSError in this context names it, also one that is about a descriptor."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def stopping() -> list[signal.Signals]:

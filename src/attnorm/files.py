@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from attnorm.errors import naming
 from attnorm.wording import printable
 
 
@@ -20,8 +21,9 @@ def replacing(path: Path) -> Iterator[Path]:
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
     unfinished.unlink(missing_ok=True)  # it may be a link to elsewhere: the folder may come from anyone
     try:
-        yield unfinished
-        os.replace(unfinished, path)
+        with naming(path):
+            yield unfinished
+            os.replace(unfinished, path)
     except Exception:
         with suppress(OSError):
             unfinished.unlink(missing_ok=True)

@@ -789,7 +789,7 @@ COLUMNS = "arm,seed,example,score"
         (["arm,seed,score"], [], "a.csv, line 1: no column example; the table has arm, seed, score"),
         ([""], [], "a.csv: cannot be read: No columns to parse from file"),
         ([COLUMNS, "a,1,x,1", "", "a,1,y,high"], [], "a.csv, line 4: score='high': expected a number"),
-        ([COLUMNS, "a,1,x,nan"], [], "line 2: score=nan: expected a finite number"),
+        *(([COLUMNS, f"a,1,x,{it}"], [], f"line 2: score={it}: expected a finite number") for it in ("nan", "-1e200")),
         ([COLUMNS, "a,one,x,1"], [], "line 2: seed='one': expected a whole number"),
         ([COLUMNS, "a,1"], [], "line 2: example is empty"),
         ([COLUMNS, "a,1,x,1", "a,1,x,0"], [], "line 3: a second score of example x of a, seed 1; the first"),

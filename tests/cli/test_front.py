@@ -191,12 +191,15 @@ def test_a_configuration_is_shown_without_a_run(monkeypatch, tmp_path, capsys):
     [
         (DataError("train.csv:3: 2 fields"), 1, "error: train.csv:3: 2 fields\n"),
         (OSError(errno.ENOSPC, "disk full"), 1, "error: [Errno 28] disk full\n"),
+        (OSError(errno.ENOLCK, "none", "/data/a"), 1, "error: paths.log_dir=/data: [Errno 37] none: '/data/a'\n"),
+        (OSError(errno.EMFILE, "too many files", "/other"), 1, "error: [Errno 24] too many files: '/other'\n"),
         (MisconfigurationException("no backbone"), 1, "error: no backbone\n"),
         (front.ConfigError(["a", "b"]), 2, "error: a\nerror: b\n"),
     ],
 )
 def test_users_errors_are_messages(monkeypatch, capsys, error, code, message):
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    monkeypatch.setattr(sys, "argv", ["train.py", "seed=1", "paths.log_dir=/data"])
 
     def job():
         raise error

@@ -198,9 +198,14 @@ def test_saved_and_pickled_tokenizers_are_the_same(kind, trained, wordpiece, tmp
 def test_loading_from_a_folder_without_a_tokenizer(tmp_path):
     with pytest.raises(DataError, match=r"tokenizer.json: missing; it should contain the tokenizer \(WordPiece\)"):
         WordPiece.load(tmp_path)
-    (tmp_path / "sentencepiece.model").write_text("no")
-    with pytest.raises(DataError, match=r"sentencepiece.model: not a sentencepiece model"):
-        SentencePiece.load(tmp_path)
+    SentencePiece.train(SENTENCES, model_type="bpe", vocab_size=120).save(
+        tmp_path
+    )  # a piece that is no UTF-8 is found after the model has been read
+    torn = (tmp_path / "sentencepiece.model").read_bytes().replace(b"<s>", b"<\xff>", 1)
+    for content in (b"no", torn):
+        (tmp_path / "sentencepiece.model").write_bytes(content)
+        with pytest.raises(DataError, match=r"sentencepiece.model: not a sentencepiece model"):
+            SentencePiece.load(tmp_path)
     (tmp_path / "sentencepiece.model").write_text("")
     with pytest.raises(DataError, match=r"sentencepiece.model: the file is empty"):
         SentencePiece.load(tmp_path)

@@ -16,6 +16,7 @@ from tolerance import tolerance
 from torch import nn
 from torch.testing import assert_close
 
+from attnorm.errors import DataError
 from attnorm.models.config import TransformerConfig
 from attnorm.models.encoder import Encoder
 from attnorm.models.heads import Classifier, MaskedLM, SpanModel
@@ -506,6 +507,10 @@ def test_all_problems_of_a_config_come_at_once_and_a_missing_kind_says_what_to_w
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match=r"config\.json: cannot be read as JSON"):
         read_shape(tmp_path)
+    for wrong in ({"hidden_size": "768"}, {"num_attention_heads": [2]}, {"hidden_act": {}}):
+        (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "bert", **wrong}))
+        with pytest.raises(DataError, match=r"config\.json: not the settings of a BERT model"):
+            read_shape(tmp_path)
 
 
 def test_files_that_are_not_there_or_not_whole_are_named(bert, tmp_path):
@@ -527,7 +532,11 @@ def test_files_that_are_not_there_or_not_whole_are_named(bert, tmp_path):
     with pytest.raises(ValueError, match=r"model\.safetensors: contains no layer of a BERT encoder, only roberta"):
         read_weights(tmp_path)
     tensors = load_file(bert[1] / "model.safetensors")
-    del tensors["bert.encoder.layer.1.attention.self.value.bias"]
+    value = "bert.encoder.layer.1.attention.self.value.bias"
+    save_file({**tensors, value: torch.zeros(2, 3)}, file)
+    with pytest.raises(DataError, match=r"model\.safetensors: not the weights of a BERT model: "):
+        read_weights(tmp_path)
+    del tensors[value]
     save_file(tensors, file)
     with pytest.raises(ValueError, match=r"layers\.1\.attention\.key\.bias, but not .*value\.bias"):
         read_weights(tmp_path)

@@ -1,16 +1,22 @@
 """Checkpoints: a save that fails leaves the old file whole, nothing else behind, and says what survives."""
 
 import errno
+import fcntl
 import os
 import re
 import shutil
+import stat
+from pathlib import Path
 
 import pytest
 import runs
 import torch
 
 from attnorm.errors import CheckpointError, ConfigError
+from attnorm.files import write_text
 from attnorm.run.checkpoint import read_checkpoint, replace_by_copy
+from attnorm.run.folder import LOCK, FolderLock
+from attnorm.run.tables import CsvTable
 from attnorm.training.callbacks.checkpointing import AtomicCheckpointIO
 
 OLD, NEW = ({"state_dict": {"w": fill(1000)}, "global_step": 1} for fill in (torch.zeros, torch.ones))
@@ -101,6 +107,45 @@ def test_a_copy_that_fails_leaves_the_target_as_it_was(monkeypatch, tmp_path):
     assert (tmp_path / "target").read_bytes() == b"old"
     replace_by_copy(tmp_path / "source", tmp_path / "target")
     assert (tmp_path / "target").read_bytes() == b"new"
+
+
+def test_a_file_system_that_cannot_flush_a_folder_is_good_enough(monkeypatch, tmp_path):
+    fsync = os.fsync
+
+    def of_files(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", of_files)
+    AtomicCheckpointIO().save_checkpoint(NEW, tmp_path / "last.ckpt")
+    assert torch.equal(read_checkpoint(tmp_path / "last.ckpt")["state_dict"]["w"], NEW["state_dict"]["w"])
+
+
+def no_locks(*_):
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+
+class TooMuch:
+    """A value that does not fit on the disk."""
+
+    __str__ = disk_full
+
+
+@pytest.mark.parametrize(
+    ("name", "fails"),
+    [
+        (LOCK, lambda file: FolderLock(file.parent).acquire()),
+        ("a.csv", lambda file: CsvTable(file).append({"step": TooMuch()})),
+        ("a.txt", lambda file: write_text(file, "a")),
+    ],
+)
+def test_an_error_of_the_machine_names_its_file(monkeypatch, tmp_path, name, fails):
+    """The system names none where a file is known by its descriptor."""
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    monkeypatch.setattr(Path, "write_bytes", disk_full)
+    with pytest.raises(OSError, match=f"No .*{re.escape(str(tmp_path / name))}"):
+        fails(tmp_path / name)
 
 
 @pytest.mark.slow

@@ -1,22 +1,19 @@
 """Files with a table of scores: CSV, also compressed, and Parquet."""
 
-import lzma
 import re
 import warnings
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from attnorm.analysis.arms import expanded
-from attnorm.errors import DataError
+from attnorm.errors import DataError, reading
 
 ENDINGS = (".csv", ".csv.gz", ".csv.xz", ".parquet")
-UNREADABLE = (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error, pd.errors.ParserWarning)
+LARGEST = 1e100  # score, whose square is a number too
 COLUMNS = ("arm", "seed", "example", "score")
 
 
@@ -44,7 +41,7 @@ def read_table(path: Path, rows: int | None = None) -> pd.DataFrame:
 
     Raises DataError for a file that cannot be read.
     """
-    try:
+    with reading(path):
         if path.suffix == ".parquet":
             table = pd.read_parquet(path)
             return as_texts(table.set_index(pd.RangeIndex(1, len(table) + 1)))
@@ -52,8 +49,6 @@ def read_table(path: Path, rows: int | None = None) -> pd.DataFrame:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # of a row with more cells than columns
             table = pd.read_csv(path, index_col=False, encoding="utf-8-sig", **options)
-    except UNREADABLE as error:
-        raise DataError(f"{path}: cannot be read: {error}") from error
     table = as_texts(table.set_index(pd.RangeIndex(2, len(table) + 2)))
     return table[(table != "").any(axis=1)]
 
@@ -107,8 +102,9 @@ def collected(tables: Iterable[tuple[str, pd.DataFrame]], source: str) -> Exampl
                 value = float(score)
             except ValueError:
                 raise DataError(f"{where}: score={score!r}: expected a number") from None
-            if not isfinite(value):
-                raise DataError(f"{where}: score={score}: expected a finite number; leave out what has no score")
+            if not abs(value) <= LARGEST:
+                allowed = f"expected a finite number, at most {LARGEST:g}"
+                raise DataError(f"{where}: score={score}: {allowed}; leave out what has no score")
             if first := lines.get((arm, int(seed), example)):
                 raise DataError(
                     f"{where}: a second score of example {example} of {arm}, seed {seed}; the first is in {first}"

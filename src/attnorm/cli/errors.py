@@ -1,10 +1,10 @@
 """Turning errors into messages and exit codes."""
 
-import errno
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
@@ -12,11 +12,6 @@ from omegaconf.errors import OmegaConfBaseException
 from attnorm.config.hydra_errors import hydra_problem
 from attnorm.errors import ConfigError, Interrupted, UserError
 from attnorm.wording import printable
-
-MACHINE_ERRORS = {  # a full disk, no permission, no memory, a broken disk
-    *(errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS),
-    *(errno.ENOMEM, errno.EIO),
-}
 
 
 def exit_code(job: Callable[[], int]) -> int:
@@ -60,8 +55,18 @@ def explain(error: Exception) -> int:
             print(printable(f"error: {problem}"), file=sys.stderr)
         return 2
     is_refusal = any(cls.__name__ == "MisconfigurationException" for cls in type(error).__mro__)  # of Lightning
-    is_of_machine = isinstance(error, OSError) and error.errno in MACHINE_ERRORS
+    is_of_machine = isinstance(error, OSError) and error.errno is not None
     if not (is_refusal or is_of_machine or isinstance(error, UserError)):
         raise error
-    print(printable(f"error: {error}\n(HYDRA_FULL_ERROR=1 in the environment shows where)"), file=sys.stderr)
+    key = typed_path(error.filename) if isinstance(error, OSError) and isinstance(error.filename, str) else ""
+    print(printable(f"error: {key}{error}\n(HYDRA_FULL_ERROR=1 in the environment shows where)"), file=sys.stderr)
     return 1
+
+
+def typed_path(file: str) -> str:
+    """The setting that was typed with a file or with its folder, such as "paths.log_dir=/data: "; or ""."""
+    for typed in sys.argv[1:]:
+        key, _, value = typed.partition("=")
+        if value and Path(file).absolute().is_relative_to(Path(value).absolute()):
+            return f"{key}={value}: "
+    return ""

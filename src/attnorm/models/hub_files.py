@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
-from attnorm.errors import DataError
+from attnorm.errors import DataError, reading
 from attnorm.models.layers import ACTIVATIONS
 
 CONFIG = "config.json"
@@ -50,11 +50,12 @@ def read_hub_settings(
     values = {name: config.get(key, default) for name, (key, default) in settings.items()}
     keys = {name: key for name, (key, _) in settings.items()}
     problems = []
-    if values["activation"] not in ACTIVATIONS:
-        problems.append(f"{keys['activation']}={values['activation']!r}: allowed: {', '.join(ACTIVATIONS)}")
-    if values["d_model"] % values["n_heads"]:
-        heads = f"{keys['n_heads']}={values['n_heads']}"
-        problems.append(f"{keys['d_model']}={values['d_model']}: not a multiple of {heads}")
+    with reading(path, f"not the settings of a {KINDS[kind]} model"):
+        if values["activation"] not in ACTIVATIONS:
+            problems.append(f"{keys['activation']}={values['activation']!r}: allowed: {', '.join(ACTIVATIONS)}")
+        if values["d_model"] % values["n_heads"]:
+            heads = f"{keys['n_heads']}={values['n_heads']}"
+            problems.append(f"{keys['d_model']}={values['d_model']}: not a multiple of {heads}")
     for key, value in only.items():
         if config.get(key, value) != value:
             problems.append(f"{key}={config[key]!r}: allowed: {value!r}")
@@ -65,10 +66,8 @@ def read_hub_settings(
 
 def read_json_object(path: Path) -> dict:
     """Returns the JSON object in a file. Raises ValueError, naming the file, if it does not contain one."""
-    try:
+    with reading(path, "cannot be read as JSON"):
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{path}: cannot be read as JSON: {error}") from error
     if not isinstance(content, dict):
         raise DataError(f"{path}: expected settings by name, {{...}}")
     return content
@@ -81,12 +80,9 @@ def read_tensors(folder: str | Path) -> dict[str, Tensor]:
     """
     tensors: dict[str, Tensor] = {}
     for file in weight_files(Path(folder)):
-        try:
-            with safe_open(file, framework="pt") as opened:
-                tensors |= {name: opened.get_tensor(name).float() for name in sorted(opened.keys())}
-        except (SafetensorError, OSError) as error:
-            hint = "is the download complete (in a git clone: git lfs pull)?"
-            raise DataError(f"{file}: cannot be read as safetensors: {error}; {hint}") from error
+        hint = "is the download complete, in a git clone with git lfs pull?"
+        with reading(file, f"cannot be read as safetensors; {hint}"), safe_open(file, framework="pt") as opened:
+            tensors |= {name: opened.get_tensor(name).float() for name in sorted(opened.keys())}
     return tensors
 
 

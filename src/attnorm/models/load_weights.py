@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from attnorm.errors import DataError
+from attnorm.errors import DataError, reading
 from attnorm.models.bert_checkpoint import read_bert_shape, read_bert_weights
 from attnorm.models.gpt import GPT
 from attnorm.models.gpt_checkpoint import read_gpt2_shape, read_gpt2_weights
-from attnorm.models.hub_files import CONFIG, kind_of
+from attnorm.models.hub_files import CONFIG, KINDS, kind_of, weight_files
 from attnorm.models.seq2seq import Seq2Seq
 
 TASK_HEADS = ("spans.", "classifier.")
@@ -54,8 +54,9 @@ def read_weights(folder: str | Path) -> dict[str, Tensor]:
 
     A folder without config.json is read as a BERT model.
     """
-    is_gpt2 = (Path(folder) / CONFIG).is_file() and kind_of(folder) == "gpt2"
-    return read_gpt2_weights(folder) if is_gpt2 else read_bert_weights(folder)
+    kind = "gpt2" if (Path(folder) / CONFIG).is_file() and kind_of(folder) == "gpt2" else "bert"
+    with reading(weight_files(Path(folder))[0], f"not the weights of a {KINDS[kind]} model"):
+        return read_gpt2_weights(folder) if kind == "gpt2" else read_bert_weights(folder)
 
 
 @torch.no_grad()

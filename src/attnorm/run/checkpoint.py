@@ -237,12 +237,13 @@ def keep_previous(last: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes a rename in `folder` durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Makes a rename in `folder` durable, where the file system can do that."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def sweep_unfinished(folder: Path) -> None:

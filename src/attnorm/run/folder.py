@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-from attnorm.errors import RunError
+from attnorm.errors import RunError, naming
 
 RUN, SUMMARY, LOG, LOCK = "run.json", "summary.json", "run.log", "run.lock"
 CONFIG = "config.yaml"  # the settings for people; it is never read back
@@ -73,13 +73,14 @@ class FolderLock:
         """Whether the lock could be taken within `patience` seconds. The file then holds the number of the process."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, end = os.open(self.path, os.O_RDWR | os.O_CREAT | SAFELY, 0o644), time.monotonic() + patience
-        while not _try(descriptor, fcntl.LOCK_EX):
-            if time.monotonic() >= end:
-                os.close(descriptor)
-                return False
-            time.sleep(0.02)
-        self.before = os.pread(descriptor, 32, 0)
-        _write(descriptor, f"{os.getpid()}\n".encode())
+        with naming(self.path):
+            while not _try(descriptor, fcntl.LOCK_EX):
+                if time.monotonic() >= end:
+                    os.close(descriptor)
+                    return False
+                time.sleep(0.02)
+            self.before = os.pread(descriptor, 32, 0)
+            _write(descriptor, f"{os.getpid()}\n".encode())
         self.descriptor = descriptor
         _held.add(descriptor)
         return True

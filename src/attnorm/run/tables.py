@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from attnorm.errors import naming
 from attnorm.files import replacing
 from attnorm.wording import counted
 
@@ -37,7 +38,7 @@ class CsvTable:
             rows = read_csv(self.path) if self.path.exists() else []
             self.columns += new
             self.write(rows)
-        with open(self.path, "a", newline="") as file:
+        with naming(self.path), open(self.path, "a", newline="") as file:
             csv.DictWriter(file, self.columns).writerow(row)
 
     def write(self, rows: list[dict]) -> None:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from attnorm.errors import naming
 from attnorm.run.folder import EVENTS, FURTHER, TUNE, RunState
 from attnorm.sweeps.jobs import Job, job_folder
 
@@ -82,10 +83,11 @@ class Journal:
     def _append(self, line: bytes) -> None:
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
-            size = os.fstat(descriptor).st_size
-            torn = size and os.pread(descriptor, 1, size - 1) != b"\n"
-            os.write(descriptor, b"\n" + line if torn else line)
-            os.fsync(descriptor)
+            with naming(self.path):
+                size = os.fstat(descriptor).st_size
+                torn = size and os.pread(descriptor, 1, size - 1) != b"\n"
+                os.write(descriptor, b"\n" + line if torn else line)
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
 

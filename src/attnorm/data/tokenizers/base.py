@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnorm.errors import ConfigError, DataError, refuse_one_text
+from attnorm.errors import ConfigError, DataError, reading, refuse_one_text
 from attnorm.parts import RESERVED, class_of
 from attnorm.schema import read_options
 
@@ -188,10 +188,8 @@ def read_pipeline(content: bytes, name: str) -> "Pipeline":
     """The tokenizer in a tokenizer.json. Raises DataError for any other file."""
     from tokenizers import Tokenizer as Pipeline
 
-    try:
+    with reading(name, "not a tokenizer.json"):
         return Pipeline.from_buffer(content)
-    except Exception as error:  # the library raises bare Exception
-        raise DataError(f"{name}: not a tokenizer.json: {error}") from error
 
 
 def tokenizer_class(settings: Mapping[str, object]) -> type[Tokenizer]:

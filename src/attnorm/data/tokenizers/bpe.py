@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from attnorm.data.readers import text as files
 from attnorm.data.tokenizers.base import UNK, PipelineTokenizer, file_in, read_pipeline
-from attnorm.errors import DataError
+from attnorm.errors import DataError, reading
 from attnorm.schema import Text
 
 if TYPE_CHECKING:
@@ -84,10 +84,8 @@ def _from_pair(folder: Path, name: str) -> "Pipeline":
     from tokenizers import Tokenizer as Pipeline
     from tokenizers import decoders, models, pre_tokenizers
 
-    try:
+    with reading(name, f"not a {' and a '.join(PAIR)} of GPT-2"):
         made = Pipeline(models.BPE.from_file(*(str(folder / file) for file in PAIR)))
-    except Exception as error:  # the library raises bare Exception
-        raise DataError(f"{name}: not a {' and a '.join(PAIR)} of GPT-2: {error}") from error
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
     return made

@@ -11,7 +11,7 @@ import numpy as np
 
 from attnorm.data.readers.text import file_problem
 from attnorm.data.tokenizers.base import UNK, Tokenizer, file_in
-from attnorm.errors import DataError, refuse_one_text
+from attnorm.errors import DataError, reading, refuse_one_text
 from attnorm.schema import Count
 
 log = logging.getLogger(__name__)
@@ -134,10 +134,8 @@ class SentencePiece(Tokenizer):
 
     @classmethod
     def from_bytes(cls, content: bytes, name: str = "tokenizer") -> "SentencePiece":
-        try:
+        with reading(name, "not a sentencepiece model"):
             return cls(content)
-        except RuntimeError as error:
-            raise DataError(f"{name}: not a sentencepiece model: {error}") from error
 
     def token(self, number: int) -> str:
         return self._processor.id_to_piece(number) if number > _UNK else super().token(number)
