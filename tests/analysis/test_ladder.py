@@ -210,8 +210,8 @@ def test_the_numbers_of_a_ladder_are_those_of_the_predictions(ladder):
 def test_arms_are_told_apart_without_the_settings_of_rungs_and_rates(ladder, tmp_path):
     for rung in (1, 2, 3):  # a ladder of its own, with other rates
         for seed in DEFAULT_SEEDS[:3]:
-            own = {"optimizer.lr": 1.0, "optimizer.weight_decay": 0.1 * rung}
-            more = {"settings": own, "keys": [*KEYS, "optimizer.weight_decay"]}
+            own = {"optimizer.lr": 1.0, "optimizer.weight_decay": 0.1 * rung, "model.dropout": 0.2 * rung}
+            more = {"settings": own, "keys": [*KEYS, "optimizer.weight_decay"], "tuned": "model.dropout"}
             make_ladder_run(tmp_path / f"hnas_{rung}_{seed}", "hnas", rung, seed, **more)
     scores = scores_of_runs(find_runs([ladder, tmp_path]))
     assert scores.arms == ["dnas", "softmax", "hnas"]
@@ -256,6 +256,15 @@ def test_a_diverged_run_stands_in_the_row_and_its_seed_is_left_out(tmp_path):
     write_scores(comparison.scores, tmp_path / "scores.csv")  # a table keeps what has diverged
     [again] = compare_ladder(scores_of_tables([tmp_path / "scores.csv"])).arms
     assert [result.diverged for result in again.rungs] == [result.diverged for result in arm.rungs]
+
+
+def test_a_rung_that_the_baseline_lacks_plays_no_part(tmp_path):
+    make_ladder(tmp_path, rungs=(1, 2, 3))
+    [before] = compared(tmp_path).arms
+    make_ladder(tmp_path, arms=("softmax",), rungs=(4,), seeds=(110, 111))
+    [after] = compared(tmp_path).arms
+    assert [result.net for result in after.rungs] == [result.net for result in before.rungs]
+    assert after.contrasts == before.contrasts
 
 
 def test_a_first_look_with_two_seeds_has_estimates_but_no_claim(tmp_path):
