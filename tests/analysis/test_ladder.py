@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from browser import Page
 from made_up_runs import make_run, make_runs
+from marks import slow
 from scipy import stats
 
 from attnorm.analysis.arms import find_runs
@@ -207,11 +208,12 @@ def test_the_numbers_of_a_ladder_are_those_of_the_predictions(ladder):
 # which runs count
 
 
-def test_arms_are_told_apart_without_the_settings_of_rungs_and_rates(ladder, tmp_path):
+@pytest.mark.parametrize("of_rungs", [[], slow(["model.dropout"])])  # whether the rungs set what is tuned
+def test_arms_are_told_apart_without_the_settings_of_rungs_and_rates(ladder, tmp_path, of_rungs):
     for rung in (1, 2, 3):  # a ladder of its own, with other rates
         for seed in DEFAULT_SEEDS[:3]:
             own = {"optimizer.lr": 1.0, "optimizer.weight_decay": 0.1 * rung, "model.dropout": 0.2 * rung}
-            more = {"settings": own, "keys": [*KEYS, "optimizer.weight_decay"], "tuned": "model.dropout"}
+            more = {"settings": own, "keys": [*KEYS, "optimizer.weight_decay", *of_rungs], "tuned": "model.dropout"}
             make_ladder_run(tmp_path / f"hnas_{rung}_{seed}", "hnas", rung, seed, **more)
     scores = scores_of_runs(find_runs([ladder, tmp_path]))
     assert scores.arms == ["dnas", "softmax", "hnas"]
