@@ -629,7 +629,11 @@ NOT_UTF8 = r":3: not UTF-8 text \(character \d+ of the line is the byte 0xff\)\n
         (b"fine\nstill fine\nbad \xff\n", True, f"input=-{NOT_UTF8}"),
         (b"fine\nstill fine\nbad \xff\n", False, rf"input=.*articles\.txt{NOT_UTF8}"),
         (gzip.compress(b"x y z\n" * 9, mtime=0)[:-9], False, r"input=.*articles.txt:\d+: damaged gzip file"),
-        ("article\n".encode("utf-16"), False, r"input=.*articles.txt: this file is UTF-16, not UTF-8; convert it to "),
+        (
+            "article\n".encode("utf-16-le"),
+            False,
+            r"input=.*articles.txt: this file is UTF-16-LE, not UTF-8; convert ",
+        ),
         (b"one\rtwo\r", False, r"input=.*articles.txt: its lines end in a carriage return alone"),
         (b"one\ntw\0o\n", False, r"input=.*articles.txt:2: a NUL byte"),
     ],

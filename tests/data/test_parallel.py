@@ -88,6 +88,16 @@ def test_files_of_different_lengths_are_refused(corpus):
         next(moses(corpus).rows("train"))
 
 
+def test_marked_up_files_are_not_taken_for_sentences(corpus):
+    for name in ("valid.de.gz", "valid.en"):
+        (corpus / name).unlink()
+    (corpus / "newstest-ref.en.sgm").write_text("<seg id=1>A dog.</seg>\n")
+    said = "newstest-ref.en.sgm: SGML is not read; write one sentence per line"
+    assert moses(corpus).check()[-1] == f"data.dir={corpus}: {said}"
+    assert moses(corpus, validation="newstest").check()[-1] == f"data.dir={corpus}: {said}"
+    assert moses(corpus, validation="train").check() == []
+
+
 @pytest.mark.parametrize(
     "options, problem",
     [

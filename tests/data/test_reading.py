@@ -69,17 +69,50 @@ def test_an_encoding_for_parquet_alone_is_refused(tmp_path):
     assert build_source("pair_files", train=path, validation=lines, encoding="cp1252").check() == []
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig"])
+def test_a_byte_order_mark_says_how_one_of_several_files_is_read(tmp_path, encoding):
+    train, validation = table(tmp_path / "x.csv", encoding=encoding), table(tmp_path / "y.csv")
+    for source in (
+        build_source("pair_files", train=train, validation=validation),
+        build_source("pair_files", train=validation, validation=train),
+    ):
+        assert source.check() == []
+        assert [*source.rows("train")] == [*source.rows("validation")] == ROWS
+
+
+def test_utf_8_is_not_read_as_utf_16(tmp_path):
+    """Bytes of ASCII are Chinese characters in it."""
+    paths = {"train": table(tmp_path / "x.csv", encoding="utf-16-le"), "validation": table(tmp_path / "y.csv")}
+    source = build_source("pair_files", **paths, encoding="utf-16-le")
+    [problem] = source.check()
+    advice = "convert it to utf-16-le, or set data.encoding=utf-8 if all files are"
+    assert problem.endswith(f"y.csv: this file is UTF-8, not utf-16-le; {advice}")
+    with pytest.raises(ValueError, match="this file is UTF-8, not utf-16-le"):
+        list(source.rows("validation"))
+
+
+def test_a_table_with_tabs_has_quotes_if_all_names_of_its_header_have_them(tmp_path):
+    row = '"a ""b"" c"\t"d\te"'
+    path = write(tmp_path / "x.tsv", f'"article"\t"title"\n{row}\n')
+    assert list(build_source("pair_files", train=path).rows("train")) == [('a "b" c', "d\te")]
+    path = write(tmp_path / "y.tsv", 'article\ttitle\n"a" b\t"c"\n')
+    assert list(build_source("pair_files", train=path).rows("train")) == [('"a" b', '"c"')]
+    path = write(tmp_path / "z.tsv", '"a"\t"b"\n')
+    assert list(build_source("pair_files", train=path, article=0, title=1).rows("train")) == [('"a"', '"b"')]
+
+
+ADVICE = "not utf-8; convert it to utf-8, or set data.encoding="
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("an article\nanother\n".encode("utf-16"), "this file is UTF-16, not utf-8; set data.encoding=utf-16"),
-        ("an article\n".encode("utf-32"), "this file is UTF-32, not utf-8; set data.encoding=utf-32"),
-        ("an article\n".encode("utf-16-le"), "this file is UTF-16-LE, not utf-8; set data.encoding=utf-16-le"),
-        ("an article\n".encode("utf-16-be"), "this file is UTF-16-BE, not utf-8; set data.encoding=utf-16-be"),
+        ("an article\n".encode("utf-16-le"), f"this file is UTF-16-LE, {ADVICE}utf-16-le if all files are"),
+        ("an article\n".encode("utf-16-be"), f"this file is UTF-16-BE, {ADVICE}utf-16-be if all files are"),
         (b"article\rtitle\ra\rb\r", "its lines end in a carriage return alone (\\r); convert the line ends to \\n"),
         (gzip.compress(b"an article\n")[:12], "damaged gzip file: Compressed file ended"),
     ],
-    ids=["UTF-16", "UTF-32", "UTF-16-LE", "UTF-16-BE", "CR", "gzip"],
+    ids=["UTF-16-LE", "UTF-16-BE", "CR", "gzip"],
 )
 def test_a_file_that_is_no_text_in_lines_is_reported_as_what_it_is(tmp_path, content, message):
     for source, _ in sources(tmp_path, skip_bad=True):  # what is wrong with a whole file cannot be left out
@@ -115,7 +148,8 @@ def test_line_and_byte_of_what_cannot_be_decoded(tmp_path):
         assert len(actual) == 300_002 == files.count_lines(path, encoding) and actual[-1] == "last\n"
         said = "UTF-8" if encoding == "utf-8" else encoding
         position = f"character 3 of the line is the byte 0x{bad[0]:02x}"
-        told = f"{path}:300001: not {said} text ({position}); if it is in another encoding, set data.encoding"
+        advice = "convert it, or set data.encoding if all files are in another one"
+        told = f"{path}:300001: not {said} text ({position}); {advice}"
         assert str(actual[300_000]) == told
 
 

@@ -177,6 +177,10 @@ def test_views_are_those_of_the_files(tmp_path):
     views.check(["70"])
     with pytest.raises(ValueError, match=r"a: no features of 1 image: 71"):
         views.check(["70", "71"])
+    (tmp_path / "b/COCO_train2014_000000000070.jpg.npz").rename(tmp_path / "b/72.npz")
+    views = build_source("vqa_v2", **paths, features=[str(tmp_path / name) for name in "ab"]).views("train", tmp_path)
+    with pytest.raises(ValueError, match=r"(?s)/a: no features of 1 image: 71\n.*/b: no features of 2 images: 70, 71$"):
+        views.check(["70", "71"])
     assert build_source("vqa_v2", **paths).views("train", tmp_path / "cache") is None
     assert not (tmp_path / "cache").exists()
 

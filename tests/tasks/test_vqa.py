@@ -4,7 +4,9 @@ import json
 import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import runs
 import torch
 from builders import evaluated, gathered
 from datasets import Dataset
@@ -12,6 +14,8 @@ from tolerance import rounding
 from torch import nn
 
 from attnorm.data.sampler import MicroBatch
+from attnorm.errors import DataError
+from attnorm.tasks.task import task_of
 from attnorm.tasks.vqa.module import SHOWN, VqaCollator, VqaModule, views_of
 
 pytestmark = pytest.mark.numerical
@@ -132,3 +136,16 @@ def test_views_are_given_in_the_precision_of_the_model(made):
     task.model.to(torch.bfloat16)
     task({**batches[MicroBatch([0], 1)], **view})
     assert [part.dtype for part in task.model.views[0]] == [torch.bfloat16, torch.bool, torch.bfloat16]
+
+
+def test_the_missing_images_of_all_splits_are_named_together(tmp_path):
+    np.savez(tmp_path / "0.npz", features=np.ones((2, 3)))
+    typed = ("task=vqa", "data=vqa_v2", *runs.vqa_files(), f"data.features=[{tmp_path}]", "model.fusion=single")
+    cfg = runs.checked(
+        runs.composed(*typed, "model.geometry=false", f"paths.cache_dir={tmp_path}/cache", "task.min_count=1")
+    )
+    with pytest.raises(DataError) as error:
+        task_of(cfg).splits()
+    train, validation = str(error.value).splitlines()
+    assert train.startswith(f"train: {tmp_path}: no features of 19 images: 1, 2, ")
+    assert validation.startswith(f"validation: {tmp_path}: no features of 8 images: 20, 21, ")

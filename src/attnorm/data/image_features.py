@@ -10,7 +10,7 @@ import math
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
@@ -88,12 +88,27 @@ class VisualSource(Source):
         """The views of a split's images, from the cache or newly built. None if there are only questions."""
 
 
-def refuse_missing(where: object, missing: Sequence[str], what: str = "features") -> None:
-    """Raises ValueError if there are `missing` images. what: that which images have in the place `where`."""
-    if missing:
-        more = ", ..." if len(missing) > NAMED else ""
-        count = counted(len(missing), "image")
-        raise DataError(f"{where}: no {what} of {count}: {', '.join(missing[:NAMED])}{more}")
+def refuse_missing(missing: Mapping[Path, Sequence[str]], what: str = "features") -> None:
+    """Raises DataError with a line for each place that lacks images. what: that which images have there."""
+    problems = []
+    for place, images in missing.items():
+        more = ", ..." if len(images) > NAMED else ""
+        named = f"{counted(len(images), 'image')}: {', '.join(images[:NAMED])}{more}"
+        problems += [f"{place}: no {what} of {named}"] * bool(images)
+    if problems:
+        raise DataError("\n".join(problems))
+
+
+def check_together(checks: Mapping[str, Callable[[], object]]) -> None:
+    """Makes all checks. Raises one DataError with a line for each that raises one, beginning with its name."""
+    problems = []
+    for name, check in checks.items():
+        try:
+            check()
+        except DataError as error:
+            problems.append(f"{name}: {error}")
+    if problems:
+        raise DataError("\n".join(problems))
 
 
 def padded(images: Sequence[Boxes], boxes: int, width: int) -> View:
@@ -130,7 +145,7 @@ class MappedRows:
 
     def check(self, images: Iterable[str]) -> None:
         """Raises ValueError that names the images that are missing."""
-        refuse_missing(self.folder, [image for image in images if image not in self.rows], self.what)
+        refuse_missing({self.folder: [image for image in images if image not in self.rows]}, self.what)
 
     def tensors(self, images: Sequence[str]) -> "list[Tensor]":
         """The rows of some images, of each array."""

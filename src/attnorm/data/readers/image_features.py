@@ -60,10 +60,8 @@ class FeatureFiles(ImageFeatures):
         return all(image in each.images() for each in self.readers[: len(self.names)])
 
     def check(self, images: Iterable[str]) -> None:
-        images = list(images)
-        for each in self.readers[: len(self.names)]:
-            images_of_view = each.images()
-            refuse_missing(each.path, [image for image in images if image not in images_of_view])
+        images, of_views = list(images), {each.path: each.images() for each in self.readers[: len(self.names)]}
+        refuse_missing({path: [image for image in images if image not in known] for path, known in of_views.items()})
 
     def read(self, images: Sequence[str]) -> list[View]:
         return [
@@ -73,7 +71,7 @@ class FeatureFiles(ImageFeatures):
 
     def _boxes(self, view: int, image: str) -> Boxes:
         each, width, most = self.readers[view], self.widths[view], self.boxes[view]
-        refuse_missing(each.path, [image] if image not in each.images() else [])
+        refuse_missing({each.path: [image] * (image not in each.images())})
         features, geometry = each.boxes(image)
         if features.shape[1] != width:
             wrong = f"{features.shape[1]} features per box, but image {each.first} has {width}"

@@ -1,8 +1,9 @@
 """Tables in files: JSON lines, CSV, TSV (each plain or gzipped) or parquet. Rows of selected columns are streamed.
 
 The file name extension determines the format: .jsonl or .json (one object per line), .csv (commas, quotes as in
-spreadsheets), .tsv (tabs, quotes are ordinary characters), each also with .gz; .parquet. In .csv and .tsv files, a
-column may also be given by its number, from 0. Then the file has no header, and its first line is an ordinary row.
+spreadsheets), .tsv (tabs; quotes are ordinary characters, unless all names of the header are in quotes), each also with
+.gz; .parquet. In .csv and .tsv files, a column may also be given by its number, from 0. Then the file has no header,
+and its first line is an ordinary row.
 """
 
 import csv
@@ -181,6 +182,14 @@ def _table_rows(path: Path, columns: Columns, encoding: str, **dialect: Any) -> 
             yield where, tuple(row[number] for number in columns_read)
 
 
+def _tab_rows(path: Path, columns: Columns, encoding: str) -> Rows:
+    """Quotes are ordinary characters, unless every name in the header is in quotes."""
+    header = next((str(line) for line in files.path_lines(path, encoding)), "").rstrip("\r\n").split("\t")
+    if not is_number(columns[0][1]) and all(re.fullmatch('"[^"]*"', name) for name in header):
+        return _table_rows(path, columns, encoding, delimiter="\t", strict=True)
+    return _table_rows(path, columns, encoding, delimiter="\t", quoting=csv.QUOTE_NONE)
+
+
 def _places(where: str, columns: Columns, first: list[str]) -> list[int]:
     """The indices of the columns in a row. `first` is the header or, if columns are given by number, the first row."""
     if len(first) == 1 and first[0] not in (name for _, name in columns) and re.search(r"[;|\t,]", first[0]):
@@ -220,6 +229,6 @@ READERS = {
     ".jsonl": _json_rows,
     ".json": _json_rows,
     ".csv": partial(_table_rows, strict=True),
-    ".tsv": partial(_table_rows, delimiter="\t", quoting=csv.QUOTE_NONE),
+    ".tsv": _tab_rows,
     ".parquet": _parquet_rows,
 }

@@ -25,10 +25,10 @@ _HEAD = 8192  # bytes of a file that are checked in advance
 _DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile)  # what reading damaged gzip data raises
 _BYTES = re.compile("[\udc00-\udcff]")  # replace bytes that cannot be decoded
 _WIDE = (  # the byte order marks, the longer ones first
-    (codecs.BOM_UTF32_LE, "UTF-32"),
-    (codecs.BOM_UTF32_BE, "UTF-32"),
-    (codecs.BOM_UTF16_LE, "UTF-16"),
-    (codecs.BOM_UTF16_BE, "UTF-16"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
 )
 
 
@@ -59,29 +59,32 @@ def text_lines(
 ) -> Iterator[str | BadRow]:
     """Yields the lines of an open file, each with its '\\n', as soon as they are available.
 
-    A byte order mark is dropped. A line with bytes that are not text is yielded as a BadRow. str.splitlines would also
-    split at \\x85 and \\u2028, which real headlines contain, and shift all later pairs.
+    A byte order mark is dropped; that of UTF-16 or UTF-32 decides the encoding. A line with bytes that are not text is
+    yielded as a BadRow. str.splitlines would also split at \\x85 and \\u2028, which real headlines contain, and shift
+    all later pairs.
 
     name:     the file's name, for messages.
     encoding: None means UTF-8 that the user cannot change.
 
-    Raises ValueError for a file that is not text in lines: UTF-16 if another encoding is expected, lines that end in
-    '\\r' only, lines longer than LONGEST, and damaged gzip data.
+    Raises ValueError for a file that is not text in lines: UTF-16 without a mark if another encoding is expected, UTF-8
+    if UTF-16 is, lines that end in '\\r' only, lines longer than LONGEST, and damaged gzip data.
     """
-    with _decoded(file, name, encoding) as text:
-        yield from _checked(iter(partial(text.readline, LONGEST + 1), ""), name, encoding)
+    with _decoded(file, name, encoding) as (text, actual):
+        yield from _checked(iter(partial(text.readline, LONGEST + 1), ""), name, actual)
 
 
 @contextmanager
-def _decoded(file: io.BufferedReader | gzip.GzipFile, name: str, encoding: str | None) -> Iterator[io.TextIOWrapper]:
-    """The text of an open file, with undecodable bytes escaped."""
+def _decoded(
+    file: io.BufferedReader | gzip.GzipFile, name: str, encoding: str | None
+) -> Iterator[tuple[io.TextIOWrapper, str | None]]:
+    """The text of an open file, with undecodable bytes escaped, and its encoding."""
     try:
-        _refuse_wide(file.peek(_HEAD), name, encoding)
+        encoding = _encoding_of(file.peek(_HEAD), name, encoding)
     except _DAMAGE as error:
         raise DataError(f"{name}:1: damaged gzip file: {error}") from error
     text = io.TextIOWrapper(file, encoding or UTF8, "attnorm.escape", newline="\n")
     try:
-        yield text
+        yield text, encoding
     finally:
         if not file.closed:  # a reader that was not read to its end may be collected after its file
             text.detach()  # so that the file is not closed with `text`
@@ -101,7 +104,7 @@ def _checked(text: Iterable[str], name: str, encoding: str | None = None, whole:
                     raise DataError(f"{name}: {ends}")
             if not line.isascii() and (byte := _BYTES.search(line)):
                 said = "UTF-8" if encoding is None or is_utf8(encoding) else encoding
-                other = "" if encoding is None else "; if it is in another encoding, set data.encoding"
+                other = "" if encoding is None else "; convert it, or set data.encoding if all files are in another one"
                 position = f"character {byte.start() + 1} of the line is the byte 0x{ord(byte[0]) - 0xDC00:02x}"
                 yield BadRow(f"{name}:{number}: not {said} text ({position}){other}")
             elif "\0" in line:
@@ -115,18 +118,27 @@ def _checked(text: Iterable[str], name: str, encoding: str | None = None, whole:
         raise DataError(f"{name}:{number + 1}: cannot be read: {error.strerror}") from error
 
 
-def _refuse_wide(head: bytes, name: str, encoding: str | None) -> None:
-    """Raises ValueError if a file starts like UTF-16 or UTF-32, unless that is the encoding."""
+def _encoding_of(head: bytes, name: str, encoding: str | None) -> str | None:
+    """The encoding of a file that starts so: that of its byte order mark, or the expected one.
+
+    Raises DataError if it starts like UTF-16 without a mark, or like UTF-8 where UTF-16 or UTF-32 is expected.
+    """
+    marked = next((wide for mark, wide in _WIDE if head.startswith(mark)), None)
+    if marked is not None:
+        return marked
+    other = None
     if codecs.lookup(encoding or UTF8).name.startswith(("utf-16", "utf-32")):
-        return
-    other = next((wide for mark, wide in _WIDE if head.startswith(mark)), None)
-    evens, odds = (head[start:_HEAD:2] for start in (0, 1))
-    fewer, more = sorted((evens.count(0), odds.count(0)))
-    if other is None and fewer <= len(odds) / 8 < len(odds) / 2 < more:  # every other byte is 0: two bytes per letter
-        other = "UTF-16-LE" if odds.count(0) == more else "UTF-16-BE"
+        other = "UTF-8" if b"\n" in head and 0 not in head else None  # in UTF-16, every end of a line has a zero
+    else:
+        evens, odds = (head[start:_HEAD:2] for start in (0, 1))
+        fewer, more = sorted((evens.count(0), odds.count(0)))
+        if fewer <= len(odds) / 8 < len(odds) / 2 < more:  # every other byte is 0: two bytes per letter
+            other = "UTF-16-LE" if odds.count(0) == more else "UTF-16-BE"
     if other:
-        advice = "convert it to UTF-8" if encoding is None else f"set data.encoding={other.lower()}"
-        raise DataError(f"{name}: this file is {other}, not {encoding or 'UTF-8'}; {advice}")
+        expected = encoding or "UTF-8"
+        every = "" if encoding is None else f", or set data.encoding={other.lower()} if all files are"
+        raise DataError(f"{name}: this file is {other}, not {expected}; convert it to {expected}{every}")
+    return encoding
 
 
 def is_utf8(encoding: str) -> bool:
@@ -169,8 +181,8 @@ def path_lines(path: Path, encoding: str | None = None) -> Iterator[str | BadRow
 
 
 def count_lines(path: Path, encoding: str | None = None) -> int:
-    """The number of lines of `path_lines`. Raises ValueError for damaged gzip data and for unexpected UTF-16."""
-    with open_bytes(path) as file, _decoded(file, str(path), encoding) as text:
+    """The number of lines of `path_lines`. Raises ValueError for damaged gzip data and for unexpected encodings."""
+    with open_bytes(path) as file, _decoded(file, str(path), encoding) as (text, _):
         number = 0
         try:
             for _ in text:
@@ -256,10 +268,10 @@ def text_problem(key: str, path: Path, encoding: str, skip_bad: bool) -> list[st
     try:
         with open_bytes(path) as file:
             head = file.read(_HEAD)
-        _refuse_wide(head, str(path), encoding)
+        actual = _encoding_of(head, str(path), encoding) or UTF8
         whole = len(head) < _HEAD  # or it may end inside a character
-        text = io.StringIO(codecs.getincrementaldecoder(encoding)("attnorm.escape").decode(head, whole), newline="\n")
-        for line in _checked(text, str(path), encoding, whole):
+        text = io.StringIO(codecs.getincrementaldecoder(actual)("attnorm.escape").decode(head, whole), newline="\n")
+        for line in _checked(text, str(path), actual, whole):
             if isinstance(line, BadRow) and not skip_bad:
                 raise line
     except _DAMAGE as error:

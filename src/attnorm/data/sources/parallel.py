@@ -12,6 +12,7 @@ from attnorm.data.readers.bad_rows import BadRow, usable
 from attnorm.data.sources.base import NamedSplits, RowSchema, Source
 from attnorm.errors import DataError
 from attnorm.schema import Text
+from attnorm.wording import listed
 
 PARALLEL = RowSchema("parallel", "pair", *[("source", "target")] * 4)
 FileName = Annotated[str, Field(pattern="^[^/]+$", description="part of a file's name, such as de or train")]
@@ -124,7 +125,10 @@ class ParallelFiles(NamedSplits, AlignedFiles):
             none = f"no validation files; expected {', '.join(NAMES)} with the endings of the languages"
             none += ", or another name as data.validation=<name>"
             problems.append(f"data.dir={self.dir}: {several if existing else none}")
-        return problems or super().check(splits)
+        problems = problems or super().check(splits)
+        if problems and (marked := sorted(path.name for path in Path(self.dir).glob("*.sgm*"))):
+            problems.append(f"data.dir={self.dir}: {listed(marked, 3)}: SGML is not read; write one sentence per line")
+        return problems
 
     def fingerprint(self, split: str) -> str:
         """A hash of the two files as stored on disk, and of all settings that determine their rows."""

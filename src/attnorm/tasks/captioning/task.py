@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,10 +14,12 @@ from pydantic import Field
 from torch import Tensor
 
 from attnorm.data.captions import CAPTIONS
+from attnorm.data.image_features import check_together
 from attnorm.data.images import Images, ImageShape, read_image
 from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import digest, read_json
 from attnorm.data.sampler import MicroBatch
+from attnorm.data.sources.base import Source
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError, RunError
 from attnorm.schema import Share
@@ -103,6 +105,17 @@ class CaptioningTask(WritingTask):
             given, trained = asdict(images.shape), asdict(self.shape)
             raise DataError(f"data: the images have another shape ({given}) than those of the model ({trained})")
         return CaptionCollator(split.rows, split.texts, images, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
+
+    def splits(
+        self,
+        tokenizer: Tokenizer | None = None,
+        names: tuple[str, ...] = ("train", "validation"),
+        cleaner: Source | None = None,
+    ) -> dict[str, Split]:
+        """As `Task.splits`. Raises DataError that names the missing images of all of them."""
+        splits = super().splits(tokenizer, names, cleaner)
+        check_together({name: partial(self.collator, split) for name, split in splits.items()})
+        return splits
 
     def input_hashes(self, split: Split) -> list[str]:
         images = self.images(split.name)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from attnorm.data.cache import cached
-from attnorm.data.image_features import ImageFeatures
+from attnorm.data.image_features import ImageFeatures, check_together
 from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import digest, read_json
 from attnorm.data.sampler import MicroBatch
-from attnorm.data.sources.base import VISUAL
+from attnorm.data.sources.base import VISUAL, Source
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, DataError, Problem, RunError
 from attnorm.schema import Count, Text
@@ -106,6 +106,17 @@ class VqaTask(Task):
 
         name = f"answers-{digest([source.fingerprint('train'), limit, least])}"
         return cached(self.cache() / name, build) / FILE
+
+    def splits(
+        self,
+        tokenizer: Tokenizer | None = None,
+        names: tuple[str, ...] = ("train", "validation"),
+        cleaner: Source | None = None,
+    ) -> dict[str, Split]:
+        """As `Task.splits`. Raises DataError that names the missing images of all of them."""
+        splits = super().splits(tokenizer, names, cleaner)
+        check_together({name: partial(self.collator, split) for name, split in splits.items()})
+        return splits
 
     def input_hashes(self, split: Split) -> list[str]:
         """Hashes of the questions and, if the model sees images, of the primary view of each image."""
