@@ -319,7 +319,10 @@ def test_eval_says_what_views_a_model_was_made_for(monkeypatch, tmp_path, capsys
     widths = "(view0: 7, view1: 7, view2: 7) than the model (48, 64, 40)"
     for typed, said in (
         ((), "error: fusion='attention': expected 3 views, but got 0\n"),
-        ((views, "data.max_boxes=50"), f"error: data: the views have other numbers of features per box {widths}\n"),
+        (
+            (views, "data.max_boxes=50"),
+            f"error: validation: data: the views have other numbers of features per box {widths}\n",
+        ),
     ):
         assert runs.call(monkeypatch, "eval", *keys, *typed) == 1
         assert capsys.readouterr().err.startswith(said)
