@@ -214,9 +214,11 @@ def test_arms_are_told_apart_without_the_settings_of_rungs_and_rates(ladder, tmp
         for seed in DEFAULT_SEEDS[:3]:
             own = {"optimizer.lr": 1.0, "optimizer.weight_decay": 0.1 * rung, "model.dropout": 0.2 * rung}
             more = {"settings": own, "keys": [*KEYS, "optimizer.weight_decay", *of_rungs], "tuned": "model.dropout"}
-            make_ladder_run(tmp_path / f"hnas_{rung}_{seed}", "hnas", rung, seed, **more)
+            make_ladder_run(tmp_path / f"hnas_{rung}_{seed}", "hnas", rung, seed, own_parameters=10**9, **more)
     scores = scores_of_runs(find_runs([ladder, tmp_path]))
     assert scores.arms == ["dnas", "softmax", "hnas"]
+    more = "hnas has more parameters than softmax on its largest rung: 1,000,000,000 instead of 460,800."
+    assert [note for note in scores.notes if "parameters" in note] == [more]
     dnas, hnas = compare_ladder(scores).arms
     assert [len(arm.compared) for arm in (dnas, hnas)] == [4, 3]
     assert (len(dnas.seeds), len(hnas.seeds)) == (5, 3)
