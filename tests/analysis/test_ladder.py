@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -296,6 +297,25 @@ def test_a_rung_beyond_with_two_seeds_is_not_judged(tmp_path):
 
 def test_other_values_of_a_tuned_ladder_are_not_trained(ladder):
     assert further_values(ladder) == []
+
+
+@pytest.mark.parametrize(
+    ("largest", "trend", "words"),
+    [
+        (-0.1, -0.2, "towards a larger gain"),
+        (-0.1, 0.2, "towards a smaller gain"),
+        (0.1, -0.2, "towards a smaller loss"),
+        (0.1, 0.2, "towards a larger loss"),
+    ],
+)
+def test_the_trend_is_said_in_words(ladder, largest, trend, words):
+    comparison = compared(ladder)
+    [arm] = comparison.arms
+    estimates = {"largest": largest, "trend": trend}
+    found = {name: replace(each, estimate=estimates.get(name, 0.0)) for name, each in arm.contrasts.items()}
+    said = sentences(comparison, replace(arm, contrasts=found))
+    assert said[1].startswith(f"Over rungs 1 to 4, the difference changes by {trend:+.4f} per factor of ten")
+    assert words in said[1] and f": {largest:+.4f} loss (lower is better)" in said[0]
 
 
 def test_projections_go_to_any_compute(ladder):
