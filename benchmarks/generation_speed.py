@@ -12,7 +12,7 @@ LENGTH = 12  # tokens of every headline, so that all searches make the same numb
 BEAMS = (1, 4)
 
 
-def batches(cfg: timing.ResolvedConfig, table, beams: int) -> list:
+def batches(cfg: timing.Settings, table, beams: int) -> list:
     """Padded articles, int (B, N), in batches as `attnorm.tasks.pairs.write_texts` makes them."""
     import numpy as np
 
@@ -58,7 +58,7 @@ def peer_generates(peer, beams: int) -> Callable:
     return generate
 
 
-def check_equal_work(cfg: timing.ResolvedConfig, vocab_size: int, implementation: str) -> None:
+def check_equal_work(cfg: timing.Settings, vocab_size: int, implementation: str) -> None:
     """With the same parameters both write the same headlines in the same number of decoder steps.
 
     `transformers` ranks without the probability of a forced end token, attnorm with it. Here it is nearly 1, so that

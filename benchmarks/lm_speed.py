@@ -36,7 +36,7 @@ PACKED = f"{timing.PEER}packed"
 IGNORED = -100  # the label that the peer's loss ignores
 
 
-def configure(size: str, attention: str, args: argparse.Namespace) -> timing.ResolvedConfig:
+def configure(size: str, attention: str, args: argparse.Namespace) -> timing.Settings:
     """The configuration of the task with learned positions, as GPT-2 has them."""
     overrides = [f"model={size}", "model.positions=learned", "model.dropout=0", f"attention={attention}"]
     overrides += [f"data={args.data}", f"model.max_target={args.length}", f"data.batch_tokens={args.batch_tokens}"]

@@ -47,7 +47,7 @@ class Side(NamedTuple):
     batches: list[dict]
 
 
-def configure(size: str, attention: str, args: argparse.Namespace) -> timing.ResolvedConfig:
+def configure(size: str, attention: str, args: argparse.Namespace) -> timing.Settings:
     """The configuration of masked language modelling, with this vocabulary and these texts."""
     overrides = [f"model={size}", f"attention={attention}", f"tokenizer.vocab_size={args.vocabulary}"]
     overrides += [f"data={'text' if args.text else 'newswire_text'}"]
@@ -115,7 +115,7 @@ def equal_peer(ours, batch: dict) -> Callable:
     return partial(BertForMaskedLM, config)
 
 
-def read(cfg: timing.ResolvedConfig, packed: bool, args: argparse.Namespace) -> tuple:
+def read(cfg: timing.Settings, packed: bool, args: argparse.Namespace) -> tuple:
     """The documents in rows, and what turns parts of them into batches."""
     from attnorm.data.preprocess import prepare
     from attnorm.tasks.masking import MaskedLMCollator
@@ -178,7 +178,7 @@ def contestants(part: str, size: str, args: argparse.Namespace) -> dict[str, Sid
     return sides | {f"{THEIRS}, like lengths": Side(theirs, their_loss, alike)}
 
 
-def start(side: Side, cfg: timing.ResolvedConfig, args: argparse.Namespace) -> Callable[[int], int]:
+def start(side: Side, cfg: timing.Settings, args: argparse.Namespace) -> Callable[[int], int]:
     """Makes the model. number of a round -> real tokens: one update on its batch."""
     import torch
 
@@ -199,7 +199,7 @@ def start(side: Side, cfg: timing.ResolvedConfig, args: argparse.Namespace) -> C
     return update
 
 
-def memory(side: Side, cfg: timing.ResolvedConfig, args: argparse.Namespace) -> float:
+def memory(side: Side, cfg: timing.Settings, args: argparse.Namespace) -> float:
     """MB at the worst moment of two updates on the largest batch; the second has the optimizer's state beside it."""
     largest = max(side.batches, key=lambda batch: batch["ids"].numel())
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from attnorm.settings import ResolvedConfig
+from attnorm.settings import Settings
 
 PAD, BOS, EOS = 0, 1, 2  # ids of the special tokens in generated data
 PEER = "transformers "  # the names of contestants to be compared with begin so, then the attention implementation
 
 
-def configure(*overrides: str) -> ResolvedConfig:
+def configure(*overrides: str) -> Settings:
     """The configuration of `python train.py <overrides>`."""
     from attnorm.config.compose import composed, plain_settings
     from attnorm.config.read import resolve
@@ -21,17 +21,17 @@ def configure(*overrides: str) -> ResolvedConfig:
     return resolve(plain_settings(composed(overrides)), overrides)
 
 
-def shape_of(cfg: ResolvedConfig, **changes: Any):
+def shape_of(cfg: Settings, **changes: Any):
     """The options of the configured model as an instance of its `Config`, with other values for some of them."""
     return replace(cfg.model, **changes)
 
 
-def build_optimizer(cfg: ResolvedConfig, model):
+def build_optimizer(cfg: Settings, model):
     """The configured optimizer of a model, with a fused kernel."""
     return cfg.optimization.build(model, total_steps=1000, fused=True)["optimizer"]
 
 
-def build_ours(cfg: ResolvedConfig, vocab_size: int, pad_id: int = PAD, **shape: Any):
+def build_ours(cfg: Settings, vocab_size: int, pad_id: int = PAD, **shape: Any):
     """attnorm's model as configured, but with the learned positions of BART; `shape` replaces more of its keys."""
     from attnorm.models.seq2seq import Seq2Seq
 
@@ -72,7 +72,7 @@ def build_peer(shape, vocab_size: int, implementation: str):
     return BartForConditionalGeneration(config)
 
 
-def equal_models(cfg: ResolvedConfig, vocab_size: int, implementation: str):
+def equal_models(cfg: Settings, vocab_size: int, implementation: str):
     """Ours and the peer with the same parameters, in float64 without dropout: they must give the same results.
 
     Ours has its norms where BART has them, which is `norm_first: false` and `embedding_norm: true`.

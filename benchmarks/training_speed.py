@@ -69,7 +69,7 @@ def summed_loss(logits, labels, smoothing: float, pad_id: int):
 
 
 def trainer(
-    model, logits_of: Callable, cfg: timing.ResolvedConfig, args: argparse.Namespace, pad_id: int = timing.PAD
+    model, logits_of: Callable, cfg: timing.Settings, args: argparse.Namespace, pad_id: int = timing.PAD
 ) -> Callable:
     """[batches] -> tokens: one update of `model` on each batch."""
     import torch
@@ -104,7 +104,7 @@ def collate(pairs, parts: list, lengths, device: str) -> list[dict]:
     return found
 
 
-def check_equal_work(cfg: timing.ResolvedConfig, batches: list[dict], args: argparse.Namespace) -> None:
+def check_equal_work(cfg: timing.Settings, batches: list[dict], args: argparse.Namespace) -> None:
     """With the same parameters both have the same loss over the same number of target tokens."""
     smoothing = cfg.task.label_smoothing
     batch = {key: batches[0][key][:16].cpu() for key in ("source", "target")}  # a few pairs: float64 is slow

@@ -27,7 +27,7 @@ from attnorm.config.compose import composed as compose_settings
 from attnorm.config.read import resolve
 from attnorm.errors import ConfigError, Interrupted
 from attnorm.run.tables import read_csv
-from attnorm.settings import ResolvedConfig
+from attnorm.settings import Settings
 from attnorm.tasks.results import Results
 from attnorm.training import console
 from attnorm.training.callbacks import throughput as callbacks
@@ -274,7 +274,7 @@ def folder_of(*overrides: str) -> str:
     return os.path.relpath(run_folder(cfg, checked(cfg).label))
 
 
-def checked(cfg: DictConfig, overrides: Iterable[str] = ()) -> ResolvedConfig:
+def checked(cfg: DictConfig, overrides: Iterable[str] = ()) -> Settings:
     """The checked settings of a composed configuration. overrides: those that were typed."""
     return resolve(plain_settings(cfg), [*overrides])
 
@@ -299,13 +299,13 @@ def problems(settings: Mapping, *, overrides: Iterable[str] = (), **known: Mappi
     return []
 
 
-def tiny(*overrides: str, task: str = "gigaword") -> ResolvedConfig:
+def tiny(*overrides: str, task: str = "gigaword") -> Settings:
     """A checked configuration of a very small run; `overrides` come last."""
     cfg = composed(*tiny_overrides(task), *overrides)
     return checked(cfg, overrides=[it.lstrip("+") for it in overrides])
 
 
-def tiny_language(folder: Path, *overrides: str) -> ResolvedConfig:
+def tiny_language(folder: Path, *overrides: str) -> Settings:
     """A checked configuration of a very small language model on other data and with another tokenizer than its own,
     which the overrides choose. Its cache is in `folder`."""
     sizes = [it for it in LANGUAGE if not it.startswith(("data.", "tokenizer."))]

@@ -1,6 +1,7 @@
 """Optimizer and learning-rate schedule: conf/optimizer/*.yaml and conf/scheduler/*.yaml, built for a model."""
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -14,10 +15,10 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from attnorm.attention.hooks import TrainingHooks
 from attnorm.attention.multihead import attention_layers
-from attnorm.errors import ConfigError, Problem
+from attnorm.errors import ConfigError, Problem, key_of
 from attnorm.imports import nearest, parameters
-from attnorm.parts import Part, Problems, names_of
-from attnorm.schema import Count, NonNegative, Positive, Probability, Share, Text, WholeNumber
+from attnorm.parts import RESERVED, Part, class_of, made, names_of
+from attnorm.schema import Count, NonNegative, Positive, Probability, Share, Text, WholeNumber, read_options
 
 if TYPE_CHECKING:
     from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
@@ -227,71 +228,54 @@ def model_parts(model: nn.Module) -> dict[str, list[nn.Parameter]]:
     return {name: params for name, params in (sites | parts).items() if name and params}
 
 
-def read_optimization(
-    optimizer: Mapping[str, Any], scheduler: Mapping[str, Any], problems: Problems, build: bool = True
-) -> Optimization | None:
-    """Reads the two groups; None, with problems added, if an optimizer and a schedule cannot be built from them.
-
-    build: whether an optimizer is built, to see what its class says of the values; the first one imports the compiler.
-    """
-    part = problems.part("optimizer", optimizer, facts=("params",), shared=GROUPING)
-    groups = problems.typed("optimizer", ParamGroups, optimizer, elsewhere=None)
-    if part is not None and problems.is_valid("optimizer"):
-        options = dict(part.options)
-        for name, value in options.items():
-            if isinstance(value, (list, tuple)):  # optimizers refuse [0, 0.5], in which one number is an int
-                options[name] = tuple([float(item) if isinstance(item, int) else item for item in value])
-        part = Part(part.cls, options)
-        problems += refusals(part, groups) if build else []
-    when = problems.typed("scheduler", SchedulerTiming, scheduler, elsewhere=None)
-    facts = ("optimizer", "total_steps")
-    schedule = problems.part("scheduler", scheduler, facts=facts, shared=names_of(SchedulerTiming))
-    if part is None or schedule is None or not problems.is_valid("optimizer", "scheduler"):
-        return None
-    optimization = Optimization(part, groups, schedule, when)
-    if optimization.depends_on_length:
-        for name, needed in (("interval", "step"), ("frequency", 1)):
-            if (value := getattr(when, name)) not in (None, needed):
-                sentence = f"{schedule.cls.__name__} counts all updates of the run; allowed: {needed}"
+def read_optimization(groups: Mapping[str, Any]) -> Optimization:
+    """Reads the groups `optimizer` and `scheduler`. Raises ConfigError with the problems of both."""
+    problems, read = list[str](), dict[str, Any]()
+    for group, cls, facts in (
+        ("optimizer", ParamGroups, ("params",)),
+        ("scheduler", SchedulerTiming, ("optimizer", "total_steps")),
+    ):
+        settings = groups[group]
+        try:
+            made_by = class_of(group, settings)
+            elsewhere = {*RESERVED, *names_of(cls)} - parameters(made_by).keys()
+            read[group] = Part(made_by, read_options(group, made_by, settings, facts, elsewhere=elsewhere))
+        except ConfigError as error:
+            problems += error.problems
+        try:
+            read[cls.__name__] = made(group, cls, settings, elsewhere=None)
+        except ConfigError as error:
+            problems += error.problems
+    if not problems:
+        optimization = Optimization(*read.values())
+        for name, needed in (("interval", "step"), ("frequency", 1)) if optimization.depends_on_length else ():
+            if (value := getattr(optimization.timing, name)) not in (None, needed):
+                sentence = f"{optimization.scheduler.cls.__name__} counts all updates of the run; allowed: {needed}"
                 problems.append(Problem(f"scheduler.{name}", sentence, value))
-    if when.interval is not None and watches_metric(schedule.cls):
-        sentence = f"has no effect, since {schedule.cls.__name__} steps after validations"
-        problems.append(Problem("scheduler.interval", sentence, when.interval))
-    elif when.monitor is not None and not watches_metric(schedule.cls):
-        problems.append(Problem("scheduler.monitor", f"{schedule.cls.__name__} watches no metric", when.monitor))
+        cls, timing = optimization.scheduler.cls, optimization.timing
+        if timing.interval is not None and watches_metric(cls):
+            message = f"has no effect, since {cls.__name__} steps after validations"
+            problems.append(Problem("scheduler.interval", message, timing.interval))
+        elif timing.monitor is not None and not watches_metric(cls):
+            problems.append(Problem("scheduler.monitor", f"{cls.__name__} watches no metric", timing.monitor))
+    if problems:
+        raise ConfigError({key_of(problem): problem for problem in problems}.values())  # lr is read twice
     return optimization
 
 
-def refusals(optimizer: Part, groups: ParamGroups) -> list[Problem]:
+def refusals(optimization: Optimization) -> list[Problem]:
     """What the optimizer's class itself says of the values, tried on the parameter groups of a small model."""
+    optimizer = optimization.optimizer
     try:
-        optimizer.cls(groups.of(nn.Linear(1, 1)), **optimizer.options)
-        return []
+        optimizer.cls(optimization.groups.of(nn.Linear(1, 1)), **optimizer.options)
     except Exception as error:  # of many kinds, with the same meaning
-        reason_of_groups = str(error).strip().partition("\n")[0]
-
-    def refusal(**options: Any) -> str | None:
-        """What it says of these values, tried on a single parameter."""
-        try:
-            optimizer.cls([nn.Parameter(torch.zeros(1, 1))], lr=optimizer.options["lr"], **options)
-        except ValueError as error:  # the optimizer's own check
-            return str(error).strip().splitlines()[0]
-        except Exception:  # it has no check for such a value
-            defaults = [f"its default is {parameters(optimizer.cls)[name].default}" for name in options]
-            return "; ".join([f"{optimizer.cls.__name__} does not accept this value", *defaults])
-        return None
-
-    others = {name: value for name, value in optimizer.options.items() if name != "lr"}
-    if (reason := refusal(**others)) is None:
-        groups_of_run = "the parameter groups of a run (weight decay is for matrices only)"
-        message = f"{optimizer.cls.__name__} cannot train {groups_of_run}: {reason_of_groups}"
-        return [Problem("optimizer._target_", message)]
-    if refusal() is not None:
-        return [Problem("optimizer.lr", reason, optimizer.options["lr"])]
-    alone = [(name, value, refusal(**{name: value})) for name, value in others.items()]
-    return [Problem(f"optimizer.{name}", why, value) for name, value, why in alone if why is not None] or [
-        Problem("optimizer", reason)
-    ]
+        reason = str(error).strip().partition("\n")[0]
+        named = [name for name in optimizer.options if re.search(rf"\b{name}s?\b", reason, re.IGNORECASE)]
+        if not isinstance(error, ValueError) or not named:
+            groups = "the parameter groups of a run (weight decay is for matrices only)"
+            return [Problem("optimizer._target_", f"{optimizer.cls.__name__} cannot train {groups}: {reason}")]
+        return [Problem(f"optimizer.{name}", reason, optimizer.options[name]) for name in named]
+    return []
 
 
 def with_hooks(model: nn.Module) -> list[TrainingHooks]:

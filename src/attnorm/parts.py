@@ -8,14 +8,16 @@ Keys that the program reads itself, such as `data.batch_tokens`, may stand in th
 those.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
-from attnorm.errors import ConfigError, Problem, is_in, key_of
+from pydantic import PlainValidator
+
+from attnorm.errors import ConfigError, Problem
 from attnorm.imports import accepts_any, locate, parameters
-from attnorm.schema import defaults_of, read_options
+from attnorm.schema import read_options
 
 TARGET = "_target_"
 RESERVED = (TARGET, "_partial_")  # keys that Hydra's users know; both are read here
@@ -35,72 +37,32 @@ class Part:
         return self.cls(**self.options, **facts)
 
 
-class Problems(list[str]):
-    """The problems of the settings that have been read so far."""
+def keys(group: str, cls: Callable[..., Any], elsewhere: Collection[str] | None = None) -> PlainValidator:
+    """How pydantic reads keys of a group as an instance of a dataclass. elsewhere: as in `read_options`."""
+    return PlainValidator(partial(made, group, cls, elsewhere=elsewhere))
 
-    def is_valid(self, *keys: str) -> bool:
-        """Whether none of these keys, or of the keys in these groups, has a problem."""
-        return not any(is_in(key_of(problem), key) for problem in self for key in keys)
 
-    def add(self, group: str, problems: Iterable[str]) -> None:
-        """Adds problems; those that are plain sentences are about `group`."""
-        for problem in problems:
-            self.append(problem if key_of(problem) else Problem.about(group, problem))
+def made(
+    group: str,
+    cls: Callable[..., Any],
+    settings: Mapping[str, Any],
+    elsewhere: Collection[str] | None = (),
+    owner: object = None,
+) -> Any:
+    """The keys of a group as an instance of a dataclass. Raises ConfigError, also for values that do not fit each
+    other, of which the dataclass says "key=value: reason"."""
+    options = read_options(group, cls, as_group(group, settings), elsewhere=elsewhere, owner=owner)
+    try:
+        return cls(**options)
+    except ValueError as error:
+        raise ConfigError([Problem.about(f"{group}.{str(error).partition('=')[0]}", f"{group}.{error}")]) from error
 
-    def class_of(self, group: str, settings: Mapping[str, Any], base: type | None = None) -> Any:
-        """Returns the class that a group names, or adds its problem and returns None."""
-        try:
-            return class_of(group, settings, base)
-        except ConfigError as error:
-            self.extend(error.problems)
-            return None
 
-    def part(
-        self,
-        group: str,
-        settings: Mapping[str, Any],
-        base: type | None = None,
-        facts: Collection[str] = (),
-        shared: Collection[str] = (),
-    ) -> Part | None:
-        """The part that a group names; None, with its problems added, if it cannot be made.
-
-        facts: as in `read_options`. shared: keys of the group that the program reads itself.
-        """
-        before, cls = len(self), self.class_of(group, settings, base)
-        if cls is None:
-            return None
-        options, problems = read_options(group, cls, settings, facts, elsewhere=(*RESERVED, *shared))
-        self.extend(problems)
-        return Part(cls, options) if len(self) == before else None
-
-    def typed(
-        self,
-        group: str,
-        cls: type,
-        settings: Mapping[str, Any],
-        *,
-        elsewhere: Collection[str] | None = (),
-        owner: object = None,
-    ) -> Any:
-        """The keys of a group as an instance of a dataclass, and their problems added.
-
-        elsewhere: keys of the group that are read elsewhere; None for all that the dataclass does not declare.
-
-        If a key has a problem, the instance has its value as it was set, or the default; only keys that
-        are `is_valid` may be read then.
-        """
-        options, problems = read_options(group, cls, settings, elsewhere=elsewhere, owner=owner)
-        self.extend(problems)
-        if not problems:
-            try:
-                return cls(**options)
-            except ValueError as error:  # values that do not fit each other
-                self.append(Problem.about(f"{group}.{str(error).partition('=')[0]}", f"{group}.{error}"))
-        incomplete: Any = object.__new__(cls)
-        for name, default in defaults_of(cls).items():
-            object.__setattr__(incomplete, name, settings.get(name, default))
-        return incomplete
+def as_group(group: str, settings: Any) -> Mapping[str, Any]:
+    """Settings by name. Raises ConfigError for anything else."""
+    if not isinstance(settings, Mapping):
+        raise ConfigError([Problem(group, f"expected settings by name, as in {group}.<name>=<value>", settings)])
+    return settings
 
 
 def class_of(group: str, settings: Mapping[str, Any], base: type | None = None) -> Any:
@@ -109,7 +71,7 @@ def class_of(group: str, settings: Mapping[str, Any], base: type | None = None) 
     Raises ConfigError for a group without `_target_`, for a path that cannot be imported, and for anything that is
     not a concrete subclass of `base`.
     """
-    key, path = f"{group}.{TARGET}", settings.get(TARGET)
+    key, path = f"{group}.{TARGET}", as_group(group, settings).get(TARGET)
     if path is None:
         message = f"is not set; choose a file that sets it, with {group}=<file>"
         if "." in group:  # an entry of a group, which is not a file

@@ -13,10 +13,12 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, get_origin
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import (
-    AfterValidator,
+    BeforeValidator,
     ConfigDict,
     Field,
     PydanticSchemaGenerationError,
@@ -24,9 +26,10 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
 )
+from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
-from attnorm.errors import Problem, UnknownOption, unknown
+from attnorm.errors import ConfigError, Problem, UnknownOption, unknown
 from attnorm.imports import accepts_any, nearest, parameters
 
 Count = Annotated[int, Field(ge=1)]
@@ -69,9 +72,9 @@ def read_options(
     *,
     elsewhere: Collection[str] | None = (),
     owner: object = None,
-) -> tuple[dict[str, Any], list[Problem]]:
-    """The options with which `maker` can be called, and one problem for each option that it does not take, that it
-    needs and was not given, or whose value its annotation does not allow.
+) -> dict[str, Any]:
+    """The options with which `maker` can be called. Raises ConfigError with one problem for each option that it does
+    not take, that it needs and was not given, or whose value its annotation does not allow.
 
     group:  what the keys start with, such as "model"; "" for keys at the top level.
     facts:  parameters that the program fills in; as options they are refused, and they need not be given.
@@ -79,35 +82,51 @@ def read_options(
     owner:  the class that the message names, if not `maker`.
 
     A list becomes a tuple, and a text a path, if the annotation says so; everything else stays as it was written.
-    Values are checked for parts of this package and for dataclasses; libraries annotate their parameters for a type
-    checker, not for users.
     """
-    known, prefix, taken, problems = parameters(maker), f"{group}." if group else "", dict[str, Any](), list[Problem]()
+    model, known = options_of(maker, tuple(sorted(facts))), parameters(maker)
+    read = {
+        name: value
+        for name, value in options.items()
+        if (name in known if elsewhere is None else name not in elsewhere)
+    }
     try:
-        checked, wrong = _validated(_checker(maker), options), set[Any]()
+        checked = _validated(model, read)
     except ValidationError as error:
-        wrong = {detail["loc"][0] for detail in error.errors(include_url=False)}
-        right = {name: value for name, value in options.items() if name not in wrong}
-        checked = _validated(_checker(maker), right)
-    for name, value in options.items():
-        if (name not in known) if elsewhere is None else (name in elsewhere):
-            continue
-        if name in facts or not (name in known or accepts_any(maker)):
-            free = sorted(option for option in known if option not in facts)
-            has = f"it has {', '.join(free)}.{nearest(name, free)}" if free else "it has none"
-            named = getattr(owner or maker, "__qualname__", str(owner or maker)).removesuffix(".from_settings")
-            message = f"{named} has no such option; {has}"
-            verb = f"{owner.removeprefix('attnorm ')} " if isinstance(owner, str) else ""
-            problems.append(unknown(f"{verb}{prefix}{name}", UnknownOption(prefix + name, message, value)))
-        elif name in wrong:
-            problems.append(refused(prefix + name, value, known[name].annotation))
-        else:
-            taken[name] = checked.get(name, value) if isinstance(value, (list, str)) else value
-    for name, parameter in known.items():
-        if parameter.default is EMPTY and name not in options and name not in facts:
-            key = prefix + name
+        free = {option: parameter for option, parameter in known.items() if option not in facts}
+        named = getattr(owner or maker, "__qualname__", str(owner or maker)).removesuffix(".from_settings")
+        raise ConfigError(problems_in(error, read, free, named, group)) from error
+    kinds = (list, tuple, str, Path, NoneType)  # not the iterator that pydantic makes of any iterable
+    return {name: to if isinstance(to := checked[name], kinds) else value for name, value in read.items()}
+
+
+def problems_in(
+    error: ValidationError,
+    values: Mapping[str, Any],
+    known: Mapping[str, inspect.Parameter],
+    owner: str,
+    group: str = "",
+) -> list[str]:
+    """One sentence for each key that pydantic refuses: what its type of error means, or else what is allowed.
+
+    values: what was checked. known: the parameters of what was to be made, whose name is `owner`. group: as in
+    `read_options`.
+    """
+    problems, prefix, free = list[str](), f"{group}." if group else "", sorted(known)
+    details = {str(detail["loc"][0] if detail["loc"] else ""): detail for detail in error.errors(include_url=False)}
+    for name, detail in sorted(details.items(), key=lambda item: [*values, *known, item[0]].index(item[0])):
+        key, value = prefix + name, values.get(name)
+        if isinstance(cause := detail.get("ctx", {}).get("error"), ConfigError):
+            problems += cause.problems
+        elif detail["type"] == "missing" and len(detail["loc"]) == 1:
             problems.append(Problem(key, f"must be given, as in {key}=<value>"))
-    return taken, problems
+        elif detail["type"] == "extra_forbidden":
+            has = f"it has {', '.join(free)}.{nearest(name, free)}" if free else "it has none"
+            problem = UnknownOption(key, f"{owner} has no such option; {has}", value)
+            verb = f"{owner.removeprefix('attnorm ')} " if owner.startswith("attnorm ") else ""
+            problems.append(unknown(f"{verb}{key}", problem))
+        else:  # a union has an error for each of its members
+            problems.append(refused(key, value, known[name].annotation))
+    return problems
 
 
 def refused(key: str, value: Any, annotation: Any) -> Problem:
@@ -121,24 +140,34 @@ def refused(key: str, value: Any, annotation: Any) -> Problem:
 
 
 @cache
-def _checker(maker: Callable) -> TypeAdapter:
-    """What checks all options of a class or function at once, each by its annotation. For those of libraries, it only
-    makes a list a tuple."""
-    is_checked = maker.__module__.startswith("attnorm.") or is_dataclass(maker)
-    annotations: dict[str, Any] = {}
+def options_of(maker: Callable, facts: tuple[str, ...] = ()) -> TypeAdapter:
+    """The model of the options of a class or function: its parameters without `facts`, each with its annotation.
+
+    An annotation that cannot be checked allows any value.
+    """
+    fields: dict[str, Any] = {name: NotRequired[Annotated[Any, BeforeValidator(_refuse)]] for name in facts}
     for name, parameter in parameters(maker).items():
-        annotations[name] = Any
-        if not is_checked and _is_tuple(parameter.annotation):
-            annotations[name] = Annotated[
-                Any, AfterValidator(lambda value: tuple(value) if isinstance(value, list) else value)
-            ]
-        elif is_checked and parameter.annotation is not EMPTY:
-            with suppress(*UNCHECKABLE):
-                _adapter(parameter.annotation)
-                annotations[name] = parameter.annotation
-    table = TypedDict("table", annotations, total=False)  # type: ignore[misc]  # its fields are known only here
-    setattr(table, "__pydantic_config__", ConfigDict(arbitrary_types_allowed=True))  # noqa: B010
+        if name not in facts:
+            annotation = parameter.annotation if is_checkable(parameter.annotation) else Any
+            fields[name] = annotation if parameter.default is EMPTY else NotRequired[annotation]
+    table = TypedDict("table", fields)  # type: ignore[misc]  # its fields are known only here
+    config = ConfigDict(arbitrary_types_allowed=True, extra="allow" if accepts_any(maker) else "forbid")
+    setattr(table, "__pydantic_config__", config)  # noqa: B010
     return TypeAdapter(table)
+
+
+def _refuse(value: Any) -> Any:
+    raise PydanticCustomError("extra_forbidden", "the program fills it in")
+
+
+def is_checkable(annotation: Any) -> bool:
+    """Whether values can be checked by an annotation, and not one that only a type checker understands."""
+    if annotation is EMPTY or isinstance(annotation, str):
+        return False
+    try:
+        return bool(_adapter(annotation).pydantic_complete)
+    except UNCHECKABLE:
+        return False
 
 
 def value_problems(key: str, value: Any, annotation: Any) -> list[Problem]:
@@ -166,10 +195,6 @@ def _validated(adapter: TypeAdapter, value: Any) -> Any:
     except TypeError:  # not a value of a YAML file
         return adapter.validate_python(value, strict=True)
     return adapter.validate_json(text, strict=True)
-
-
-def _is_tuple(annotation: Any) -> bool:
-    return get_origin(annotation) is tuple or any(map(_is_tuple, getattr(annotation, "__args__", ())))
 
 
 @cache

@@ -1,36 +1,23 @@
-"""The configuration of a run, read and checked once: typed groups, and the plain settings that a run records."""
+"""The settings of a run: a tree of typed groups, and the plain values that are recorded. `config.read` checks them."""
 
+import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from attnorm.parts import Part
+from attnorm.parts import Part, keys
 from attnorm.schema import Count, FolderName, NonNegative, PictureFormats, Positive, Text, WholeNumber
 
+LONGEST_LABEL = 120  # bytes
 Limit = Annotated[Count | None, Field(description="whole numbers from 1, null or -1 (no limit)")]
 Batches = Annotated[
     Count | Annotated[float, Field(gt=0, le=1)] | None,
     Field(description="whole numbers from 1 (batches), numbers above 0 and up to 1.0 (a share of them) or null"),
 ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunConfig:
-    """Keys at the top level.
-
-    seed:      of parameters, dropout and the order of examples.
-    tags:      words to find the run by.
-    ckpt_path: a checkpoint; a new run starts with a copy of it and of the curves of its run.
-    resume:    the run folder in which a run continues, or "auto" for the newest one of the same settings.
-    """
-
-    seed: Annotated[int, Field(ge=0, le=2**32 - 1)]
-    tags: list[str]
-    ckpt_path: Text | None = None
-    resume: Text | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,10 +109,8 @@ class RunSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerConfig:
-    """Keys of `trainer` that attnorm reads, and those of which Lightning would accept any value.
-
-    arguments: all keys as they were set, which reach `pytorch_lightning.Trainer` unchanged.
-    """
+    """The keys of `trainer`: the arguments of `pytorch_lightning.Trainer`, whose import takes seconds, without those
+    that a run decides itself. Values that only Lightning can judge are `Any`."""
 
     accelerator: Any = "auto"
     devices: Any = "auto"
@@ -139,61 +124,109 @@ class TrainerConfig:
     max_time: Any = None
     accumulate_grad_batches: Count = 1
     gradient_clip_val: NonNegative | None = None
+    gradient_clip_algorithm: Any = None
     val_check_interval: Batches = None
     limit_train_batches: Batches = None
     limit_val_batches: Batches = None
+    limit_test_batches: Any = None
+    limit_predict_batches: Any = None
     fast_dev_run: Any = False
     log_every_n_steps: WholeNumber | None = None
     num_sanity_val_steps: Annotated[int, Field(ge=-1)] | None = None
     detect_anomaly: bool | None = None
     deterministic: Annotated[bool | Literal["warn"] | None, Field(description="true, false, warn, null")] = None
+    benchmark: Any = None
     inference_mode: bool = True
+    sync_batchnorm: Any = False
+    model_registry: Any = None
+    enable_autolog_hparams: Any = True
     profiler: Annotated[
         Literal["simple"] | None, Field(description="simple or null; advanced and pytorch were removed")
     ] = None
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments for Lightning; those that are null have its defaults."""
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
-@dataclass(frozen=True, kw_only=True)
-class ResolvedConfig(Mapping[str, Any]):
-    """A configuration without a problem. Every default is filled in, and every part is located.
+class RunConfig(BaseModel):
+    """Keys at the top level.
 
-    settings:    the plain values, as a run records them: a mapping with these values, and so is the configuration.
+    seed:      of parameters, dropout and the order of examples.
+    tags:      words to find the run by.
+    ckpt_path: a checkpoint; a new run starts with a copy of it and of the curves of its run.
+    resume:    the run folder in which a run continues, or "auto" for the newest one of the same settings.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True, protected_namespaces=()
+    )
+
+    seed: Annotated[int, Field(ge=0, le=2**32 - 1)]
+    tags: list[str]
+    ckpt_path: Text | None = None
+    resume: Text | None = None
+
+
+class Settings(RunConfig):
+    """The settings of a run. Every default is filled in, every part is located, and they have no problem.
+
+    plain:       the values as they were set, with all defaults.
     task_class:  the class of the task. task: its options, an instance of its `Config`.
     groups:      further groups of keys that the task declares, each as an instance of its dataclass.
     model_class: the class of the model. model: its options, an instance of its `Config`, or else a namespace.
-    attention:   the attention tables, which name every site of the model. label: the name that a run is filed under.
-    sites:       the attention sites of the model, each with whether it is autoregressive.
+    tables:      the attention of the model, an instance of `Sites`.
     checkpoint:  from which training continues: one in the folder `resume`, or `ckpt_path`. None for the beginning.
 
-    A finished run is evaluated without the parts of training: `optimization`, `callbacks` and `loggers` are empty then.
+    Evaluating a finished run does not need the groups of training, which have their defaults then.
     """
 
-    settings: dict[str, Any]
-    seed: int
-    tags: list[str]
-    ckpt_path: str | None
-    resume: str | None
-    task_class: Any
+    plain: dict[str, Any]
+    paths: Annotated[PathsConfig, keys("paths", PathsConfig, ())]
+    task_class: Any = Field(validation_alias="task")
     task: Any
     groups: Mapping[str, Any]
-    model_class: Any
+    model_class: Any = Field(validation_alias="model")
     model: Any
-    start: StartConfig
-    attention: dict[str, Any]
-    sites: Mapping[str, bool]
-    label: str
-    source: Part
-    data: DataConfig
-    cleaning: CleaningConfig
+    start: Annotated[StartConfig, keys("model", StartConfig)] = Field(validation_alias="model")
+    tables: Any = Field(validation_alias="attention")
+    source: Part = Field(validation_alias="data")
+    data: Annotated[DataConfig, keys("data", DataConfig)]
+    cleaning: Annotated[CleaningConfig, keys("data", CleaningConfig)] = Field(validation_alias="data")
     tokenizer: Part
-    paths: PathsConfig
-    trainer: TrainerConfig
-    run: RunSettings
+    run: Annotated[RunSettings, keys("run", RunSettings, ())] = RunSettings()
+    trainer: TrainerConfig = TrainerConfig()
     optimization: Any = None
-    callbacks: Mapping[str, Part] = field(default_factory=dict)
-    loggers: Mapping[str, Part] = field(default_factory=dict)
+    callbacks: Mapping[str, Any] = {}
+    loggers: Mapping[str, Any] = Field(default={}, validation_alias="logger")
     checkpoint: Path | None = None
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The plain values, as a run records them: attention tables name every site of the model."""
+        return {**self.plain, "attention": self.attention}
+
+    @property
+    def attention(self) -> dict[str, Any]:
+        """The attention tables, which name every site of the model."""
+        return self.tables.resolved
+
+    @property
+    def sites(self) -> Mapping[str, bool]:
+        """The attention sites of the model, each with whether it is autoregressive."""
+        return self.tables.autoregressive
+
+    @property
+    def label(self) -> str:
+        """The name that a run is filed under: its attention; without the attention that fuses, the fusion too. It names
+        a folder, so the end of a long one is replaced by a digest."""
+        fusion = self.plain["model"].get("fusion", "attention")
+        label = "_".join([*([] if fusion == "attention" else [fusion]), *([self.tables.label] if self.tables else [])])
+        name = label.encode()
+        if len(name) <= LONGEST_LABEL:
+            return label
+        return f"{name[:LONGEST_LABEL].decode(errors='ignore')}_{hashlib.sha256(name).hexdigest()[:8]}"
 
     @property
     def max_steps(self) -> int | None:
@@ -207,12 +240,6 @@ class ResolvedConfig(Mapping[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         return self.settings[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.settings)
-
-    def __len__(self) -> int:
-        return len(self.settings)
 
 
 def leaves(cfg: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -9,12 +9,13 @@ import yaml
 from marks import slow
 from torch import nn
 
+from attnorm.attention.sites import Sites
 from attnorm.config.compose import values_typed
-from attnorm.config.read import read_attention, read_model, run_label
+from attnorm.config.read import options_of_model
 from attnorm.errors import ConfigError
 from attnorm.models.grid import GridClassifier
 from attnorm.models.vqa.mcan import MCAN
-from attnorm.parts import Problems, class_of
+from attnorm.parts import class_of
 from attnorm.schema import defaults_of
 from attnorm.sweeps.jobs import as_typed, readable
 
@@ -91,7 +92,7 @@ def tables_of(cfg, typed=()):
     """The attention tables for the configured model."""
     model = class_of("model", cfg["model"])
     options = {**defaults_of(getattr(model, "Config", model)), **cfg["model"]}
-    return read_attention(cfg.get("attention", {}), options, model, typed)
+    return Sites.of_model(model, options, cfg.get("attention", {}), typed)
 
 
 @pytest.mark.slow
@@ -126,12 +127,12 @@ def test_exclusive_attention_is_refused_where_the_queries_are_not_the_keys(model
     allowed = {"encoder", "decoder", "grid"}
     for name, settings in models.items():
         model = class_of("model", settings)
-        sites = [*read_attention(softmax, settings, model, ())]
+        sites = [*Sites.of_model(model, settings, softmax, ())]
         cfg = {**softmax, "exclusive": dict.fromkeys(sites, True)}
-        found = [str(problem).partition("=")[0] for problem in read_attention(cfg, settings, model, ()).problems]
+        found = [str(problem).partition("=")[0] for problem in Sites.of_model(model, settings, cfg, ()).problems]
         assert found == [f"attention.exclusive.{site}" for site in sites if site not in allowed], name
     of_grid = {**models["grid_tiny"], "query_grid": [2, 2]}
-    assert read_attention({**softmax, "exclusive": {"grid": True}}, of_grid, GridClassifier, ()).problems == [
+    assert Sites.of_model(GridClassifier, of_grid, {**softmax, "exclusive": {"grid": True}}, ()).problems == [
         "attention.exclusive.grid=true: the queries of this site are not its keys, so that they have no value that "
         "could be excluded"
     ]
@@ -142,8 +143,8 @@ def test_exclusive_attention_is_refused_where_the_queries_are_not_the_keys(model
 def test_normalizers_of_causal_self_attention_are_refused_at_all_other_sites(models, softmax, name):
     for model_name, settings in models.items():
         model = class_of("model", settings)
-        sites = [*read_attention(softmax, settings, model, ())]
-        problems = read_attention({**softmax, **dict.fromkeys(sites, name)}, settings, model, ()).problems
+        sites = [*Sites.of_model(model, settings, softmax, ())]
+        problems = Sites.of_model(model, settings, {**softmax, **dict.fromkeys(sites, name)}, ()).problems
         found = [problem.partition(":")[0] for problem in problems]
         assert found == [f"attention.{site}={name}" for site in sites if site != "decoder"], model_name
     mixed = f"[softmax,{{name: {name}}}]"
@@ -221,13 +222,13 @@ class Shaped(Stack):
 
 def test_a_model_sees_the_defaults_of_its_options_when_it_names_its_sites():
     def sites(cls, **options):
-        model, _, read = read_model({"_target_": f"{Stack.__module__}:{cls.__name__}", **options}, Problems())
-        return read_attention({}, vars(read), model, ())
+        settings = {"_target_": f"{Stack.__module__}:{cls.__name__}", **options}
+        return Sites.of_model(cls, vars(options_of_model(cls, settings)), {}, ())
 
     assert sites(Stack).autoregressive == {"stack": False, "gate": True}
     assert sites(Stack).layers == {"stack": 3, "gate": 3} and sites(Stack).heads == {"stack": 2, "gate": 2}
     assert sites(Stack, gated=False, depth=1).layers == {"stack": 1}
-    assert sites(Shaped).layers == {"stack": None} and sites(Shaped).heads == {"stack": 2}
+    assert sites(Shaped, depth=4).layers == {"stack": 4} and sites(Shaped, depth=4).heads == {"stack": 2}
 
 
 @pytest.mark.slow
@@ -235,7 +236,7 @@ def test_a_model_with_a_new_site_is_set_without_a_plus():
     typed = ("attention=hnas", "attention.caption=dnas_prefix", "attention.image=[hnas,softmax]")
     cfg = of_model(Captioner, *typed)
     assert tables_of(cfg, values_typed(typed)).problems == []
-    assert run_label(cfg["model"], tables_of(cfg)) == "hnas+softmax_caption-dnas_prefix"
+    assert tables_of(cfg).label == "hnas+softmax_caption-dnas_prefix"
 
 
 def test_the_label_of_many_layers_is_a_name_that_a_folder_can_have():

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from attnorm.data.sampler import MicroBatch
-from attnorm.errors import key_of
-from attnorm.parts import Problems
+from attnorm.errors import ConfigError, key_of
+from attnorm.parts import made
 from attnorm.tasks.masking import MaskedLMCollator, Masking, masked_count
 from attnorm.tasks.mlm import MaskedLMTaskConfig
 
@@ -334,17 +334,16 @@ def test_masks_are_fresh_in_each_epoch_seed_and_row():
     ],
 )
 def test_impossible_values_are_named(options, keys):
-    problems = Problems()
-    problems.typed("task", MaskedLMTaskConfig, {"name": "mlm", **options})
-    assert sorted({key_of(problem).partition("[")[0] for problem in problems}) == [
+    with pytest.raises(ConfigError) as error:
+        made("task", MaskedLMTaskConfig, {"name": "mlm", **options})
+    assert sorted({key_of(problem).partition("[")[0] for problem in error.value.problems}) == [
         f"task.{key}" for key in sorted(keys)
     ]
 
 
 def test_masking_takes_the_lists_of_a_config_and_a_tokenizer_with_a_mask_token():
-    problems = Problems()
-    config = problems.typed("task", MaskedLMTaskConfig, {"name": "mlm", "span_weights": [1, 2]})
-    assert not problems and config.span_weights == (1.0, 2.0)
+    config = made("task", MaskedLMTaskConfig, {"name": "mlm", "span_weights": [1, 2]})
+    assert config.span_weights == (1.0, 2.0)
     tokens = Tokens()
     tokens.mask_id = None
     with pytest.raises(ValueError, match=r"no \[MASK\].*tokenizer=wordpiece"):

@@ -10,13 +10,13 @@ from builders import build_source, write, write_table
 from pyarrow import parquet
 
 from attnorm.choices import choices
+from attnorm.config.names import OF_DATA
 from attnorm.data.sources import newswire as builtin
 from attnorm.data.sources.base import Source
 from attnorm.data.sources.gigaword import FILES, Gigaword
 from attnorm.errors import ConfigError
-from attnorm.parts import Problems, class_of, names_of
-from attnorm.schema import parameters
-from attnorm.settings import CleaningConfig, DataConfig
+from attnorm.parts import RESERVED, class_of
+from attnorm.schema import parameters, read_options
 
 ROOT = Path(__file__).parents[2]
 REUTERS = ROOT.parent / "shared/data/headlines/reuters"
@@ -32,11 +32,8 @@ def rush(folder: Path, rows=ROWS, split: str = "train", ending: str = ""):
 
 def source_of(settings: dict) -> Source:
     """The source that the group `data` names."""
-    problems = Problems()
-    part = problems.part("data", settings, Source, shared=(*names_of(DataConfig), *names_of(CleaningConfig)))
-    if part is None:
-        raise ConfigError(problems)
-    return part.build()
+    cls = class_of("data", settings, Source)
+    return cls(**read_options("data", cls, settings, elsewhere=(*RESERVED, *OF_DATA)))
 
 
 def test_an_unknown_class_or_option_lists_the_allowed_and_the_nearest():

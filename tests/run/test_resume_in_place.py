@@ -267,7 +267,8 @@ def test_a_scheduler_that_watches_a_metric_is_resumed_exactly(monkeypatch, tmp_p
     """Lightning would leave out a step that is due when the checkpoint is saved."""
     plateau = "_target_: torch.optim.lr_scheduler.ReduceLROnPlateau, factor: 0.1, patience: 0, threshold: 10.0"
     scheduler = yaml.safe_load(f"{{{plateau}, monitor: val/loss, frequency: {frequency}}}")
-    settings = {**runs.tiny(*SHORT, "trainer.val_check_interval=3", "run.save_every_steps=1"), "scheduler": scheduler}
+    settings = runs.tiny(*SHORT, "trainer.val_check_interval=3", "run.save_every_steps=1").settings
+    settings = {**settings, "scheduler": scheduler}
     train(resolve(settings), tmp_path / "whole")
     rates = [row["train/lr"] for row in read_csv(tmp_path / "whole/metrics.csv") if row["train/lr"]]
     assert len(set(rates)) > 1

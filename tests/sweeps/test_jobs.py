@@ -121,7 +121,7 @@ def test_wrong_arguments_are_refused_with_their_key(capsys, typed):
     ("typed", "keys"),
     [
         ("jobs=0 retries=-1 ckpt_path=x -m", "jobs retries ckpt_path -m"),
-        ("tune=optimizer.lr=1e-3 tune_seeds=1.5 jobs=0", "tune tune_seeds seed jobs"),
+        ("tune=optimizer.lr=1e-3 tune_seeds=1.5", "tune tune_seeds seed"),
     ],
 )
 def test_all_problems_of_the_command_are_reported_together(typed, keys):

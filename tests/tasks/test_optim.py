@@ -12,7 +12,6 @@ from attnorm.attention.normalizers.hnas import HNAS
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.errors import ConfigError
 from attnorm.optim import DECAYS, ParamGroups, read_optimization
-from attnorm.parts import Problems
 
 OPTIMIZER = {
     "_target_": "torch.optim.AdamW", "_partial_": True,
@@ -30,10 +29,7 @@ def names_by_group(model, groups=GROUPS):
 
 def optimization(optimizer=None, **scheduler):
     """The settings above with these changes."""
-    problems = Problems()
-    read = read_optimization(OPTIMIZER | (optimizer or {}), SCHEDULER | scheduler, problems)
-    assert problems == []
-    return read
+    return read_optimization({"optimizer": OPTIMIZER | (optimizer or {}), "scheduler": SCHEDULER | scheduler})
 
 
 def build(model, total_steps=10, optimizer=None, **scheduler):

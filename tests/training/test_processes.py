@@ -18,14 +18,12 @@ from marks import slow
 from tolerance import rounding
 
 from attnorm.cli.new import write_skeleton
-from attnorm.config.lightning import check_trainer, read_trainer
 from attnorm.config.read import resolve_recorded
 from attnorm.errors import UserError
-from attnorm.parts import Problems
 from attnorm.run.checkpoint import read_resumable
 from attnorm.run.opening import open_run
 from attnorm.run.run import Run
-from attnorm.settings import ResolvedConfig
+from attnorm.settings import Settings
 from attnorm.tasks.ranks import Ranks, is_sharded
 from attnorm.tasks.task import task_of
 from attnorm.training.callbacks.throughput import Throughput
@@ -133,9 +131,7 @@ def test_a_parameter_without_dimensions_is_refused_by_name(tmp_path):
 
 def problems_of(**trainer):
     """The problems of the group `trainer` with these keys."""
-    problems = Problems()
-    check_trainer(read_trainer({"devices": 1, "accelerator": "cpu", **trainer}, {}, problems), problems)
-    return problems
+    return runs.problems({**runs.tiny().settings, "trainer": {"devices": 1, "accelerator": "cpu", **trainer}})
 
 
 @pytest.mark.parametrize(
@@ -152,7 +148,7 @@ def test_a_wrong_strategy_and_several_machines_without_a_launcher_are_named(stra
     assert text in problem
 
 
-def order(cfg: ResolvedConfig, splits: dict, ranks: int, pieces: int, epochs: int = 2) -> bytes:
+def order(cfg: Settings, splits: dict, ranks: int, pieces: int, epochs: int = 2) -> bytes:
     """The order of the examples as a file: one line per update, with the rows of all ranks and pieces."""
     lines = []
     for epoch in range(epochs):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from attnorm.analysis.paper import FigureSet
     from attnorm.data.preprocess import Split
     from attnorm.data.tokenizers.base import Tokenizer
-    from attnorm.settings import ResolvedConfig
+    from attnorm.settings import Settings
     from attnorm.tasks.results import Results
     from attnorm.tasks.task import Task, Tokens
 
@@ -42,7 +42,7 @@ class LoadedRun(Run):
         self.config, self.checkpoint = config, checkpoint
 
     @cached_property
-    def resolved(self) -> "ResolvedConfig":
+    def resolved(self) -> "Settings":
         """The configuration with its classes and typed groups."""
         from attnorm.config.read import resolve_recorded
 

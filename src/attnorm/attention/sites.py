@@ -77,6 +77,36 @@ class Sites(dict[str, Site]):
                 of_layers = "unknown" if layers is None else layers.get(name)
                 self[name] = Site(self.tables, name, is_autoregressive, of_layers, self.heads.get(name), smallest)
 
+    @classmethod
+    def of_model(
+        cls,
+        model: Any,
+        options: Mapping[str, Any],
+        tables: Mapping[str, Any],
+        typed: Collection[str] | None = None,
+        facts: Collection[str] | None = None,
+        remedy: Callable[[Collection[str]], str] = lambda facts: "",
+    ) -> "Sites":
+        """The sites of a class of models with these options. The other arguments are those of the class.
+
+        A model may say how many layers and heads each site has, by optional methods `site_layers` and `site_heads`;
+        without the latter it is `n_heads`. It declares its sites of self-attention in `self_sites`, or returns them
+        from `self_sites_of`, and those with token embeddings in `token_sites`.
+        """
+        sites = model.sites_of(options) if hasattr(model, "sites_of") else model.sites
+        of_self = model.self_sites_of(options) if hasattr(model, "self_sites_of") else getattr(model, "self_sites", ())
+        return cls(
+            tables,
+            sites,
+            model.site_layers(options) if hasattr(model, "site_layers") else {},
+            typed,
+            model.site_heads(options) if hasattr(model, "site_heads") else dict.fromkeys(sites, options.get("n_heads")),
+            self_sites=[*filter(sites.__contains__, of_self)],
+            token_sites=getattr(model, "token_sites", ()),
+            facts=facts,
+            remedy=remedy,
+        )
+
     @cached_property
     def resolved(self) -> dict[str, Any]:
         """The tables with an explicit entry for every site of the model, and for no other site.

@@ -108,7 +108,7 @@ def read_attention(arguments: Sequence[str]) -> Command[AttentionKeys]:
 def key_problems(command: Command[AttentionKeys]) -> Iterator[Problem]:
     """Keys that are missing or do not go together."""
     keys = command.settings
-    if (keys.text is None) == (keys.example is None) and "example" not in command.wrong:
+    if (keys.text is None) == (keys.example is None):
         given = "not both" if keys.text is not None else 'as in text="Police arrested two men."'
         yield Problem("text", f"either text or example must be given, {given}")
     if len(keys.folders) > 2:

@@ -59,9 +59,9 @@ class CompareSettings:
 
 def compare_problems(command: Command[CompareSettings]) -> Iterator[Problem]:
     """The problems of keys that do not go together, and of the files to write."""
-    settings, typed = command.settings, command.typed - command.wrong
+    settings, typed = command.settings, command.typed
     of_runs = settings.scores is None
-    if of_runs and settings.against is None and not {"against", "scores"} & command.wrong:
+    if of_runs and settings.against is None:
         yield Problem("against", "must be given, as in against=<folder>, or scores=<file>")
     for key in typed & ({"better"} if of_runs else {"against", "split"}):
         more = "on runs, whose task says it" if of_runs else "with scores"

@@ -22,7 +22,7 @@ from attnorm.training.baselines import unbeaten, undefined
 if TYPE_CHECKING:
     from attnorm.data.sources.base import Source
     from attnorm.run.run import Run
-    from attnorm.settings import ResolvedConfig
+    from attnorm.settings import Settings
 
 NEEDED = ("predictions", "references")
 FILES = (*NEEDED, "questions", "null_odds")  # keys that name files
@@ -74,13 +74,13 @@ def key_problems(command: Command[EvalKeys]) -> Iterator[Problem]:
     """Keys that are missing, or not for what is scored: a run, or a file."""
     if command.settings.metric is not None:
         yield from file_problems(command)
-    elif "metric" not in command.wrong:
-        metrics = f"metric={'|'.join(METRICS)}"
-        if command.settings.run is None and "run" not in command.wrong:
-            yield Problem("run", f"must be given, as in run=<run folder>, or {metrics} with files to score")
-        else:
-            for key in (key for key in names_of(FileKeys) if key in command.typed):
-                yield Problem(key, f"it is for {metrics}, which score a file, not a run")
+        return
+    metrics = f"metric={'|'.join(METRICS)}"
+    if command.settings.run is None:
+        yield Problem("run", f"must be given, as in run=<run folder>, or {metrics} with files to score")
+    else:
+        for key in (key for key in names_of(FileKeys) if key in command.typed):
+            yield Problem(key, f"it is for {metrics}, which score a file, not a run")
 
 
 def score_run(command: Command[Any]) -> None:
@@ -119,7 +119,7 @@ def score_run(command: Command[Any]) -> None:
     progress.console.print(f"written to {', '.join([f'{run.folder / name}.json', *written])}")
 
 
-def cleaner(trained: dict[str, Any], cfg: "ResolvedConfig") -> "Source":
+def cleaner(trained: dict[str, Any], cfg: "Settings") -> "Source":
     """The source whose cleaning a run keeps: its own, also with `data=<another source>`; its options may be changed.
 
     trained: the configuration of the run; cfg: that of the evaluation.
@@ -133,7 +133,7 @@ def cleaner(trained: dict[str, Any], cfg: "ResolvedConfig") -> "Source":
 
 def configurations(
     run: "Run", command: Command[Any], splits: tuple[str, ...] = ()
-) -> "tuple[dict[str, Any], ResolvedConfig]":
+) -> "tuple[dict[str, Any], Settings]":
     """A run's configuration, as it was trained and with the overrides applied. splits: as in `resolve_recorded`."""
     from attnorm.config.read import resolve_recorded
     from attnorm.config.recorded import changed
@@ -223,13 +223,13 @@ def file_problems(command: Command[EvalKeys]) -> Iterator[Problem]:
         yield Problem(key, f"metric={keys.metric} does not read it")
     if keys.references and len(keys.references) > 1 and not metric.several:
         yield Problem("references", f"metric={keys.metric} reads one file", keys.references)
-    for key in (key for key in FILES if key in {*metric.reads} - command.wrong):
+    for key in (key for key in FILES if key in metric.reads):
         value = getattr(keys, key)
         if not value and key in NEEDED:
             yield Problem(key, f"must be given, as in {key}=<file>")
         for path in value if isinstance(value, tuple) else [value] if value else []:
             if not Path(path).is_file():
                 yield Problem(key, "no such file", path)
-    if "null_threshold" in command.typed & {*metric.reads} - command.wrong and keys.null_odds is None:
+    if "null_threshold" in command.typed & {*metric.reads} and keys.null_odds is None:
         message = "it says which null_odds are too high; type null_odds=<file> too"
         yield Problem("null_threshold", message, keys.null_threshold)

@@ -79,7 +79,7 @@ def read_report(arguments: Sequence[str]) -> ReportSettings:
             yield Problem("out", why, out)
         if command.settings.formats and (obstacle := why_not_writable(command.settings.path.parent / "figures")):
             yield Problem("formats", f"{command.settings.path.parent / 'figures'}: {obstacle}")
-        if not (places or command.settings.runs or "runs" in command.wrong):
+        if not (places or command.settings.runs):
             yield Problem("runs", "must be given, as in attnorm report <run folder> <run folder>")
 
     settings = read(typed, ReportSettings, "attnorm report", check=check).settings

@@ -36,7 +36,7 @@ from attnorm.wording import printable
 
 if TYPE_CHECKING:
     from attnorm.analysis.run import LoadedRun
-    from attnorm.settings import ResolvedConfig
+    from attnorm.settings import Settings
 
 COMPLETION = frozenset({"-sc", "--shell-completion"})  # options of Hydra
 IGNORED = ("--run", "-r")  # options of Hydra that change nothing here
@@ -91,9 +91,6 @@ def train_new(arguments: Sequence[str], folders: Sequence[Path]) -> Path:
     overrides = as_typed(arguments)
     with hydra_config(cfg), explained():
         settings = plain_settings(cfg)
-        from attnorm.config.read_parts import check_early
-
-        check_early(settings, overrides)
         from attnorm.config.read import resolve  # needs torch
 
         config = resolve(settings, overrides)
@@ -132,13 +129,15 @@ def resume_in(folder: Path, arguments: list[str]) -> int:
 
     arguments: of the command. They may change some settings.
     """
+    run = Run(folder)
+    if not folder.is_dir():
+        run.check("resume")  # before libraries are imported, which takes seconds
     from attnorm.config.read import resolve
     from attnorm.config.recorded import recorded_settings
     from attnorm.progress import quiet_libraries
     from attnorm.training.processes import decided_by_first, is_first_rank
 
     quiet_libraries()
-    run = Run(folder)
     settings, changes = recorded_settings(folder, arguments, is_first=is_first_rank())
     if decided_by_first("state", lambda: run.state) == RunState.FINISHED and not changes:
         if is_first_rank():
@@ -150,7 +149,7 @@ def resume_in(folder: Path, arguments: list[str]) -> int:
     return 0
 
 
-def start(config: "ResolvedConfig", run: Path, overrides: Sequence[str]) -> Path:
+def start(config: "Settings", run: Path, overrides: Sequence[str]) -> Path:
     """Trains in the folder `run`, or in the folder of the run that continues. Returns the folder."""
     from attnorm.analysis.figures import draw_run
     from attnorm.training.train import train
@@ -198,7 +197,7 @@ def checkpoint_of(folder: Path) -> Path | None:
     return Path(checkpoint) if checkpoint else None
 
 
-def unfinished(config: "ResolvedConfig") -> Path | None:
+def unfinished(config: "Settings") -> Path | None:
     """The folder of the run that `resume=auto` continues; None for a new run."""
     from attnorm.run.resume import newest_unfinished
     from attnorm.training.processes import decided_by_first, is_first_rank

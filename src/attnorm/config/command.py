@@ -31,13 +31,11 @@ class Command(Generic[Keys]):
 
     settings: the keys of the command. typed: the names of those that were given.
     changes:  changes to the configuration of a run, as pairs of a key and a value.
-    wrong:    the keys whose values are not allowed; `settings` has their defaults. Only `check` of `read` sees any.
     """
 
     settings: Keys
     typed: frozenset[str]
     changes: tuple[tuple[str, Any], ...]
-    wrong: frozenset[str] = frozenset()
 
 
 def read(
@@ -54,7 +52,7 @@ def read(
     owner:  the name of the command, for messages.
     groups: names of groups that can be changed; keys with a dot then belong to the configuration of a run.
     known:  problems of the command line that are known already; they are raised together with the others.
-    check:  finds the problems of keys that do not go together. What it says of a key replaces what its value is told.
+    check:  finds the problems of keys that do not go together, if each of them is right.
     """
     types = {name: parameter.annotation for name, parameter in parameters(keys).items()}
     problems = [
@@ -105,27 +103,24 @@ def read(
         elif groups:
             problems.append(unknown(f"{owner.removeprefix('attnorm ')} {key}", cannot_be_set(key, [*types, *groups])))
         else:
-            _, wrong_keys = read_options("", keys, {key: value}, owner=owner)
-            problems += [problem for problem in wrong_keys if problem.key == key]
+            values[key] = value  # which is refused
     needed = {name for name, parameter in parameters(keys).items() if parameter.default is EMPTY}
     for key, value in values.items():
-        if value == "" and value_problems(key, value, types[key]):
+        if value == "" and key in types and value_problems(key, value, types[key]):
             problems.append(Problem(key, f"must be given, as in {key}=<value>"))
-        elif isinstance(value, list):
+        elif isinstance(value, list) and key in types:
             of_member = member_of(types[key])
             problems += [problem for member in value for problem in value_problems(key, member, of_member)]
     values = {key: value for key, value in values.items() if key not in needed or value is not None}
-    reported = set(map(key_of, problems))
-    right, wrong_values = read_options("", keys, values)
-    problems += [problem for problem in wrong_values if problem.key not in reported]
-    wrong = frozenset(map(key_of, problems)) & types.keys()
-    if not wrong & needed:
-        right = {key: value for key, value in right.items() if key not in wrong}
-        command = Command(keys(**right), frozenset(typed), tuple(changes), wrong)
-        checked = list(check(command))
-        replaced = {*map(key_of, checked)} - {""}
-        problems = [problem for problem in problems if key_of(problem) not in replaced] + checked
+    try:
+        settings = keys(**read_options("", keys, values, owner=owner))
+    except ConfigError as error:
+        reported = set(map(key_of, problems))
+        problems += [problem for problem in error.problems if key_of(problem) not in reported]
     if problems:
+        raise ConfigError(problems)
+    command = Command(settings, frozenset(typed), tuple(changes))
+    if problems := list(check(command)):
         raise ConfigError(problems)
     return command
 

@@ -17,23 +17,17 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from attnorm.errors import Problem, unknown
-from attnorm.imports import nearest, parameters
-from attnorm.parts import RESERVED, TARGET, Part, Problems
+from attnorm.choices import choices
+from attnorm.config.names import is_of_files, with_owners
+from attnorm.errors import ConfigError, Problem, UnknownOption, key_of, unknown
+from attnorm.imports import nearest, parameters, short_name
+from attnorm.parts import RESERVED, TARGET, Part, as_group, class_of, made
 from attnorm.progress import quiet_libraries
 from attnorm.schema import is_name, read_options
-from attnorm.settings import TrainerConfig
+from attnorm.settings import Settings, TrainerConfig
 
-CHECKED = {  # groups whose classes are tried, and the keys of them that are checked completely before that
-    "trainer": (
-        *("max_steps", "max_epochs", "min_steps", "min_epochs", "accumulate_grad_batches", "gradient_clip_val"),
-        *("val_check_interval", "limit_train_batches", "limit_val_batches", "log_every_n_steps"),
-        *("num_sanity_val_steps", "detect_anomaly", "deterministic", "inference_mode"),
-    ),
-    "callbacks": (),
-    "logger": (),
-    "optimizer": ("lr", "weight_decay", "hybrid_lr_factor", "freeze", "lr_factors"),
-}
+NAME = "pytorch_lightning.Trainer"
+
 OWN_KEYS = {  # what a run decides itself, and what to use instead
     "logger": "use the group logger, such as logger=wandb",
     "callbacks": "use the group callbacks, such as callbacks.mine._target_=my_module.MyCallback",
@@ -48,15 +42,6 @@ OWN_KEYS = {  # what a run decides itself, and what to use instead
     "reload_dataloaders_every_n_epochs": "the order of examples changes every epoch already",
     "barebones": "it leaves out checkpoints and logs, which every run keeps",
 }
-ARGUMENTS = {  # of pytorch_lightning.Trainer, whose import takes seconds, without those above
-    *("accelerator", "strategy", "devices", "num_nodes", "precision", "fast_dev_run", "max_epochs", "min_epochs"),
-    *("max_steps", "min_steps", "max_time", "limit_train_batches", "limit_val_batches", "limit_test_batches"),
-    *("limit_predict_batches", "val_check_interval", "num_sanity_val_steps", "log_every_n_steps"),
-    *("accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm", "deterministic", "benchmark"),
-    *("inference_mode", "profiler", "detect_anomaly", "sync_batchnorm", "model_registry"),
-    "enable_autolog_hparams",
-}
-LIMITS = ("max_steps", "max_epochs")  # null and -1: no such limit
 PER_CORE = 4  # processes on the CPU: a small test may have more of them than there are cores
 PACKAGES = ("attnorm.", "pytorch_lightning.")
 FACTS = {
@@ -83,34 +68,23 @@ def lightning() -> Any:
     return pytorch_lightning
 
 
-def read_trainer(settings: Mapping[str, Any], data: Mapping[str, Any], problems: Problems) -> TrainerConfig:
-    """Reads the group, as far as that is possible without Lightning; `check_trainer` does the rest.
-
-    data: the group `data`, for the number of rows.
-    """
-    for key in settings:
-        if key in OWN_KEYS:
-            problems.append(Problem(f"trainer.{key}", f"cannot be set; {OWN_KEYS[key]}"))
-        elif key not in ARGUMENTS:
-            message = f"pytorch_lightning.Trainer has no such argument.{nearest(key, ARGUMENTS)}"
-            problems.append(unknown(f"trainer.{key}", Problem(f"trainer.{key}", message)))
-    limited = dict(settings)
-    limited.pop("arguments", None)  # reported above
-    for key in LIMITS:
+def read_trainer(settings: Mapping[str, Any]) -> TrainerConfig:
+    """Reads the group, as far as that is possible without Lightning."""
+    limited = dict(as_group("trainer", settings))
+    for key in ("max_steps", "max_epochs"):
         if limited.get(key) == -1:
             limited[key] = None
-    read: TrainerConfig = problems.typed("trainer", TrainerConfig, limited, elsewhere=None)
-    trainer = replace(read, arguments=dict(settings))
-    if problems.is_valid("trainer"):
-        problems += problems_of_machine(trainer)
-        problems += problems_of_updates(trainer, data if problems.is_valid("trainer", "data") else {})
-    return trainer
-
-
-def differs(group: str, settings: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
-    """Whether the classes of a group have to be tried, because its settings differ from others that are right."""
-    differing = {key for key in {**settings, **right} if settings.get(key) != right.get(key)} - {*CHECKED[group]}
-    return bool(differing - {"accelerator"}) or settings.get("accelerator") not in (None, "auto", "cpu", "gpu", "cuda")
+    try:
+        trainer: TrainerConfig = made("trainer", TrainerConfig, limited, owner=NAME)
+        return trainer
+    except ConfigError as error:
+        told = [
+            Problem(key_of(problem), f"cannot be set; {OWN_KEYS[key]}")
+            if (key := key_of(problem).removeprefix("trainer.")) in OWN_KEYS
+            else problem
+            for problem in error.problems
+        ]
+        raise ConfigError(told) from error
 
 
 def problems_of_machine(trainer: TrainerConfig) -> Iterator[Problem]:
@@ -152,14 +126,36 @@ def problems_of_updates(trainer: TrainerConfig, data: Mapping[str, Any]) -> Iter
             return
 
 
-def check_trainer(trainer: TrainerConfig, problems: Problems) -> TrainerConfig:
-    """The trainer with its strategy located. Adds what Lightning says of its values."""
-    if isinstance(trainer.strategy, Mapping):
-        base = lightning().strategies.Strategy
-        trainer = replace(trainer, strategy=problems.part("trainer.strategy", trainer.strategy, base))
-    if problems.is_valid("trainer"):
+def is_needed(config: Settings) -> bool:
+    """Whether only Lightning can say whether the values are right: no file of conf/ has them."""
+    judged = {name for name, parameter in parameters(TrainerConfig).items() if parameter.annotation is not Any}
+    if config.trainer.accelerator in (None, "auto", "cpu", "gpu", "cuda"):
+        judged.add("accelerator")
+    shipped = [entry for group in FACTS for file in choices(group).values() for entry in file.values()]
+    entries = [*config.callbacks.values(), *config.loggers.values()]
+    return not is_of_files("trainer", config.plain["trainer"], judged) or any(each not in shipped for each in entries)
+
+
+def located(config: Settings) -> Settings:
+    """The settings with the strategy, the callbacks and the loggers located. Raises ConfigError with what their classes
+    say of their options, and Lightning of the values of the trainer."""
+    problems, trainer, entries = list[str](), config.trainer, dict[str, Any]()
+    for field, group in (("callbacks", "callbacks"), ("loggers", "logger")):
+        try:
+            entries[field] = read_entries(group, getattr(config, field))
+        except ConfigError as error:
+            problems += error.problems
+    try:
+        if isinstance(trainer.strategy, Mapping):
+            key, base = "trainer.strategy", lightning().strategies.Strategy
+            cls = class_of(key, trainer.strategy, base)
+            trainer = replace(trainer, strategy=Part(cls, read_options(key, cls, trainer.strategy, elsewhere=RESERVED)))
         problems += refused_by_lightning(trainer)
-    return trainer
+    except ConfigError as error:
+        problems += error.problems
+    if problems:
+        raise ConfigError([with_owners(problem, config.plain) for problem in problems])
+    return config.model_copy(update={"trainer": trainer, **entries})
 
 
 def refused_by_lightning(trainer: TrainerConfig) -> list[Problem]:
@@ -173,8 +169,7 @@ def refused_by_lightning(trainer: TrainerConfig) -> list[Problem]:
         is_duration = False
     if not is_duration:
         return [Problem("trainer.max_time", "allowed: durations DD:HH:MM:SS above 0 or null", trainer.max_time)]
-    given = {key: value for key, value in trainer.arguments.items() if value is not None}  # null: it is not set
-    given = {key: value for key, value in given.items() if key not in LIMITS or value != -1}
+    given = trainer.arguments
     given.pop("deterministic", None)  # it acts on the whole process
     try:
         whole = {**given, "strategy": strategy_of(trainer)}
@@ -218,29 +213,63 @@ def problems_of_metrics(settings: Mapping[str, Any], directions: Mapping[str, st
             )
 
 
-def read_entries(group: str, settings: Mapping[str, Any], problems: Problems) -> dict[str, Part]:
-    """The entries of the group `callbacks` or `logger` that are not null."""
-    pl, entries = lightning(), {}
-    base = {"callbacks": pl.Callback, "logger": pl.loggers.Logger}[group]
+def known_entries(group: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The entries of the group `callbacks` or `logger` that are not null. Raises ConfigError for entries without a
+    class, and for unknown options of classes of attnorm, whose import takes seconds; conf/ names all their options."""
+    settings = as_group(group, settings)
+    problems, known = list[str](), options_in_files(group)
+    entries = {}
     for name, entry in settings.items():
-        key = f"{group}.{name}"
         if entry is None:
             continue
+        key, entries[name] = f"{group}.{name}", entry
         if not is_name(name):  # loggers write into folders of this name
             problems.append(Problem.about(key, f"{key}: an entry must have a name without /"))
         elif not isinstance(entry, Mapping):
             problems.append(Problem(key, "expected an entry with a _target_", entry))
-        elif cls := problems.class_of(key, entry, base):
-            unfit = [
-                why for base_name, why in NOT_CALLBACKS.items() if issubclass(cls, getattr(pl.callbacks, base_name))
-            ]
-            if unfit:
-                problems.append(Problem(f"{key}.{TARGET}", unfit[0], entry[TARGET]))
-                continue
-            facts = [fact for fact in FACTS[group] if fact not in entry]
-            options, wrong = read_options(key, cls, entry, facts, elsewhere=RESERVED)
-            problems += wrong
-            entries[name] = Part(cls, options)
+        elif (target := entry.get(TARGET)) is None:
+            near = nearest(name, (other for other in settings if other != name))
+            message = f"no file sets it; a part of your own needs {key}.{TARGET}=package.module.Class.{near}"
+            problems.append(unknown(key, Problem(f"{key}.{TARGET}", message)))
+        elif isinstance(target, str) and (options := known.get(target)):
+            free = sorted(options - {*RESERVED})
+            for option in entry.keys() - options - {*FACTS[group], *RESERVED}:
+                message = f"{short_name(target)} has no such option; it has {', '.join(free)}.{nearest(option, free)}"
+                full = f"{key}.{option}"
+                problems.append(unknown(full, UnknownOption(full, message, entry[option])))
+    if problems:
+        raise ConfigError(problems)
+    return entries
+
+
+@cache
+def options_in_files(group: str) -> dict[str, set[str]]:
+    """The options of each class of attnorm that a file of the group names."""
+    options: dict[str, set[str]] = {}
+    for settings in choices(group).values():
+        for entry in settings.values():
+            if isinstance(entry, Mapping) and str(entry.get(TARGET)).startswith("attnorm."):
+                options.setdefault(entry[TARGET], set()).update(entry)
+    return options
+
+
+def read_entries(group: str, settings: Mapping[str, Any]) -> dict[str, Part]:
+    """The classes of these entries, with their options."""
+    pl, entries, problems = lightning(), dict[str, Part](), list[str]()
+    base = {"callbacks": pl.Callback, "logger": pl.loggers.Logger}[group]
+    for name, entry in settings.items():
+        key = f"{group}.{name}"
+        try:
+            cls = class_of(key, entry, base)
+            for unfit, why in NOT_CALLBACKS.items():
+                if issubclass(cls, getattr(pl.callbacks, unfit)):
+                    raise ConfigError([Problem(f"{key}.{TARGET}", why, entry[TARGET])])
+            facts = {*FACTS[group]} - entry.keys()
+            entries[name] = Part(cls, read_options(key, cls, entry, facts, elsewhere=RESERVED))
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
     return entries
 
 

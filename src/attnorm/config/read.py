@@ -1,293 +1,298 @@
-"""One pass over the settings: from composed values to a `ResolvedConfig`, or all problems together.
+"""From the plain settings of a run to the checked tree `Settings`, or all problems of its groups together.
 
-Each part reads its own keys: a key is valid if and only if the part that is configured takes it. No data is read.
+Each group is read once, and what the groups demand of each other is in one validator. No data is read.
 """
 
-import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field, PlainValidator, ValidationError, ValidationInfo, field_validator, model_validator
 from torch import nn
 
 from attnorm.attention.sites import Sites
 from attnorm.attention.testing.before_training import problems_before_training
+from attnorm.config import lightning
 from attnorm.config.compose import values_typed
-from attnorm.config.lightning import CHECKED, check_trainer, differs, problems_of_metrics, read_entries, read_trainer
-from attnorm.config.read_parts import (
-    GROUPS,
-    _without,
-    defaults_of_others,
-    fitting_files,
-    keys_named,
-    optional,
-    read_paths,
-    read_source,
-    read_tokenizer,
-    with_defaults,
-    with_owners,
-)
-from attnorm.errors import ConfigError, Problem, unknown
-from attnorm.imports import did_you_mean, nearest
-from attnorm.optim import read_optimization
-from attnorm.parts import RESERVED, TARGET, Part, Problems, names_of
+from attnorm.config.names import OF_DATA, fitting_files, is_of_files, keys_named, with_owners, without_leftovers
+from attnorm.data.sources.base import Source
+from attnorm.data.tokenizers.base import Tokenizer
+from attnorm.errors import ConfigError, Problem, key_of, unknown
+from attnorm.imports import did_you_mean, nearest, parameters
+from attnorm.optim import ParamGroups, read_optimization, refusals
+from attnorm.parts import RESERVED, TARGET, Part, as_group, class_of, made, names_of
+from attnorm.removed import REMOVED
 from attnorm.run.resume import check_resume
 from attnorm.run.warm_start import resolve_init
-from attnorm.schema import defaults_of, read_options
-from attnorm.settings import (
-    CleaningConfig,
-    DataConfig,
-    ResolvedConfig,
-    RunConfig,
-    RunSettings,
-    StartConfig,
-    TaskConfig,
-    TrainerConfig,
-)
+from attnorm.schema import defaults_of, problems_in, read_options
+from attnorm.settings import DataConfig, RunConfig, RunSettings, Settings, StartConfig, TaskConfig, TrainerConfig
 from attnorm.tasks.results import watchable
 from attnorm.tasks.task import Task
 
-LONGEST_LABEL = 120  # bytes
+OF_TRAINING = {"optimizer", "scheduler", "trainer", "run", "callbacks", "logger"}  # groups that scoring does not need
+GROUPS = {"task", "model", "attention", "data", "tokenizer", "paths"} | OF_TRAINING  # of keys that every run has
 MODEL_FACTS = ("attention", "seed", "vocab_size", "pad_id")  # what a task tells a model; a task may add others
 
 
-def resolve(
-    settings: Mapping[str, Any],
-    overrides: Sequence[str] = (),
-    checkpoint: Path | None = None,
-    right: Mapping[str, Any] | None = None,
-) -> ResolvedConfig:
-    """The configuration of a run that trains. Raises ConfigError with every problem of the settings.
+@dataclass(frozen=True)
+class Given:
+    """What is known of settings besides their values.
 
-    Lightning takes seconds to import, so problems that are found without it are reported without it, unless the user
-    also typed keys that only Lightning can judge: then all problems are reported together. So it is with what an
-    optimizer says of its values.
-
-    settings: the composed values. overrides: those of the command line, "key=value". checkpoint: the one in the folder
-    `resume` from which the run continues. right: settings without a problem, if the run is only checked: it then has no
-    callbacks and no loggers, and what is known to be right as it equals these settings is not tried.
+    typed:      the values that the user typed, by key; None if every key counts as typed.
+    checkpoint: the one in the folder `resume` from which the run continues.
+    splits:     the splits that the data source must provide; if empty, its files are not checked.
+    trains:     whether the run trains, and is not only scored.
     """
-    problems, typed, composed = Problems(), values_typed(overrides), settings
-    settings, task = completed(with_defaults(settings), problems)
-    if checkpoint is None and isinstance(settings["ckpt_path"], str):
-        checkpoint = Path(settings["ckpt_path"])
-    if isinstance(settings["model"].get("init"), str):
-        settings = resolve_init(settings, checkpoint)
-    config = _read(settings, task, problems, ("train", "validation"), typed)
-    run = problems.typed("run", RunSettings, settings["run"])
-    trainer = read_trainer(settings["trainer"], settings["data"], problems)
-    groups = {key.split(".")[0] for key in typed}
-    tried = {group for group in CHECKED if right is None or differs(group, settings[group], right[group])}
-    build = "optimizer" in tried and (not problems or not groups.isdisjoint(("optimizer", "scheduler")))
-    optimization = read_optimization(settings["optimizer"], settings["scheduler"], problems, build)
-    if config is not None and problems.is_valid("task"):
-        problems += problems_of_metrics(settings, watchable(config.task_class(config).monitors()))
-    if config is not None and checkpoint is not None:
-        problems += check_resume(config, checkpoint, problems)
-    tried -= {"optimizer"}
-    callbacks, loggers = dict[str, Part](), dict[str, Part]()
-    if tried and (not problems or any(problems.is_valid(group) for group in groups & tried)):
-        callbacks = read_entries("callbacks", settings["callbacks"], problems)
-        loggers = read_entries("logger", settings["logger"], problems)
-        trainer = check_trainer(trainer, problems)
-    if problems and (foreign := defaults_of_others(problems, typed)):
-        return resolve(_without(composed, foreign), overrides, checkpoint)
-    if problems or config is None:
-        raise ConfigError([with_owners(problem, settings) for problem in problems])
-    config = replace(config, run=run, trainer=trainer, optimization=optimization, checkpoint=checkpoint)
-    return replace(config, callbacks=callbacks, loggers=loggers)
+
+    typed: Mapping[str, Any] | None = field(default_factory=dict)
+    checkpoint: Path | None = None
+    splits: Sequence[str] = ("train", "validation")
+    trains: bool = True
 
 
-def resolve_recorded(settings: Mapping[str, Any], splits: Sequence[str] = ()) -> ResolvedConfig:
-    """What evaluating a finished run needs of its configuration. Raises ConfigError with every problem.
+def resolve(
+    settings: Mapping[str, Any], overrides: Sequence[str] = (), checkpoint: Path | None = None, trains: bool = True
+) -> Settings:
+    """The settings of a run that trains. Raises ConfigError with the problems of all groups, or else with those between
+    groups, or else with what Lightning, the optimizer's class and the checkpoint say of them.
+
+    settings: the composed values. overrides: those of the command line, "key=value". checkpoint: as in `Given`.
+    trains: whether this process trains the run; if not, what the files of conf/ set is not tried.
+    """
+    typed = values_typed(overrides)
+    if gone := REMOVED.keys() & typed.keys():
+        raise ConfigError([Problem.about(key, REMOVED[key]) for key in sorted(gone)])
+    config = validated(settings, Given(typed, checkpoint))
+    problems = check_resume(config, config.checkpoint) if config.checkpoint else []
+    if trains or not is_of_files("optimizer", config.plain["optimizer"], names_of(ParamGroups)):
+        problems += refusals(config.optimization)
+    if problems:
+        raise ConfigError(problems)
+    return lightning.located(config) if trains or lightning.is_needed(config) else config
+
+
+def resolve_recorded(settings: Mapping[str, Any], splits: Sequence[str] = ()) -> Settings:
+    """What scoring a finished run needs of its settings. Raises ConfigError with every problem.
 
     Of the tokenizer only the class is checked: a run folder has its own, so the file that it came from is not needed.
-    The parts of training are neither read nor imported.
-
-    splits: the splits that the data source must provide; if empty, its files are not checked.
+    The parts of training are neither read nor imported. splits: as in `Given`.
     """
-    problems = Problems()
-    settings = with_defaults(settings)
-    config = _read(settings, problems.class_of("task", settings["task"], Task), problems, splits, None)
-    if problems or config is None:
-        raise ConfigError(problems)
-    return config
+    return validated(settings, Given(None, splits=splits, trains=False))
 
 
-def completed(settings: dict[str, Any], problems: Problems) -> tuple[dict[str, Any], type[Task] | None]:
-    """The settings with what follows from them for their task, and its class; None if there is no such task.
-
-    Raises ConfigError for a group that is something else.
-    """
-    task = problems.class_of("task", settings["task"], Task)
-    for group, cls in {"task": task.Config, **task.groups}.items() if task else {"task": TaskConfig}.items():
-        if not isinstance(given := settings.get(group) or {}, dict):
-            raise ConfigError([Problem(group, f"expected settings by name, as in {group}.<name>=<value>", given)])
-        settings[group] = optional(cls) | given
-    return (task.completed(settings) if task else settings), task
+def validated(settings: Mapping[str, Any], given: Given) -> Settings:
+    """The checked tree. Raises ConfigError."""
+    try:
+        return Checked.model_validate(settings, context=given)
+    except ValidationError as error:
+        problems = dict.fromkeys(problems_in(error, settings, parameters(RunConfig), "attnorm"))
+        raise ConfigError([with_owners(problem, settings) for problem in problems]) from error
 
 
-def _read(
-    settings: dict[str, Any],
-    task: type[Task] | None,
-    problems: Problems,
-    splits: Sequence[str],
-    typed: Mapping[str, Any] | None,
-) -> ResolvedConfig | None:
-    """Reads task, model, attention, data, tokenizer and paths; None if there is no such task or model.
+class Checked(Settings):
+    """Settings whose groups are read by the parts that they name, and fit each other. A key is valid if and only if the
+    part that is configured takes it."""
 
-    typed: the values that the user typed, by key; None for a finished run, of which every key counts as typed.
-    """
-    top = problems.typed("", RunConfig, settings, elsewhere=None)
-    problems += unknown_keys(settings, task)
-    paths = read_paths(settings["paths"], problems)
-    source: Any = read_source(settings["data"], task, splits, problems)
-    tokenizer: Any = read_tokenizer(settings["tokenizer"], typed is not None, problems)
-    if (read := read_model(settings["model"], problems)) is not None:
-        model, start, options = read
-        tables = read_attention(settings["attention"], vars(options), model, typed, task)
-        problems.add("attention", tables.problems)
-    if task is not None:
-        options_of_task = problems.typed("task", task.Config, settings["task"], elsewhere=RESERVED, owner=task)
-        groups = {name: problems.typed(name, cls, settings.get(name) or {}) for name, cls in task.groups.items()}
-    if task is None or read is None:
-        return None
-    is_sound = problems.is_valid("attention")
-    config = ResolvedConfig(
-        settings={**settings, "attention": tables.resolved} if is_sound else settings,
-        **vars(top),
-        task_class=task,
-        task=options_of_task,
-        groups=groups,
-        model_class=model,
-        model=options,
-        start=start,
-        attention=tables.resolved if is_sound else {},
-        sites=tables.autoregressive,
-        label=run_label(settings["model"], tables) if problems.is_valid("attention", "model") else "",
-        source=source,
-        data=problems.typed("data", DataConfig, settings["data"], elsewhere=None),
-        cleaning=problems.typed("data", CleaningConfig, settings["data"], elsewhere=None),
-        tokenizer=tokenizer,
-        paths=paths,
-        trainer=TrainerConfig(),
-        run=RunSettings(),
+    task_class: Annotated[Any, PlainValidator(partial(class_of, "task", base=Task))] = Field(validation_alias="task")
+    trainer: Annotated[TrainerConfig, PlainValidator(lightning.read_trainer)] = TrainerConfig()
+    optimization: Annotated[Any, PlainValidator(read_optimization)] = None
+    callbacks: Annotated[Mapping[str, Any], PlainValidator(partial(lightning.known_entries, "callbacks"))] = {}
+    loggers: Annotated[Mapping[str, Any], PlainValidator(partial(lightning.known_entries, "logger"))] = Field(
+        default={}, validation_alias="logger"
     )
-    problems += check_together(config, problems)
-    if typed is not None and problems.is_valid("model", "task", "data"):
-        problems += ineffective(config, typed)
-    if typed is not None and problems.is_valid("model", "attention"):
-        problems += problems_before_training(tables)
-    return config
+
+    @model_validator(mode="before")
+    @classmethod
+    def completed(cls, settings: Mapping[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        """The settings with their defaults and with what follows from them, by field."""
+        given: Given = info.context or Given()
+        plain: dict[str, Any] = {"resume": None, "ckpt_path": None, **dict.fromkeys(GROUPS), **settings}
+        typed = given.typed or {}
+        for key in typed:
+            if key.endswith(f".{TARGET}"):
+                plain = without_leftovers(plain, key, typed)
+        for group in GROUPS:
+            plain[group] = plain[group] or {}
+        task, defaults = None, {"task": TaskConfig, "data": DataConfig, "run": RunSettings}
+        with suppress(ConfigError):  # which is reported with the group
+            task = class_of("task", plain["task"], Task)
+            defaults |= {"task": task.Config, **task.groups}
+        for group, config in defaults.items():
+            if isinstance(set_here := plain.get(group) or {}, Mapping):
+                plain[group] = {**optional(config), **set_here}
+        plain = task.completed(plain) if task else plain
+        checkpoint = given.checkpoint
+        if checkpoint is None and isinstance(plain["ckpt_path"], str):
+            checkpoint = Path(plain["ckpt_path"])
+        if given.trains and isinstance(plain["model"], Mapping) and isinstance(plain["model"].get("init"), str):
+            plain = resolve_init(plain, checkpoint)
+        known = {*RunConfig.model_fields, *GROUPS}
+        read = known - ({"optimizer", "scheduler"} if given.trains else OF_TRAINING)
+        fields: dict[str, Any] = {"plain": plain, "checkpoint": checkpoint, "groups": {}}
+        for key, value in plain.items():
+            if key in read:
+                fields[key] = value
+            elif key not in known:
+                fields["groups"][key] = value
+        return fields | ({"optimization": plain} if given.trains else {})
+
+    @field_validator("task", mode="plain")
+    @classmethod
+    def read_task(cls, settings: Any, info: ValidationInfo) -> Any:
+        task = info.data.get("task_class")
+        return task and made("task", task.Config, settings, RESERVED, owner=task)
+
+    @field_validator("groups", mode="plain")
+    @classmethod
+    def read_groups(cls, groups: Mapping[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        """Further groups of the task. Anything else at the top level is read by no part of a run."""
+        task, read, problems = info.data.get("task_class"), dict[str, Any](), list[str]()
+        of_task = task.groups if task else {}
+        for key, value in groups.items():
+            if key in of_task:
+                try:
+                    read[key] = made(key, of_task[key], value)
+                except ConfigError as error:
+                    problems += error.problems
+            elif task or not isinstance(value, dict):
+                same = keys_named(key, info.data["plain"])
+                meant = did_you_mean(same) if same else nearest(key, (*RunConfig.model_fields, *GROUPS, *of_task), 0.7)
+                problems.append(unknown(key, Problem(key, f"nothing reads this key.{meant}")))
+        if problems:
+            raise ConfigError(problems)
+        return read
+
+    @field_validator("model_class", mode="plain")
+    @classmethod
+    def read_model_class(cls, settings: Any, info: ValidationInfo) -> Any:
+        """The class of the model, which must be one that the task trains."""
+        model, task = class_of("model", settings, nn.Module), info.data.get("task_class")
+        if not hasattr(model, "interface"):
+            message = "must be a model with an `interface` and attention `sites`, see attnorm.models"
+            raise ConfigError([Problem(f"model.{TARGET}", message, settings[TARGET])])
+        if task and model.interface != task.interface:
+            fitting = fitting_files("model", nn.Module, lambda other: getattr(other, "interface", 0) == task.interface)
+            message = f"has the interface {model.interface!r}, but this task trains models with {task.interface!r}"
+            use = ", ".join(fitting) or "a model of your own"
+            raise ConfigError([Problem("model", f"{model.__name__} {message}; use {use}")])
+        return model
+
+    @field_validator("model", mode="plain")
+    @classmethod
+    def read_model(cls, settings: Any, info: ValidationInfo) -> Any:
+        model = info.data.get("model_class")
+        return model and options_of_model(model, settings)
+
+    @field_validator("tables", mode="plain")
+    @classmethod
+    def read_attention(cls, attention: Any, info: ValidationInfo) -> Sites | None:
+        """The attention of the model, as its tables set it; they can be read once the model is known."""
+        task, model, given = info.data.get("task_class"), info.data.get("model_class"), info.context or Given()
+        if (options := info.data.get("model")) is None:
+            return None
+
+        def remedy(facts: Collection[str]) -> str:
+            fitting = fitting_files("task", Task, lambda other: {*facts} <= {*other.provides(model)})
+            return f"; use {' or '.join(fitting)}" if fitting else ""
+
+        facts, attention = task.provides(model) if task else None, as_group("attention", attention)
+        tables = Sites.of_model(model, vars(options), attention, given.typed, facts, remedy)
+        if tables.problems:
+            raise about("attention", tables.problems)
+        return tables
+
+    @field_validator("source", mode="plain")
+    @classmethod
+    def read_source(cls, settings: Any, info: ValidationInfo) -> Part:
+        """The data source, whose rows must be those of the task. Missing files are problems."""
+        source: Any = class_of("data", settings, Source)
+        part = Part(source, read_options("data", source, settings, elsewhere=(*RESERVED, *OF_DATA)))
+        given, task = info.context or Given(), info.data.get("task_class")
+        if task and not source.schema.has(task.schema):
+            fitting = fitting_files("data", Source, lambda other: other.schema.has(task.schema))
+            use = ", ".join(fitting) or "a source of your own"
+            why = f"yields {source.schema.name}, but this task needs {task.schema.name}"
+            raise ConfigError([Problem("data", f"{source.__name__} {why}; use {use}")])
+        if given.splits and source.check is not Source.check and (problems := part.build().check(given.splits)):
+            raise about("data", problems)
+        return part
+
+    @field_validator("tokenizer", mode="plain")
+    @classmethod
+    def read_tokenizer(cls, settings: Any, info: ValidationInfo) -> Part:
+        """The tokenizer; without its options if there is one in the run folder."""
+        tokenizer: Any = class_of("tokenizer", settings, Tokenizer)
+        if info.context and not info.context.trains:
+            return Part(tokenizer, {})
+        made_by = tokenizer.from_settings
+        options = read_options("tokenizer", made_by, settings, facts=("draw",), elsewhere=RESERVED)
+        if problems := tokenizer.check(options):
+            raise about("tokenizer", problems)
+        return Part(tokenizer, options)
+
+    @model_validator(mode="after")
+    def fit_each_other(self, info: ValidationInfo) -> "Checked":
+        """Refuses values that are valid alone and not together, and keys that were typed and have no effect."""
+        given, problems = info.context or Given(), list[str]()
+        width, heads = getattr(self.model, "d_model", None), getattr(self.model, "n_heads", None)
+        if width and heads and width % heads:
+            raise ConfigError([Problem("model.d_model", f"not a multiple of model.n_heads={heads}", width)])
+        task = self.task_class(self)
+        problems += task.problems()
+        if self.task.monitor and self.task.monitor not in (monitors := task.monitors()):
+            problems.append(Problem("task.monitor", f"allowed: {', '.join(monitors)}", self.task.monitor))
+        if self.data.prefetch_factor is not None and not self.data.num_workers:
+            message = "has no effect without worker processes; set data.num_workers to 1 or more"
+            problems.append(Problem("data.prefetch_factor", message, self.data.prefetch_factor))
+        for name, value in vars(self.cleaning).items() if not self.source.cls.schema.cleaned else ():
+            if value:
+                message = f"has no effect, since the texts of {self.source.cls.__name__} must not be changed"
+                problems.append(Problem(f"data.{name}", message, value))
+        for key, value in vars(self.paths).items():
+            folder = Path(value).absolute()
+            while not folder.exists():
+                folder = folder.parent
+            if not folder.is_dir():
+                problems.append(Problem(f"paths.{key}", f"must be a folder, but {folder} is a file", value))
+        ignored, model = task.ignored_keys(), self.plain["model"]
+        for key, value in (given.typed or {}).items():
+            group, _, name = key.partition(".")
+            if key in ignored:
+                problems.append(Problem(key, f"has no effect with these settings; it is for {ignored[key]}", value))
+            elif group == "model" and name in model and value != (now := model[name]) and "${" not in str(value):
+                by = "model.init fixes" if self.start.init else "the data fix"
+                problems.append(Problem(key, f"ignored: {by} it at {now}", value))
+        if given.trains:
+            problems += [*lightning.problems_of_machine(self.trainer)] or lightning.problems_of_updates(
+                self.trainer, self.plain["data"]
+            )
+            problems += lightning.problems_of_metrics(self.plain, watchable(task.monitors()))
+            problems += problems_before_training(self.tables)
+        if problems:
+            raise ConfigError(problems)
+        return self
 
 
-def run_label(model: Mapping[str, Any], tables: Sites) -> str:
-    """The label of a run: its attention; without the attention that fuses, the fusion too. It is the name of a folder,
-    so the end of a long one is replaced by a digest."""
-    fusion = model.get("fusion", "attention")
-    parts = [] if fusion == "attention" else [fusion]
-    label = "_".join(parts + ([tables.label] if tables else []))
-    if len(label.encode()) <= LONGEST_LABEL:
-        return label
-    return f"{label.encode()[:LONGEST_LABEL].decode(errors='ignore')}_{hashlib.sha256(label.encode()).hexdigest()[:8]}"
-
-
-def read_model(settings: Mapping[str, Any], problems: Problems) -> tuple[Any, StartConfig, Any] | None:
-    """The class of the model, the keys of `model` that attnorm reads, and the options of the class: an instance of its
-    `Config`, or else a namespace with the defaults filled in. None, with a problem, if there is no such model."""
-    cls = problems.class_of("model", settings, nn.Module)
-    if cls is None:
-        return None
-    if not hasattr(cls, "interface"):
-        message = "must be a model with an `interface` and attention `sites`, see attnorm.models"
-        problems.append(Problem(f"model.{TARGET}", message, settings[TARGET]))
-        return None
-    start = problems.typed("model", StartConfig, settings, elsewhere=None)
+def options_of_model(model: Any, settings: Mapping[str, Any]) -> Any:
+    """The options of a model: an instance of its `Config`, or else a namespace with the defaults filled in."""
     elsewhere = (*RESERVED, *names_of(StartConfig))
-    if hasattr(cls, "Config"):
-        return cls, start, problems.typed("model", cls.Config, settings, elsewhere=elsewhere, owner=cls)
-    values, wrong = read_options("model", cls, settings, MODEL_FACTS, elsewhere=elsewhere)
-    problems += wrong
-    free = {name: value for name, value in defaults_of(cls).items() if name not in MODEL_FACTS}
-    return cls, start, SimpleNamespace(**{**free, **values})
+    if hasattr(model, "Config"):
+        return made("model", model.Config, settings, elsewhere, owner=model)
+    values = read_options("model", model, settings, MODEL_FACTS, elsewhere=elsewhere)
+    free = {name: value for name, value in defaults_of(model).items() if name not in MODEL_FACTS}
+    return SimpleNamespace(**{**free, **values})
 
 
-def read_attention(
-    attention: Mapping[str, Any],
-    options: Mapping[str, Any],
-    model: Any,
-    typed: Collection[str] | None,
-    task: type[Task] | None = None,
-) -> Sites:
-    """The sites of a model with these options, as the attention tables set them. typed: as in `Sites`.
-
-    A model may say how many layers and heads each site has, by optional methods `site_layers` and `site_heads`; without
-    the latter it is `n_heads`. It declares its sites of self-attention in `self_sites`, or returns them from
-    `self_sites_of`, and those with token embeddings in `token_sites`.
-    """
-    sites = model.sites_of(options) if hasattr(model, "sites_of") else model.sites
-    of_self = model.self_sites_of(options) if hasattr(model, "self_sites_of") else getattr(model, "self_sites", ())
-
-    def remedy(facts: Collection[str]) -> str:
-        fitting = fitting_files("task", Task, lambda other: {*facts} <= {*other.provides(model)})
-        return f"; use {' or '.join(fitting)}" if fitting else ""
-
-    return Sites(
-        attention,
-        sites,
-        model.site_layers(options) if hasattr(model, "site_layers") else {},
-        typed,
-        model.site_heads(options) if hasattr(model, "site_heads") else dict.fromkeys(sites, options.get("n_heads")),
-        self_sites=[site for site in of_self if site in sites],
-        token_sites=getattr(model, "token_sites", ()),
-        facts=None if task is None else task.provides(model),
-        remedy=remedy,
-    )
+def about(group: str, problems: Iterable[str]) -> ConfigError:
+    """The error of a group; problems that are plain sentences are about it."""
+    return ConfigError([problem if key_of(problem) else Problem.about(group, problem) for problem in problems])
 
 
-# ------------------------------------------------------------------------------ settings that are valid alone only
-
-
-def check_together(config: ResolvedConfig, problems: Problems) -> Iterator[str]:
-    """Values of model, data and task that are valid alone and not together."""
-    task, model = config.task_class, config.model_class
-    width, heads = getattr(config.model, "d_model", None), getattr(config.model, "n_heads", None)
-    if width and heads and problems.is_valid("model.d_model", "model.n_heads") and width % heads:
-        yield Problem("model.d_model", f"not a multiple of model.n_heads={heads}", width)
-    if getattr(model, "interface", None) == task.interface:
-        built = task(config)
-        yield from built.problems(problems.is_valid)
-        if problems.is_valid("task") and (monitor := config.task.monitor) and monitor not in built.monitors():
-            yield Problem("task.monitor", f"allowed: {', '.join(built.monitors())}", monitor)
-        return
-    fitting = fitting_files("model", nn.Module, lambda other: getattr(other, "interface", None) == task.interface)
-    message = f"has the interface {model.interface!r}, but this task trains models with {task.interface!r}"
-    yield Problem("model", f"{model.__name__} {message}; use {', '.join(fitting) or 'a model of your own'}")
-
-
-def ineffective(config: ResolvedConfig, typed: Mapping[str, Any]) -> Iterator[Problem]:
-    """Keys that were typed and change nothing: keys that have no effect with the other settings, and keys of the model
-    that its pretrained weights or the data decide. Those of `attention` are checked with its tables."""
-    ignored, model = config.task_class(config).ignored_keys(), config.settings["model"]
-    for key, value in typed.items():
-        group, _, name = key.partition(".")
-        if key in ignored:
-            yield Problem(key, f"has no effect with these settings; it is for {ignored[key]}", value)
-        elif group == "model" and name in model and value != (now := model[name]) and "${" not in str(value):
-            by = "model.init fixes" if config.start.init else "the data fix"
-            yield Problem(key, f"ignored: {by} it at {now}", value)
-
-
-# ------------------------------------------------------------------------------------ keys that no part of a run reads
-
-
-def unknown_keys(settings: Mapping[str, Any], task: type[Task] | None) -> Iterator[Problem]:
-    """Yields a problem for each key at the top level that no part of a run reads."""
-    names, groups = names_of(RunConfig), (*GROUPS, *(task.groups if task else ()))
-    for key in settings:
-        if key not in names and key not in groups and (task or not isinstance(settings[key], dict)):
-            same = keys_named(key, settings)
-            meant = did_you_mean(same) if same else nearest(key, (*names, *groups), cutoff=0.7)
-            yield unknown(key, Problem(key, f"nothing reads this key.{meant}"))
+@cache
+def optional(cls: type) -> dict[str, Any]:
+    """The fields of a dataclass that need not be given, with their defaults."""
+    return {field.name: field.default for field in fields(cls) if field.default is not MISSING}

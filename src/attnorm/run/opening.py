@@ -11,7 +11,7 @@ from attnorm.run.trust import check_names, own_cache
 
 if TYPE_CHECKING:
     from attnorm.data.tokenizers.base import Tokenizer
-    from attnorm.settings import ResolvedConfig
+    from attnorm.settings import Settings
 
 
 def read_run(folder: Path, trust_code: bool = False, typed: Collection[str] = ()) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def read_run(folder: Path, trust_code: bool = False, typed: Collection[str] = ()
     return cfg
 
 
-def open_run(run: Path, cfg: "ResolvedConfig", checkpoint: str) -> "tuple[Tokenizer, Any, int]":
+def open_run(run: Path, cfg: "Settings", checkpoint: str) -> "tuple[Tokenizer, Any, int]":
     """The run's tokenizer, and its model with the parameters of `checkpoint` ("best" or "last"), on the GPU if there
     is one; and the update they are from. Raises ConfigError if one of them is missing or does not fit the others."""
     import torch
@@ -54,7 +54,7 @@ def open_run(run: Path, cfg: "ResolvedConfig", checkpoint: str) -> "tuple[Tokeni
     return tokenizer, model.to("cuda" if torch.cuda.is_available() else "cpu").eval(), content["global_step"]
 
 
-def tokenizer_of_run(run: Path, cfg: "ResolvedConfig") -> "Tokenizer":
+def tokenizer_of_run(run: Path, cfg: "Settings") -> "Tokenizer":
     """The tokenizer that a run was trained with. Raises RunError if its file is missing, damaged or another one."""
     try:
         tokenizer: Tokenizer = cfg.tokenizer.cls.load(run)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attnorm.errors import CheckpointError, Problem, RunError, is_in
-from attnorm.parts import TARGET, Problems, class_of
+from attnorm.parts import TARGET, class_of
 from attnorm.run.checkpoint import (
     RECORD,
     best_checkpoints,
@@ -20,7 +20,7 @@ from attnorm.run.checkpoint import (
 from attnorm.run.folder import RUN, RunState
 from attnorm.run.key import run_key
 from attnorm.run.run import Run
-from attnorm.settings import ResolvedConfig, leaves
+from attnorm.settings import Settings, leaves
 from attnorm.tasks.task import Task
 
 log = logging.getLogger(__name__)
@@ -55,13 +55,11 @@ def deciding(record: Mapping[str, Any]) -> dict[str, Any]:
 CONTENT = {"settings": dict, "data": dict, "tokenizer": str, "updates": int}  # of a record
 
 
-def check_resume(config: ResolvedConfig, checkpoint: Path, problems: Problems) -> list[str]:
+def check_resume(config: Settings, checkpoint: Path) -> list[str]:
     """What keeps a run from continuing from a checkpoint: no such file, a damaged one, or one of another run.
 
     The best checkpoints beside it are checked in the same way, because a new run copies them.
     """
-    if not problems.is_valid("ckpt_path", "model._target_", "attention", "task"):
-        return []
     if not checkpoint.is_file():
         return [Problem("ckpt_path", "no such file", checkpoint)]
     try:
@@ -102,7 +100,7 @@ def with_advice(problems: list[str], checkpoint: Path) -> list[str]:
     return [*problems, advice]
 
 
-def newest_unfinished(config: ResolvedConfig) -> Path | None:
+def newest_unfinished(config: Settings) -> Path | None:
     """The newest run of the same resolved configuration that has started and ended without finishing.
 
     Raises RunError if a newer one is still going.

@@ -15,7 +15,7 @@ from attnorm.models.config import GPTConfig, TransformerConfig
 from attnorm.models.gpt import GPT
 from attnorm.models.hub_files import kind_of, weight_files
 from attnorm.models.load_weights import LoadReport, load_into, read_shape, read_weights
-from attnorm.parts import TARGET, Problems, options_of
+from attnorm.parts import TARGET, class_of, options_of
 from attnorm.run.checkpoint import BEST, read_checkpoint
 from attnorm.run.integrity import first_problems, nonfinite_tensors, parameters_of
 from attnorm.run.run import Run
@@ -114,8 +114,10 @@ def kind_of_model(model: Mapping[str, Any]) -> str | None:
     """Which weights a model with these settings starts from, a key of `STACKS`; None if it starts from none."""
     if "encoder_layers" in model:
         return "bert"
-    cls = Problems().class_of("model", model, torch.nn.Module)
-    return "gpt2" if cls is not None and issubclass(cls, GPT) else None
+    try:
+        return "gpt2" if issubclass(class_of("model", model, torch.nn.Module), GPT) else None
+    except ConfigError:  # which is reported with the group
+        return None
 
 
 def shape_of(start: Run) -> dict:

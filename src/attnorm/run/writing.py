@@ -28,7 +28,7 @@ from attnorm.run.tables import CsvTable, cut_history
 from attnorm.source_code import own_modules
 
 if TYPE_CHECKING:
-    from attnorm.settings import ResolvedConfig
+    from attnorm.settings import Settings
     from attnorm.tasks.results import Results
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class RunWriter(Run):
             return False
         return True
 
-    def start(self, cfg: "ResolvedConfig", **facts: Any) -> None:
+    def start(self, cfg: "Settings", **facts: Any) -> None:
         """Writes run.json and config.yaml. facts: further entries of run.json.
 
         A new run that starts from `ckpt_path` gets its copies before that, so that a run with recorded settings has

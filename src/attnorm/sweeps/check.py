@@ -144,7 +144,7 @@ def check_job(
     try:
         with explained():
             settings = plain_settings(composed(overrides, folders, of_files))
-        config = resolve(settings, as_typed(overrides), right=defaults())
+        config = resolve(settings, as_typed(overrides), trains=False)
     except ConfigError as error:
         return Checked([(key_of(problem), str(problem)) for problem in error.problems])
     gpus = gpus_for(config.trainer.accelerator)
@@ -162,12 +162,6 @@ def check_job(
         named=sorted(in_need_of_trust(config.settings)),
         modules=own_modules(),
     )
-
-
-@cache
-def defaults() -> dict[str, Any]:
-    """The settings of `attnorm train` without arguments."""
-    return plain_settings(compose_files((), (CONF,)))
 
 
 if __name__ == "__main__":

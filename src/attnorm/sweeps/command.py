@@ -24,7 +24,6 @@ from attnorm.sweeps.tuning import Tuning
 
 Overrides = tuple[str, ...]  # of a job
 EXPECTED = "expected <key>=<value>,<value>,..."  # of tune
-TUNING = frozenset(("tune", "tune_seeds"))
 REFUSED = {  # keys of a single run
     "resume": "a sweep resumes its runs by itself; repeat its command",
     "ckpt_path": "a sweep resumes its runs by itself; repeat its command",
@@ -136,7 +135,7 @@ def read_sweep(arguments: Sequence[str]) -> SweepCommand:
         key = override_key(argument)
         if key in REFUSED:
             problems.append(Problem.about(key, f"{argument}: {REFUSED[key]}"))
-        elif "." in key or key in names_of(RunConfig) or any((folder / key).is_dir() for folder in folders):
+        elif "." in key or key in RunConfig.model_fields or any((folder / key).is_dir() for folder in folders):
             continue  # a key of the runs
         elif (suggestion := nearest(key, OWN, cutoff=0.7)) or f"sweep {key}" in REMOVED:
             misspelt = Problem.about(key, f"{argument}: attnorm sweep has no such key.{suggestion}")
@@ -146,13 +145,10 @@ def read_sweep(arguments: Sequence[str]) -> SweepCommand:
     overrides: list[Override] = []
 
     def check(command: Command[SweepSettings]) -> Iterator[Problem]:
-        if "launcher" not in command.wrong:
-            yield from command.settings.problems(command.typed)
-        if not problems:  # otherwise, Hydra may not be able to read them
-            with hydra_started(folders):
-                overrides.extend(parse(readable(of_runs, is_sweep=True), GlobalHydra.instance().config_loader()))
-            unread = TUNING if command.wrong & TUNING else frozenset()  # they have their defaults, which say nothing
-            yield from (problem for problem in problems_of(command.settings, overrides) if problem.key not in unread)
+        yield from command.settings.problems(command.typed)
+        with hydra_started(folders):
+            overrides.extend(parse(readable(of_runs, is_sweep=True), GlobalHydra.instance().config_loader()))
+        yield from problems_of(command.settings, overrides)
 
     settings = read(of_sweep, SweepSettings, "attnorm sweep", known=problems, check=check).settings
     tuning, tuned, _ = read_tuning(settings, overrides)

@@ -1,6 +1,6 @@
 """Classification of documents of several sentences. The baseline always predicts the most frequent label."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -95,10 +95,10 @@ class DocumentTask(LabelTask):
     interface, schema, unit, grouping = "documents", LABELLED_DOCUMENTS, "documents", "group"
     budget = (("model.max_tokens",), "the tokens of a document")
 
-    def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
-        yield from super().problems(is_valid)
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
         source: Any = self.source()
-        if is_valid("data") and len(source.labels) == 1:
+        if len(source.labels) == 1:
             yield Problem.about("data", f"all documents have the label {source.labels[0]}; expected several labels")
 
     def featurizer(self) -> DocumentFeaturizer:

@@ -12,7 +12,7 @@ from attnorm.data.readers.text import read_json
 from attnorm.data.sources.base import PAIRS, Source
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import RunError
-from attnorm.settings import ResolvedConfig
+from attnorm.settings import Settings
 from attnorm.tasks.rouge import METRICS, SAMPLE, Rouge, Words, lead, means, words_for
 from attnorm.tasks.seq2seq import Seq2SeqModule, Seq2SeqTask, Seq2SeqTaskConfig, TextScores
 
@@ -58,7 +58,7 @@ class HeadlineTask(Seq2SeqTask):
     scoring = ("task.stemmer", "task.rouge_words", "task.rouge_lsum", "decoding")
     monitoring = ("task.rouge_pairs",)
 
-    def __init__(self, cfg: ResolvedConfig):
+    def __init__(self, cfg: Settings):
         super().__init__(cfg)
         self.words: Words = self.config.rouge_words or "ascii"
 

@@ -1,7 +1,7 @@
 """Image classification. The baseline always predicts the most frequent label."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -111,9 +111,7 @@ class ImageTask(LabelTask):
         patch = self.cfg.model.patch
         return height // patch, width // patch
 
-    def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
-        if not is_valid("model", "data"):
-            return
+    def problems(self) -> Iterator[str]:
         height, width, _ = self.facts["shape"]
         patch = self.cfg.model.patch
         if height % patch or width % patch:

@@ -1,7 +1,7 @@
 """Masked language modelling ("BERT", Sec. 3.1): documents in blocks, and scores at the masked tokens only."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar
@@ -177,8 +177,8 @@ class MaskedLMTask(EncoderTask):
         )
         return scores
 
-    def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
-        yield from super().problems(is_valid)
-        if is_valid("tokenizer") and not self.cfg.tokenizer.cls.has_mask:
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        if not self.cfg.tokenizer.cls.has_mask:
             message = "has no mask token, which this task needs; use tokenizer=wordpiece"
             yield Problem(f"tokenizer.{TARGET}", message, self.cfg.settings["tokenizer"][TARGET])

@@ -179,16 +179,16 @@ class WritingTask(Task):
         """The scores of the texts that a model has written for all rows of a split."""
         raise NotImplementedError
 
-    def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
+    def problems(self) -> Iterator[str]:
         """Problems with the lengths of the texts that a model may generate, and with those that it reads."""
         decoding, model = self.cfg.groups["decoding"], self.cfg.model
-        if is_valid("decoding.max_length", "model.max_target") and decoding.max_length >= model.max_target:
+        if decoding.max_length >= model.max_target:
             message = f"must be below model.max_target={model.max_target}, because the begin token takes a position"
             yield Problem("decoding.max_length", message, decoding.max_length)
-        if is_valid("decoding.min_length", "decoding.max_length") and decoding.min_length > decoding.max_length:
+        if decoding.min_length > decoding.max_length:
             message = f"must be at most decoding.max_length={decoding.max_length}"
             yield Problem("decoding.min_length", message, decoding.min_length)
-        yield from super().problems(is_valid)
+        yield from super().problems()
 
     def score(self, module: Any, split: Split) -> Results:
         """Loss, and the scores of the texts that the model writes for the whole split, with the options `decoding`."""

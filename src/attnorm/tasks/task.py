@@ -21,7 +21,7 @@ from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem, UserError
 from attnorm.parts import Part
 from attnorm.progress import tracked
-from attnorm.settings import ResolvedConfig, TaskConfig
+from attnorm.settings import Settings, TaskConfig
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.ranks import Ranks
 from attnorm.tasks.results import Results, hash_of
@@ -62,7 +62,7 @@ class Task(ABC):
     sampled: ClassVar[tuple[str, ...]] = ()
     budget: ClassVar[tuple[tuple[str, ...], str]] = ((), "")
 
-    def __init__(self, cfg: ResolvedConfig):
+    def __init__(self, cfg: Settings):
         self.cfg = cfg
         self.config: Any = cfg.task  # the keys of `task` as an instance of `Config`
 
@@ -116,12 +116,12 @@ class Task(ABC):
     def collator(self, split: Split) -> Dataset:
         """The dataset that maps a `MicroBatch` to the tensors of a batch."""
 
-    def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
-        """Problems with combinations of keys. `is_valid(*keys)` says whether keys or groups are valid by themselves."""
+    def problems(self) -> Iterator[str]:
+        """Problems with combinations of keys. By themselves, all of them are valid."""
         keys, what = self.budget
-        if is_valid("data.batch_tokens", *keys):
-            least = sum(getattr(self.cfg.model, key.removeprefix("model."), 0) or 0 for key in keys)
-            yield from self.budget_problems(least, what)
+        yield from self.budget_problems(
+            sum(getattr(self.cfg.model, key.removeprefix("model."), 0) or 0 for key in keys), what
+        )
 
     def budget_problems(self, least: int, what: str) -> Iterator[Problem]:
         """Problems with `data.batch_tokens` if one example may have `least` tokens. what: that number in words."""
@@ -291,7 +291,7 @@ def selection_half(groups: Iterable[str]) -> set[str]:
     return set(ranked[: (len(ranked) + 1) // 2])
 
 
-def task_of(cfg: ResolvedConfig, run: Path | None = None) -> Task:
+def task_of(cfg: Settings, run: Path | None = None) -> Task:
     """Returns the configured task. If `run` is given, what its folder contains about the training data is restored."""
     task: Task = cfg.task_class(cfg)
     if run is not None:

@@ -4,7 +4,7 @@ Decoding may have a fertility: a bound on the attention that a source word recei
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -200,13 +200,13 @@ class TranslationTask(Seq2SeqTask):
     def while_decoding(self, model: Any) -> AbstractContextManager:
         return limited(model, self.cfg.groups["decoding"].fertility, normalizers_of(self.cfg.attention["cross"]))
 
-    def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
-        yield from super().problems(is_valid)
-        if is_valid("task", "data") and self.config.detokenize == AUTO:
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        if self.config.detokenize == AUTO:
             sentence = "task.detokenize=auto needs a two-letter code; type task.detokenize=<code>, or null"
             yield Problem("data.target_language", sentence, self.cfg.source.options["target_language"])
         fertility = self.cfg.groups["decoding"].fertility
-        if fertility is not None and is_valid("attention"):
+        if fertility is not None:
             wrong = [name for name in normalizers_of(self.cfg.attention["cross"]) if name not in WITH_FERTILITY]
             if wrong:
                 message = f"{wrong[0]} has no form with fertility; it needs attention.cross={'|'.join(WITH_FERTILITY)}"

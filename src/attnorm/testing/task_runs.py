@@ -23,7 +23,7 @@ from attnorm.errors import Interrupted
 from attnorm.run.checkpoint import BEST, LAST, read_checkpoint
 from attnorm.run.integrity import parameters_of
 from attnorm.run.run import Run
-from attnorm.settings import ResolvedConfig
+from attnorm.settings import Settings
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.task import Task, task_of
 from attnorm.testing.records import DIVISOR, GRADIENTS
@@ -72,7 +72,7 @@ class TaskRuns:
         if "dropout" in self.checked().settings["model"]:
             self.exact["model.dropout"] = 0.0
 
-    def checked(self, changes: Mapping[str, object] | None = None) -> ResolvedConfig:
+    def checked(self, changes: Mapping[str, object] | None = None) -> Settings:
         """The checked configuration with changed keys: {"trainer.devices": 2}. Raises ConfigError."""
         settings = deepcopy(self.settings)
         for path, value in {**LENGTH, **(changes or {})}.items():
@@ -150,7 +150,7 @@ class Opened:
     task, split, module: the task, its validation split, and the model with its loss.
     """
 
-    def __init__(self, config: ResolvedConfig, run: Path):
+    def __init__(self, config: Settings, run: Path):
         self.task: Task = task_of(config, run)
         self.split: Split = self.task.splits()["validation"]
         model = self.task.model(self.split.tokenizer).double()

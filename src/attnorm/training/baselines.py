@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 
 from attnorm.choices import choices
-from attnorm.settings import ResolvedConfig
+from attnorm.settings import Settings
 from attnorm.tasks.results import NAMES, UNDEFINED, Results, direction
 from attnorm.training.console import number
 
@@ -14,7 +14,7 @@ FACTOR = 4  # times the updates: a clear step up for a run that has had its epoc
 
 def warnings_of(
     scores: Results,
-    cfg: ResolvedConfig,
+    cfg: Settings,
     steps: int,
     planned: int,
     updates_an_epoch: int,
@@ -52,7 +52,7 @@ def unbeaten(scores: Results, declared: Mapping[str, str] | None = None) -> list
     return sentences
 
 
-def longer(cfg: ResolvedConfig, steps: int, planned: int, updates_an_epoch: int) -> str:
+def longer(cfg: Settings, steps: int, planned: int, updates_an_epoch: int) -> str:
     """The likely cause of a bad score, and which keys to type for a longer training."""
     done = f"{steps:,} updates = {steps / updates_an_epoch:.1f} epochs over the training data"
     if steps < planned:
@@ -66,7 +66,7 @@ def longer(cfg: ResolvedConfig, steps: int, planned: int, updates_an_epoch: int)
     return f"{cause} To train longer, type {' '.join(limits(cfg, steps, updates_an_epoch))}."
 
 
-def limits(cfg: ResolvedConfig, steps: int, updates_an_epoch: int) -> list[str]:
+def limits(cfg: Settings, steps: int, updates_an_epoch: int) -> list[str]:
     """The limits that ended the training, raised to EPOCHS epochs or FACTOR times the updates, whichever is more; for
     fewer updates than the default of the task, that default."""
     trainer, typed = cfg.trainer, []

@@ -9,14 +9,14 @@ from rich.table import Table
 from attnorm.progress import UNLIMITED, console
 from attnorm.run.folder import RunState
 from attnorm.run.tables import NO_EVIDENCE, is_share
-from attnorm.settings import ResolvedConfig
+from attnorm.settings import Settings
 from attnorm.tasks.results import NAMES, NATS_OR_BITS, Results
 from attnorm.wording import on_one_line
 
 WIDE = 6  # metrics that a table has side by side; more of them stand one below the other
 
 
-def show_start(cfg: ResolvedConfig, typed: Sequence[str], file: Path) -> None:
+def show_start(cfg: Settings, typed: Sequence[str], file: Path) -> None:
     """What is trained, the settings that were typed, and the file with the whole configuration."""
     show_lines(
         f"{cfg.task.name} with {cfg.label}, seed {cfg.seed}",

@@ -13,7 +13,7 @@ from pytorch_lightning.loggers import Logger
 from attnorm.config.lightning import build_entries
 from attnorm.run.checkpoint import read_checkpoint
 from attnorm.run.run import Run
-from attnorm.settings import ResolvedConfig
+from attnorm.settings import Settings
 from attnorm.tasks.results import Results
 from attnorm.training.loggers import LARGEST, MetricsFile, Samples
 from attnorm.training.processes import is_first_rank
@@ -34,7 +34,7 @@ class RunLoggers(pl.Callback, AbstractContextManager["RunLoggers"]):
 
     def __init__(
         self,
-        cfg: ResolvedConfig,
+        cfg: Settings,
         run_folder: Path,
         draw: Callable[[Path], list[Path]] | None = None,
     ):

@@ -27,7 +27,7 @@ from attnorm.run.resume import deciding
 from attnorm.run.run import Run
 from attnorm.run.tables import rate_note
 from attnorm.run.writing import RunWriter
-from attnorm.settings import ResolvedConfig
+from attnorm.settings import Settings
 from attnorm.source_code import own_modules
 from attnorm.tasks.data_notes import data_notes
 from attnorm.tasks.ranks import is_sharded
@@ -53,7 +53,7 @@ SAMPLES = 5  # examples that are shown at the end
 
 
 def train(
-    config: ResolvedConfig,
+    config: Settings,
     run_folder: Path,
     overrides: Sequence[str] = (),
     *,
@@ -188,7 +188,7 @@ def fit(
         raise
 
 
-def own_tokenizer(config: ResolvedConfig) -> Tokenizer | None:
+def own_tokenizer(config: Settings) -> Tokenizer | None:
     """The tokenizer that a run has trained before the checkpoint from which it continues; None to train or read one.
 
     Another version of a library may train it in another way.

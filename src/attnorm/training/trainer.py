@@ -12,7 +12,7 @@ from pytorch_lightning.profilers import SimpleProfiler
 from attnorm.config.lightning import build_entries, strategy_of
 from attnorm.run.folder import RunState
 from attnorm.run.writing import RunWriter
-from attnorm.settings import ResolvedConfig
+from attnorm.settings import Settings
 from attnorm.tasks.module import TaskModule
 from attnorm.training.callbacks.checkpointing import AtomicCheckpointIO, Checkpoints, ResumeState
 from attnorm.training.callbacks.graceful_stop import EarlyStopping, GracefulStop, TimeLimit
@@ -25,7 +25,7 @@ FOREVER = 365 * 86400.0
 
 
 def build_trainer(
-    cfg: ResolvedConfig,
+    cfg: Settings,
     run: RunWriter,
     task_module: TaskModule,
     directions: Mapping[str, str],

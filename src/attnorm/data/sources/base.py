@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from attnorm.errors import ConfigError, DataError, Problem
+from attnorm.errors import DataError, Problem
 from attnorm.imports import parameters
 from attnorm.schema import read_options
 
@@ -81,10 +81,8 @@ class Source(ABC):
 
     def __new__(cls, *arguments: object, **options: object) -> "Source":
         """Raises ConfigError for options that are not those of the class, or not what their annotations allow."""
-        positional = [*parameters(cls)][: len(arguments)]
-        _, problems = read_options("data", cls, options, positional)
-        if options and problems:  # a copy is made without options
-            raise ConfigError(problems)
+        if options:  # a copy is made without them
+            read_options("data", cls, options, facts=[*parameters(cls)][: len(arguments)])
         return super().__new__(cls)
 
     @property

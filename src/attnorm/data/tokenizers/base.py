@@ -201,7 +201,6 @@ def check_tokenizer(settings: Mapping[str, object]) -> list[str]:
     """All problems with the settings of a tokenizer that show before data is read."""
     try:
         cls = tokenizer_class(settings)
+        return cls.check(read_options("tokenizer", cls.from_settings, settings, facts=("draw",), elsewhere=RESERVED))
     except ConfigError as error:
         return error.problems
-    options, problems = read_options("tokenizer", cls.from_settings, settings, facts=("draw",), elsewhere=RESERVED)
-    return problems + cls.check(options)

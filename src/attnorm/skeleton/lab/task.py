@@ -1,6 +1,6 @@
 """A task: how sums become tokens, its loss and metric, and the class that builds both."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -91,13 +91,12 @@ class SumTask(Task):
     def collator(self, split: Split) -> SumCollator:
         return SumCollator(split.rows, split.tokenizer.pad_id)
 
-    def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
-        if is_valid("data", "model"):
-            largest, longest = self.cfg.source.build().largest, self.cfg.model.longest
-            digits, allowed = len(str(largest)), (longest - 1) // 2
-            if digits > allowed:
-                message = f"allowed: up to {10**allowed - 1:,}, so that a sum fits model.longest={longest}"
-                yield Problem("data.largest", message, largest)
+    def problems(self) -> Iterator[str]:
+        largest, longest = self.cfg.source.build().largest, self.cfg.model.longest
+        digits, allowed = len(str(largest)), (longest - 1) // 2
+        if digits > allowed:
+            message = f"allowed: up to {10**allowed - 1:,}, so that a sum fits model.longest={longest}"
+            yield Problem("data.largest", message, largest)
 
     def score(self, module: SumModule, split: Split) -> Results:
         results, examples = super().score(module, split), module.examples

@@ -28,7 +28,7 @@ from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import RunError
 from attnorm.models.generation import SpecialTokens
 from attnorm.models.sampling import Sampling, sample
-from attnorm.settings import ResolvedConfig
+from attnorm.settings import Settings
 from attnorm.tasks.causal_lm.features import (
     WINDOW,
     DocumentWindows,
@@ -96,7 +96,7 @@ class CausalLMTask(Task):
     budget = (("model.max_target",), "the tokens of the longest possible row")
     measured: ClassVar[dict[str, str]] = {"perplexity": "min", "bits_per_byte": "min"}
 
-    def __init__(self, cfg: ResolvedConfig):
+    def __init__(self, cfg: Settings):
         super().__init__(cfg)
         self.train: Split | None = None  # once it is prepared
 

@@ -139,17 +139,16 @@ class SquadTask(EncoderTask):
         """The ids of the questions whose windows the rows are."""
         return list(split.texts[split.rows[list(rows)]["example"]]["id"])
 
-    def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
-        yield from super().problems(is_valid)
-        if is_valid("model.max_source", "task"):
-            try:
-                self.featurizer()
-            except ConfigError as error:
-                yield from error.problems
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        try:
+            self.featurizer()
+        except ConfigError as error:
+            yield from error.problems
         task = self.config
-        if is_valid("task.no_answer", "task.null_threshold") and task.null_threshold and not task.no_answer:
+        if task.null_threshold and not task.no_answer:
             yield Problem("task.null_threshold", "has no effect without task.no_answer=true", task.null_threshold)
-        if is_valid("tokenizer") and not self.cfg.tokenizer.cls.has_offsets:
+        if not self.cfg.tokenizer.cls.has_offsets:
             message = "does not return the character offsets of tokens, which this task needs; use tokenizer=wordpiece"
             yield Problem(f"tokenizer.{TARGET}", message, self.cfg.settings["tokenizer"][TARGET])
 

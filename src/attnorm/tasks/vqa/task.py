@@ -1,7 +1,7 @@
 """Visual question answering: questions, views of images, a list of answers, and the official accuracy."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
@@ -157,10 +157,8 @@ class VqaTask(Task):
     def featurizer(self) -> VqaFeaturizer:
         return VqaFeaturizer(self.cfg.model.max_question, self.answers)
 
-    def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
-        yield from super().problems(is_valid)
-        if not is_valid("model", "data"):
-            return
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
         given = self.cfg.source.options.get("features")
         if given and not isinstance(given, str):
             if self.cfg.model.fusion == "attention" and len(given) < 2:

@@ -14,7 +14,7 @@ from attnorm.errors import Interrupted
 from attnorm.run.folder import RunState
 from attnorm.run.run import ENDED, Run
 from attnorm.run.writing import RunWriter
-from attnorm.settings import ResolvedConfig
+from attnorm.settings import Settings
 from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.compiled import CompiledModel
 from attnorm.training.environment import describe_environment, peak_memory
@@ -59,7 +59,7 @@ class RunFiles(pl.Callback):
         self.earlier = earlier if isinstance(earlier, (int, float)) else 0.0
         return self
 
-    def begin(self, cfg: ResolvedConfig, overrides: Sequence[str]) -> None:
+    def begin(self, cfg: Settings, overrides: Sequence[str]) -> None:
         """Writes the record of the run. Before that, nothing is written."""
         self.has_begun = True
         if is_first_rank():
