@@ -237,6 +237,9 @@ def test_a_model_with_a_new_site_is_set_without_a_plus():
     cfg = of_model(Captioner, *typed)
     assert tables_of(cfg, values_typed(typed)).problems == []
     assert tables_of(cfg).label == "hnas+softmax_caption-dnas_prefix"
+    assert tables_of(of_model(Captioner, "attention.image=[dnas*3]"), None).problems == [
+        "attention.image: 3 normalizers for 2 layers"
+    ]
 
 
 def test_the_label_of_many_layers_is_a_name_that_a_folder_can_have():
@@ -245,9 +248,6 @@ def test_the_label_of_many_layers_is_a_name_that_a_folder_can_have():
     labels = [runs.tiny("model.encoder_layers=40", encoder).label for encoder in encoders]
     assert labels[0] != labels[1] and all(label.startswith("entmax+dnas+") for label in labels)
     assert max(len(label.encode()) for label in labels) < 255
-    assert tables_of(of_model(Captioner, "attention.image=[dnas*3]"), None).problems == [
-        "attention.image: 3 normalizers for 2 layers"
-    ]
 
 
 def test_keys_are_typed_one_by_one_or_as_a_table():
