@@ -580,5 +580,8 @@ def test_the_report_says_why_a_ladder_is_not_compared(tmp_path, change, words):
 def test_a_ladder_is_compared_when_all_its_runs_have_ended(tmp_path):
     make_ladder(tmp_path, rungs=(1,), seeds=(110,))
     waiting = r"not finished yet: 1 planned run .*dnas_1_110"
-    with locked(tmp_path / "dnas_1_110"), pytest.raises(RunError, match=waiting):
-        run_compare([f"against={tmp_path}"])
+    with locked(tmp_path / "dnas_1_110"):
+        with pytest.raises(RunError, match=waiting):
+            run_compare([f"against={tmp_path}"])
+        [page] = collect([tmp_path]).ladders
+    assert page.refused == "No verdict yet: 1 planned run is not finished." and page.sentences == []

@@ -18,6 +18,7 @@ from attnorm.analysis.pictures import COLUMN, PAGE, Picture
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.table import Table
 from attnorm.errors import RunError
+from attnorm.run.folder import RunState
 from attnorm.run.run import Run
 from attnorm.wording import counted
 
@@ -54,7 +55,7 @@ class LadderPage:
         self.anchor, self.task, self.refused = anchor, str(runs[0].settings["task.name"]), ""
         self.sentences, self.notes, self.tables = list[str](), list[str](), list[Table]()
         self.figures, self.pictures = list[InlineFigure](), dict[str, Picture]()
-        if pending:
+        if pending := [*pending, *(str(run.folder) for run in runs if run.state is RunState.RUNNING)]:
             verb = "is" if len(pending) == 1 else "are"
             self.refused = f"No verdict yet: {counted(len(pending), 'planned run')} {verb} not finished."
             return
