@@ -262,3 +262,18 @@ def test_what_a_callback_changes_in_place_is_not_read_from_the_note_of_the_host(
     mask[0] = ~mask[0]
     assert torch.equal(on_host(mask), mask)
     assert torch.equal(index_by_mask(x, on_both(torch.logical_not, mask)), x[~mask])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["softmax", "dnas", "sparsemax", "entmax"])
+def test_one_compiled_graph_takes_batches_of_all_sizes_with_and_without_masks(name):
+    torch.compiler.reset()
+    module = build_normalizer(name)
+    compiled = torch.compile(lambda q, k, v, mask: module.attend(q, k, v, mask), backend="aot_eager", fullgraph=True)
+    for batch, length, masked in [(2, 6, 0), (3, 7, 0), (4, 9, 1), (1, 9, 1), (1, 1, 0), (2, 300, 0), (3, 310, 1)]:
+        q, k, v = (randn(batch, 2, length, 4, seed=seed).requires_grad_() for seed in range(3))
+        real = torch.arange(length).expand(batch, length) < max(1, length - 1)
+        mask = Mask(real, real) if masked else None
+        found, expected = compiled(q, k, v, mask), module.attend(q, k, v, mask)
+        assert_close(found, expected)
+        assert_close(*(torch.autograd.grad(output.square().sum(), q) for output in (found, expected)))

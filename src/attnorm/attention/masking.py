@@ -16,7 +16,8 @@ FIELDS = ("queries", "keys", "segments")  # of a mask: its tensors
 class Mask:
     """A mask in compact form, so that fast paths never build the (N, M) table.
 
-    queries:  bool (B, N), True for real queries. A padded query is a dead row and is excluded from the column step.
+    queries:  bool (B, N), True for real queries. A padded query is a dead row and is excluded from the column step. None:
+              all are real.
     keys:     bool (B, M), True for real keys.
     causal:   query i may see the keys j <= i + M - N. The diagonal is aligned to the end, so a cached step with N = 1
               sees all keys.
@@ -56,7 +57,8 @@ class Mask:
             if (tensor := getattr(self, name)) is None:
                 continue
             length = n_keys if name == "keys" else n_queries
-            of_batch = batch == 1 or tensor.shape[0] in (1, batch)
+            # the compiler does not find a size of a graph for several sizes in a tuple
+            of_batch = batch == 1 or tensor.shape[0] == 1 or tensor.shape[0] == batch
             if tensor.shape[1] != length or not of_batch or (name == "segments" and n_queries != n_keys):
                 sizes = f"{n_queries} queries and {n_keys} keys" + f" in a batch of {batch}" * (batch > 1)
                 raise ValueError(f"Mask({name}=...): the shape {tuple(tensor.shape)} does not fit {sizes}")
@@ -151,7 +153,7 @@ def dense_mask(mask: Tensor | Mask | None, scores: Tensor) -> Tensor | None:
     # a batch of 1 and a single head may stand for all, as in `Mask.check_shape`
     full = [size if size > 1 else None for size in scores.shape[:-2]] + [*scores.shape[-2:]]
     fits = zip(reversed(mask.shape), reversed(full), strict=False)
-    if mask.dim() > len(full) or not all(size == 1 or whole in (None, size) for size, whole in fits):
+    if mask.dim() > len(full) or not all(size == 1 or whole is None or whole == size for size, whole in fits):
         shapes = f"{tuple(scores.shape)}, got {tuple(mask.shape)}"
         raise ValueError(f"mask: expected a shape that is broadcastable to {shapes}; for padding, use Mask(keys=...)")
     return mask

@@ -21,7 +21,7 @@ class Sparsemax(RowMap):
     """
 
     def row_weights(self, scores: Tensor) -> Tensor:
-        return transformable_entmax(scores, 2) if being_transformed() else sparsemax(scores)
+        return transformable_entmax(scores, 2) if being_transformed() else EntmaxOfLibrary.apply(scores, 2.0)
 
     def regularizer(self, p: Tensor, allowed: Tensor) -> Tensor:
         """1/2 |p|^2."""
@@ -106,8 +106,6 @@ class Entmax(RowMap):
             alpha = alpha.to(scores.dtype)
         if being_transformed():
             return transformable_entmax(scores, alpha)
-        if not isinstance(alpha, Tensor) and alpha == 2:
-            return sparsemax(scores)
         return EntmaxOfLibrary.apply(scores, alpha)
 
     def regularizer(self, p: Tensor, allowed: Tensor) -> Tensor:
@@ -123,13 +121,13 @@ class EntmaxOfLibrary(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, s: Tensor, alpha: float | Tensor) -> Tensor:
-        if isinstance(alpha, Tensor) or alpha != 1.5:
+        if isinstance(alpha, float) and alpha in (1.5, 2):
+            p = entmax15(s) if alpha == 1.5 else sparsemax(s)
+        else:
             # entmax_bisect does not subtract the largest score, and at 1e4 float32 has only three decimals left
             s = s - s.amax(-1, keepdim=True)
             halvings = 56 if s.dtype == torch.float64 else 28  # of an interval of length <= 1, beyond the last digit
             p = entmax_bisect(s, alpha, n_iter=halvings)
-        else:
-            p = entmax15(s)
         ctx.alpha = alpha if isinstance(alpha, float) else None
         ctx.save_for_backward(p, *([] if isinstance(alpha, float) else [alpha]))
         return p
