@@ -16,8 +16,8 @@ FIELDS = ("queries", "keys", "segments")  # of a mask: its tensors
 class Mask:
     """A mask in compact form, so that fast paths never build the (N, M) table.
 
-    queries:  bool (B, N), True for real queries. A padded query is a dead row and is excluded from the column step. None:
-              all are real.
+    queries:  bool (B, N), True for real queries. A padded query is a dead row and is excluded from the column step.
+              None: all are real.
     keys:     bool (B, M), True for real keys.
     causal:   query i may see the keys j <= i + M - N. The diagonal is aligned to the end, so a cached step with N = 1
               sees all keys.
