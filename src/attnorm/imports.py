@@ -16,8 +16,12 @@ from attnorm.source_code import own_modules
 
 SYNONYMS = {  # names of settings in other libraries -> the names here
     "learning_rate": "lr",
-    "batch_size": "batch_tokens",
-    **dict.fromkeys(("epochs", "num_epochs", "n_epochs"), "max_epochs"),
+    **dict.fromkeys(("batch_size", "per_device_train_batch_size", "train_batch_size"), "batch_tokens"),
+    **dict.fromkeys(("epochs", "num_epochs", "n_epochs", "num_train_epochs"), "max_epochs"),
+    "output_dir": "log_dir",
+    "gradient_accumulation_steps": "accumulate_grad_batches",
+    "max_grad_norm": "gradient_clip_val",
+    "freeze": "optimizer.freeze",  # a key that no file sets
     **dict.fromkeys(("steps", "num_steps", "updates", "max_updates", "iterations"), "max_steps"),
     **dict.fromkeys(("gpus", "gpu", "n_gpus", "num_gpus"), "devices"),
     "device": "accelerator",

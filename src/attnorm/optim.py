@@ -118,7 +118,7 @@ class ParamGroups:
         for key, names in (("freeze", self.freeze), ("lr_factors", self.lr_factors)):
             for name in names:
                 if name not in parts:
-                    outer = ", ".join(part for part in parts if "." not in part)
+                    outer = ", ".join(part for part in parts if part.isidentifier())
                     message = f"the model has no such part; allowed: {outer}, and their modules.{nearest(name, parts)}"
                     problems.append(Problem(f"optimizer.{key}", message, name))
                 elif key == "freeze":
@@ -215,14 +215,15 @@ def watches_metric(scheduler: Callable) -> bool:
 
 
 def model_parts(model: nn.Module) -> dict[str, list[nn.Parameter]]:
-    """The parameters of the parts of a model by name: of its modules, with the names that its curves give to stacks of
-    layers, such as "decoder" and "decoder.0.cross", and of the attention layers of each other site, such as "cross"."""
-    parts: dict[str, list[nn.Parameter]] = {}
+    """The parameters of the parts of a model by name: of its modules, also with the names that its curves give them,
+    such as "decoder" and "decoder/0/cross", and of the attention layers of each other site, such as "cross"."""
+    parts, sites = dict[str, list[nn.Parameter]](), dict[str, list[nn.Parameter]]()
     stacks = getattr(model, "stacks", {})
     for path, module in model.named_modules():
         stack, dot, rest = path.partition(".")
-        parts[stacks.get(stack, stack) + dot + rest] = list(module.parameters())
-    sites: dict[str, list[nn.Parameter]] = {}
+        name = stacks.get(stack, stack) + dot + rest
+        curve = name.replace(".layers.", ".")
+        parts |= {key: list(module.parameters()) for key in (name, curve, curve.replace(".", "/"))}
     for layer in attention_layers(model).values():
         sites.setdefault(layer.normalizer.site, []).extend(layer.parameters())
     return {name: params for name, params in (sites | parts).items() if name and params}

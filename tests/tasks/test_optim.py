@@ -97,10 +97,19 @@ def test_parts_are_frozen_or_learn_at_a_factor_of_their_rate():
     assert sum(map(len, names.values())) == sum(parameter.requires_grad for parameter in model.parameters())
 
 
+@pytest.mark.parametrize("name", ["encoder.0", "encoder/0", "encoder.layers.0"])
+def test_a_layer_is_frozen_by_the_name_that_curves_give_it(name):
+    model = build_model()
+    replace(GROUPS, freeze=(name,)).freeze_parts(model)
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    assert frozen == {name for name, _ in model.named_parameters() if name.startswith("encoder.layers.0.")} != set()
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"freeze": ("encodr",)}, "freeze=encodr: .* no such part; allowed: encoder, .*Did you mean 'encoder'"),
+        ({"freeze": ("encoder.9",)}, "freeze=encoder.9: .* no such part"),
         ({"lr_factors": {"self": 2.0}}, "lr_factors=self: .* no such part; allowed: .*decoder, cross, .*tokens"),
         ({"freeze": ("decoder",), "lr_factors": {"cross": 2.0}}, "lr_factors=cross: has no effect, since this part"),
         ({"freeze": ("embeddings", "encoder", "decoder", "norm", "output", "tokens")}, "leaves nothing to train"),

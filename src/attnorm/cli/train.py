@@ -28,7 +28,7 @@ from attnorm.config.compose import (
 )
 from attnorm.config.hydra_errors import explained, known_keys
 from attnorm.errors import ConfigError, Problem, RunError, in_yaml
-from attnorm.imports import starting_processes
+from attnorm.imports import SYNONYMS, did_you_mean, starting_processes
 from attnorm.run.folder import RunState
 from attnorm.run.run import Run
 from attnorm.sweeps.jobs import as_typed, readable
@@ -218,11 +218,16 @@ def dashed(arguments: Sequence[str]) -> list[Problem]:
         option, equals, value = argument.partition("=")
         if not option.startswith("-") or any(known.startswith(option) for known in options):  # argparse completes them
             continue
-        name = option.lstrip("-")
-        allowed = [known for known in options if known.startswith("--")]
-        message = f"no such option; allowed: {', '.join(allowed)}, and key=value"
-        if name and (name in known_keys() or (CONF / name).is_dir()):
-            message = f"settings are typed without dashes, as in {name}={value if equals else '<value>'}"
+        name, value = option.lstrip("-").replace("-", "_"), value if equals else "<value>"
+        meant = SYNONYMS.get(name, name)
+        keys = [key for key in known_keys() if key == meant or key.endswith(f".{meant}")] or [meant] * ("." in meant)
+        if name and (name in keys or (CONF / name).is_dir()):
+            message = f"settings are typed without dashes, as in {name}={value}"
+        elif name and keys:
+            message = f"settings are typed without dashes.{did_you_mean(f'{key}={value}' for key in keys)}"
+        else:
+            allowed = ", ".join(known for known in options if known.startswith("--"))
+            message = f"no such option; allowed: {allowed}, and key=value"
         problems.append(Problem.about(name, f"{argument}: {message}"))
     return problems
 

@@ -230,7 +230,7 @@ def known_entries(group: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
         elif (target := entry.get(TARGET)) is None:
             near = nearest(name, (other for other in settings if other != name))
             message = f"no file sets it; a part of your own needs {key}.{TARGET}=package.module.Class.{near}"
-            problems.append(unknown(key, Problem(f"{key}.{TARGET}", message)))
+            problems.append(unknown(key, UnknownOption(f"{key}.{TARGET}", message)))
         elif isinstance(target, str) and (options := known.get(target)):
             free = sorted(options - {*RESERVED})
             for option in entry.keys() - options - {*FACTS[group], *RESERVED}:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 from attnorm.choices import choices
-from attnorm.errors import ConfigError, Problem, UnknownOption
+from attnorm.errors import ConfigError, Problem, UnknownOption, is_in
 from attnorm.imports import SYNONYMS, accepts_any, did_you_mean, parameters
 from attnorm.optim import GROUPING, SchedulerTiming
 from attnorm.parts import RESERVED, TARGET, class_of, names_of
@@ -50,13 +50,20 @@ def with_owners(problem: str, settings: Mapping[str, Any]) -> str:
         return Problem.about(key, f"{problem} {key} is a key of {', '.join(owners)}.")
     if "Did you mean" in problem:
         return problem
-    return Problem.about(key, f"{problem}{did_you_mean(keys_named(key, settings))}")
+    meant = keys_named(key, settings)
+    if key.endswith(f".{TARGET}"):  # of an entry without a class, such as callbacks.checkpoint: what was it to set?
+        options = settings[group][name.removesuffix(f".{TARGET}")]
+        meant = [other for option in options for other in keys_named(f"{key}.{option}", settings)]
+        meant = [other for other in meant if not is_in(other, group)]
+    return Problem.about(key, f"{problem}{did_you_mean(meant)}")
 
 
 def keys_named(key: str, settings: Mapping[str, Any]) -> list[str]:
     """Other keys with the same last part, or with its name in attnorm: ["optimizer.lr"] for "lr" or "learning_rate"."""
     last = key.rpartition(".")[2]
     name, equals, value = SYNONYMS.get(last, last).partition("=")
+    if "." in name:
+        return [name] * (name != key)
     same = (other for other, _ in leaves(settings) if other.endswith((f".{last}", f".{name}")) and other != key)
     return [f"{other}{equals}{value}" for other in same]
 
