@@ -673,7 +673,7 @@ def test_a_callback_gets_the_direction_of_the_metric_that_it_watches(name, optio
     part = Part(getattr(pl.callbacks, name), options)
     [callback] = build_entries({"it": part}, directions, run_folder=Path(), monitor="val/rougeL")
     assert (callback.monitor, callback.mode) == watched
-    [finder] = build_entries({"it": Part(pl.callbacks.BatchSizeFinder, {})}, directions, monitor="val/rougeL")
+    [finder] = build_entries({"it": Part(pl.callbacks.BatchSizeFinder, {})}, directions, run_folder=Path(), monitor="")
     assert finder._mode == "power"  # not a direction
 
 

@@ -15,6 +15,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 from attnorm.choices import choices
@@ -45,7 +46,7 @@ OWN_KEYS = {  # what a run decides itself, and what to use instead
 PER_CORE = 4  # processes on the CPU: a small test may have more of them than there are cores
 PACKAGES = ("attnorm.", "pytorch_lightning.")
 FACTS = {
-    "callbacks": ("run_folder", "monitor", "mode"),
+    "callbacks": ("run_folder", "dirpath", "monitor", "mode"),
     "logger": ("run_folder", "save_dir", "run_name", "tags", "config", "group", "entry", "first_step"),
 }
 NOT_CALLBACKS = {  # classes of Lightning that cannot be callbacks of a run, with the reason
@@ -55,8 +56,16 @@ NOT_CALLBACKS = {  # classes of Lightning that cannot be callbacks of a run, wit
         "have averaged weights; use pytorch_lightning.callbacks.EMAWeightAveraging"
     ),
     "LearningRateFinder": "the schedule sets the rate of every update; use tune=optimizer.lr=... of attnorm sweep",
+    "BatchSizeFinder": "data.batch_tokens sets the size of an update",
+    "GradientAccumulationScheduler": (
+        "trainer.accumulate_grad_batches divides an update into parts, and never changes its size"
+    ),
+    "LambdaCallback": "a YAML file cannot hold a function; write a callback of your own",
+    "SpikeDetection": "a run with it cannot be resumed, since it loses its state",
+    "ThroughputMonitor": "a YAML file cannot hold its batch_size_fn, and a run measures its tokens per second anyway",
     "BackboneFinetuning": "the model of a task has no attribute `backbone`; write a BaseFinetuning of your own",
 }
+PACKAGES_OF_LOGGERS = {"CometLogger": "comet_ml", "MLFlowLogger": "mlflow", "WandbLogger": "wandb"}
 
 
 @cache
@@ -261,9 +270,14 @@ def read_entries(group: str, settings: Mapping[str, Any]) -> dict[str, Part]:
         key = f"{group}.{name}"
         try:
             cls = class_of(key, entry, base)
-            for unfit, why in NOT_CALLBACKS.items():
-                if issubclass(cls, getattr(pl.callbacks, unfit)):
-                    raise ConfigError([Problem(f"{key}.{TARGET}", why, entry[TARGET])])
+            why = [reason for unfit, reason in NOT_CALLBACKS.items() if issubclass(cls, getattr(pl.callbacks, unfit))]
+            if cls is pl.callbacks.BaseFinetuning:
+                why.append("it does nothing by itself; write a subclass of it")
+            for logger, package in PACKAGES_OF_LOGGERS.items():
+                if issubclass(cls, getattr(pl.loggers, logger)) and find_spec(package) is None:
+                    why.append(f"needs the package {package}, which is not installed")
+            if why:
+                raise ConfigError([Problem(f"{key}.{TARGET}", why[0], entry[TARGET])])
             facts = {*FACTS[group]} - entry.keys()
             entries[name] = Part(cls, read_options(key, cls, entry, facts, elsewhere=RESERVED))
         except ConfigError as error:
@@ -279,12 +293,13 @@ def build_entries(
     """The callbacks or loggers of a run, in order.
 
     An entry gets those facts that its class names as parameters, unless they are set. facts: values of FACTS, to which
-    `entry`, the name, is added, and `mode`, the direction of the metric that a callback watches.
+    `entry`, the name, is added, `dirpath`, a folder of its own, and `mode`, the direction of the metric that a callback
+    watches.
     """
     built = []
     for name, part in entries.items():
         takes = parameters(part.cls).keys()  # not what a **kwargs would also take
-        known = {**facts, "entry": name}
+        known = {**facts, "entry": name, "dirpath": facts["run_folder"] / "callbacks" / name}
         if "monitor" in takes and (mode := (directions or {}).get(part.options.get("monitor", facts.get("monitor")))):
             known["mode"] = mode
         known = {fact: value for fact, value in known.items() if fact in takes - part.options.keys()}

@@ -35,6 +35,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         """Raises SaveError, naming the file and what survives, if the disk is full or the folder is not writable."""
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         write_checkpoint(Path(path), checkpoint)
 
     def load_checkpoint(
