@@ -15,10 +15,10 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 from attnorm.choices import choices
+from attnorm.config.misfits import misfits
 from attnorm.config.names import is_of_files, with_owners
 from attnorm.errors import ConfigError, Problem, UnknownOption, key_of, unknown
 from attnorm.imports import nearest, parameters, short_name
@@ -49,23 +49,6 @@ FACTS = {
     "callbacks": ("run_folder", "dirpath", "monitor", "mode"),
     "logger": ("run_folder", "save_dir", "run_name", "tags", "config", "group", "entry", "first_step"),
 }
-NOT_CALLBACKS = {  # classes of Lightning that cannot be callbacks of a run, with the reason
-    "ProgressBar": "a run has a progress bar of its own; use callbacks.progress.bar",
-    "StochasticWeightAveraging": (
-        "it averages the weights when training has ended, so the best checkpoint, which is kept and scored, would not "
-        "have averaged weights; use pytorch_lightning.callbacks.EMAWeightAveraging"
-    ),
-    "LearningRateFinder": "the schedule sets the rate of every update; use tune=optimizer.lr=... of attnorm sweep",
-    "BatchSizeFinder": "data.batch_tokens sets the size of an update",
-    "GradientAccumulationScheduler": (
-        "trainer.accumulate_grad_batches divides an update into parts, and never changes its size"
-    ),
-    "LambdaCallback": "a YAML file cannot hold a function; write a callback of your own",
-    "SpikeDetection": "a run with it cannot be resumed, since it loses its state",
-    "ThroughputMonitor": "a YAML file cannot hold its batch_size_fn, and a run measures its tokens per second anyway",
-    "BackboneFinetuning": "the model of a task has no attribute `backbone`; write a BaseFinetuning of your own",
-}
-PACKAGES_OF_LOGGERS = {"CometLogger": "comet_ml", "MLFlowLogger": "mlflow", "WandbLogger": "wandb"}
 
 
 @cache
@@ -270,12 +253,7 @@ def read_entries(group: str, settings: Mapping[str, Any]) -> dict[str, Part]:
         key = f"{group}.{name}"
         try:
             cls = class_of(key, entry, base)
-            why = [reason for unfit, reason in NOT_CALLBACKS.items() if issubclass(cls, getattr(pl.callbacks, unfit))]
-            if cls is pl.callbacks.BaseFinetuning:
-                why.append("it does nothing by itself; write a subclass of it")
-            for logger, package in PACKAGES_OF_LOGGERS.items():
-                if issubclass(cls, getattr(pl.loggers, logger)) and find_spec(package) is None:
-                    why.append(f"needs the package {package}, which is not installed")
+            why = misfits(cls)
             if why:
                 raise ConfigError([Problem(f"{key}.{TARGET}", why[0], entry[TARGET])])
             facts = {*FACTS[group]} - entry.keys()
