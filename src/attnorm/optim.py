@@ -173,7 +173,7 @@ class Optimization:
         fused: whether the optimizer may use a fused kernel, if its class has one.
         """
         options = dict(self.optimizer.options)
-        if "fused" in parameters(self.optimizer.cls):
+        if "fused" in parameters(self.optimizer.cls) and not options.get("foreach"):
             options = {"fused": fused, **options}
         optimizer = self.optimizer.cls(self.groups.of(model), **options)
         parts = with_hooks(model)
@@ -265,10 +265,12 @@ def read_optimization(groups: Mapping[str, Any]) -> Optimization:
 
 
 def refusals(optimization: Optimization) -> list[Problem]:
-    """What the optimizer's class itself says of the values, tried on the parameter groups of a small model."""
-    optimizer = optimization.optimizer
+    """What the optimizer's class itself says of the values, tried in an update of a small model."""
+    optimizer, model = optimization.optimizer, nn.Linear(1, 1)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
     try:
-        optimizer.cls(optimization.groups.of(nn.Linear(1, 1)), **optimizer.options)
+        optimizer.cls(optimization.groups.of(model), **optimizer.options).step(lambda: 0.0)
     except Exception as error:  # of many kinds, with the same meaning
         reason = str(error).strip().partition("\n")[0]
         named = [name for name in optimizer.options if re.search(rf"\b{name}s?\b", reason, re.IGNORECASE)]

@@ -679,6 +679,21 @@ def test_a_callback_gets_the_direction_of_the_metric_that_it_watches(name, optio
 
 STOPPING = "+callbacks.it={_target_: pytorch_lightning.callbacks.EarlyStopping, monitor: NAME}"
 NO_METRIC = "allowed: val/loss, val/perplexity, val/rouge1, val/rouge2, val/rougeL"
+
+
+def test_a_precision_without_a_scaler_is_refused():
+    [problem] = refused("trainer.precision=16-true")
+    assert (
+        problem == "trainer.precision=16-true: diverges, since nothing scales its gradients; use 16-mixed or bf16-true"
+    )
+
+
+def test_an_option_that_excludes_the_fused_kernel_may_be_typed():
+    config = runs.tiny("+optimizer.foreach=true")
+    built = config.optimization.build(torch.nn.Linear(2, 2), 3, fused=True)["optimizer"]
+    assert built.defaults["foreach"] and not built.defaults["fused"]
+
+
 TORCHS = ("~scheduler.decay", "~scheduler.warmup", "~scheduler.min_lr_ratio")
 PLATEAU = "scheduler._target_=torch.optim.lr_scheduler.ReduceLROnPlateau"
 
@@ -715,7 +730,7 @@ def test_a_metric_that_no_run_has_is_refused_before_the_data(typed, problem):
         assert said.startswith(problem)
 
 
-@pytest.mark.parametrize("name", ["LBFGS", "Muon"])  # the one takes no groups, the other no biases
+@pytest.mark.parametrize("name", ["LBFGS", "Muon", "SparseAdam"])  # no groups, no biases, no dense gradients
 def test_an_optimizer_that_cannot_train_the_groups_of_a_run_is_refused(name):
     [problem] = refused(f"optimizer._target_=torch.optim.{name}")
     assert problem.startswith(f"optimizer._target_: {name} cannot train the parameter groups of a run")

@@ -80,7 +80,10 @@ def read_trainer(settings: Mapping[str, Any]) -> TrainerConfig:
 
 
 def problems_of_machine(trainer: TrainerConfig) -> Iterator[Problem]:
-    """A GPU that is not there, and far more processes on the CPU than this machine has cores."""
+    """A precision that diverges, a GPU that is not there, and too many processes for the cores of the CPU."""
+    if trainer.precision == "16-true":
+        message = "diverges, since nothing scales its gradients; use 16-mixed or bf16-true"
+        yield Problem("trainer.precision", message, trainer.precision)
     accelerator, devices, cores = trainer.accelerator or "auto", str(trainer.devices), os.cpu_count() or 1
     has_many, is_gpu = devices.isdecimal() and int(devices) > PER_CORE * cores, accelerator in ("gpu", "cuda")
     if not has_many and not is_gpu:
