@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import pytest
+import pytorch_lightning
 import torch
 from pydantic import Field
 
@@ -187,6 +188,28 @@ def test_values_are_checked_for_parts_of_attnorm_of_users_and_of_libraries():
     assert [problem.partition(":")[0] for problem in problems] == ["optimizer.lr=fast", "optimizer.betas=3"]
     (problem,) = option_problems("optimizer", torch.optim.AdamW, {"beta": 3}, facts=["params"])
     assert problem.startswith("optimizer.beta=3: AdamW has no such option; it has amsgrad, betas, ")
+
+
+def test_the_options_of_every_class_of_torch_and_lightning_that_a_file_may_name_can_be_checked():
+    """The defaults of each class are what its annotations allow; those that cannot be resolved allow any value."""
+    modules = {
+        torch.optim: torch.optim.Optimizer,
+        torch.optim.lr_scheduler: torch.optim.lr_scheduler.LRScheduler,
+        pytorch_lightning.callbacks: pytorch_lightning.Callback,
+        pytorch_lightning.loggers: pytorch_lightning.loggers.Logger,
+    }
+    classes = {
+        cls
+        for module, base in modules.items()
+        for cls in vars(module).values()
+        if isinstance(cls, type) and issubclass(cls, base) and cls is not base
+    }
+    assert len(classes) > 60
+    for cls in classes:
+        facts = {name for name, parameter in parameters(cls).items() if parameter.default is parameter.empty}
+        defaults = {name: parameters(cls)[name].default for name in parameters(cls).keys() - facts}
+        assert read_options("group", cls, defaults, facts).keys() == defaults.keys(), cls
+        assert [problem.key for problem in option_problems("group", cls, {"bogus": 1}, facts)] in (["group.bogus"], [])
 
 
 def test_lists_become_tuples_and_texts_paths_where_the_annotation_says_so():

@@ -146,8 +146,9 @@ class TrainerConfig:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments for Lightning; those that are null have its defaults."""
-        return {name: value for name, value in vars(self).items() if value is not None}
+        """The arguments for Lightning, with a strategy that a class makes; those that are null have its defaults."""
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        return given | ({"strategy": self.strategy.build()} if isinstance(self.strategy, Part) else {})
 
 
 class RunConfig(BaseModel):

@@ -26,6 +26,8 @@ from attnorm.parts import RESERVED, TARGET, Part, as_group, class_of, made
 from attnorm.progress import quiet_libraries
 from attnorm.schema import is_name, read_options
 from attnorm.settings import Settings, TrainerConfig
+from attnorm.tasks.results import watchable
+from attnorm.tasks.task import Task
 
 NAME = "pytorch_lightning.Trainer"
 
@@ -167,8 +169,7 @@ def refused_by_lightning(trainer: TrainerConfig) -> list[Problem]:
     given = trainer.arguments
     given.pop("deterministic", None)  # it acts on the whole process
     try:
-        whole = {**given, "strategy": strategy_of(trainer)}
-        lightning().Trainer(**whole, logger=False, enable_checkpointing=False, enable_progress_bar=False)
+        lightning().Trainer(**given, logger=False, enable_checkpointing=False, enable_progress_bar=False)
     except Exception as error:  # of many kinds, with the same meaning: a value is not accepted
         reason = str(error).strip().splitlines()[0]
         key = min([key for key in given if key in reason.lower()], key=reason.lower().index, default="")
@@ -180,32 +181,30 @@ def refused_by_lightning(trainer: TrainerConfig) -> list[Problem]:
     return []
 
 
-def strategy_of(trainer: TrainerConfig) -> Any:
-    """The value of `trainer.strategy` for Lightning: the name of a strategy, or an instance of the class that
-    `trainer.strategy._target_` names."""
-    return trainer.strategy.build() if isinstance(trainer.strategy, Part) else trainer.strategy or "auto"
-
-
-def problems_of_metrics(settings: Mapping[str, Any], directions: Mapping[str, str]) -> Iterator[Problem]:
+def problems_of_metrics(settings: Mapping[str, Any], task: Task) -> Iterator[Problem]:
     """Metrics that a scheduler or a callback would watch, and that no run of the task has.
 
     Callbacks of the user may log others; of those only the user knows whether "min" or "max" is best.
     """
+    watching, has_own = dict[str, Mapping[str, Any]](), False
+    for name, entry in settings["callbacks"].items():
+        is_own = isinstance(entry, Mapping) and not str(entry.get(TARGET)).startswith(PACKAGES)
+        has_own = has_own or is_own
+        if entry and not is_own and entry.get("monitor") is not None:
+            watching[name] = entry
+    of_scheduler = settings["scheduler"].get("monitor")
+    if of_scheduler is None and not watching:
+        return
+    directions = watchable(task.monitors())
     validated = [metric for metric in directions if metric.startswith("val/")]
-    if (monitor := settings["scheduler"].get("monitor")) is not None and monitor not in validated:
-        yield Problem("scheduler.monitor", f"allowed: {', '.join(validated)}", monitor)
-    entries = {name: entry for name, entry in settings["callbacks"].items() if isinstance(entry, Mapping)}
-    own = {name for name, entry in entries.items() if not str(entry.get(TARGET)).startswith(PACKAGES)}
-    for name in entries.keys() - own:
-        monitor = entries[name].get("monitor")
-        if monitor is None or monitor in directions:
-            continue
-        if not own:
+    if of_scheduler is not None and of_scheduler not in validated:
+        yield Problem("scheduler.monitor", f"allowed: {', '.join(validated)}", of_scheduler)
+    for name, entry in watching.items():
+        if (monitor := entry["monitor"]) not in directions and not has_own:
             yield Problem(f"callbacks.{name}.monitor", f"allowed: {', '.join(directions)}", monitor)
-        elif "mode" not in entries[name]:
-            yield Problem(
-                f"callbacks.{name}.mode", f"must be given, min or max, as only you know which {monitor} is best"
-            )
+        elif monitor not in directions and "mode" not in entry:
+            message = f"must be given, min or max, as only you know which {monitor} is best"
+            yield Problem(f"callbacks.{name}.mode", message)
 
 
 def known_entries(group: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:

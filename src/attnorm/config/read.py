@@ -30,7 +30,6 @@ from attnorm.run.resume import check_resume
 from attnorm.run.warm_start import resolve_init
 from attnorm.schema import defaults_of, problems_in, read_options
 from attnorm.settings import DataConfig, RunConfig, RunSettings, Settings, StartConfig, TaskConfig, TrainerConfig
-from attnorm.tasks.results import watchable
 from attnorm.tasks.task import Task
 
 OF_TRAINING = {"optimizer", "scheduler", "trainer", "run", "callbacks", "logger"}  # groups that scoring does not need
@@ -270,7 +269,7 @@ class Checked(Settings):
             problems += [*lightning.problems_of_machine(self.trainer)] or lightning.problems_of_updates(
                 self.trainer, self.plain["data"]
             )
-            problems += lightning.problems_of_metrics(self.plain, watchable(task.monitors()))
+            problems += lightning.problems_of_metrics(self.plain, task)
             problems += problems_before_training(self.tables)
         if problems:
             raise ConfigError(problems)

@@ -12,7 +12,6 @@ from attnorm.data.readers.text import read_json
 from attnorm.data.sources.base import PAIRS, Source
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import RunError
-from attnorm.settings import Settings
 from attnorm.tasks.rouge import METRICS, SAMPLE, Rouge, Words, lead, means, words_for
 from attnorm.tasks.seq2seq import Seq2SeqModule, Seq2SeqTask, Seq2SeqTaskConfig, TextScores
 
@@ -57,10 +56,7 @@ class HeadlineTask(Seq2SeqTask):
     primary, sampled = "rougeL", METRICS
     scoring = ("task.stemmer", "task.rouge_words", "task.rouge_lsum", "decoding")
     monitoring = ("task.rouge_pairs",)
-
-    def __init__(self, cfg: Settings):
-        super().__init__(cfg)
-        self.words: Words = self.config.rouge_words or "ascii"
+    decided: Words = "ascii"
 
     def splits(
         self,
@@ -71,25 +67,25 @@ class HeadlineTask(Seq2SeqTask):
         splits = super().splits(tokenizer, names, cleaner)
         if self.config.rouge_words is None and "train" in splits:
             texts = splits["train"].texts
-            self.words = words_for(texts[:: max(1, len(texts) // SAMPLE)]["title"])
+            self.decided = words_for(texts[:: max(1, len(texts) // SAMPLE)]["title"])
         return splits
 
     def save(self, folder: Path) -> None:
         if self.config.rouge_words is None:
-            (folder / FILE).write_text(json.dumps({"words": self.words}) + "\n", encoding="utf-8")
+            (folder / FILE).write_text(json.dumps({"words": self.decided}) + "\n", encoding="utf-8")
 
     def load(self, folder: Path) -> None:
         if self.config.rouge_words is not None:
             return
         try:
-            self.words = read_json(folder / FILE)["words"]
+            self.decided = read_json(folder / FILE)["words"]
         except (ValueError, OSError, RecursionError, KeyError, TypeError) as error:
             raise RunError(f"{folder / FILE}: expected an object with words; or type task.rouge_words=ascii") from error
-        if self.words not in get_args(Words):
-            raise RunError(f"{folder / FILE}: words={self.words}; allowed: {', '.join(get_args(Words))}")
+        if self.decided not in get_args(Words):
+            raise RunError(f"{folder / FILE}: words={self.decided}; allowed: {', '.join(get_args(Words))}")
 
     def module(self, model: Any, tokenizer: Tokenizer, validation: Split) -> HeadlineModule:
-        rouge = Rouge(self.config.stemmer, self.words, self.config.rouge_lsum)
+        rouge = Rouge(self.config.stemmer, self.config.rouge_words or self.decided, self.config.rouge_lsum)
         pairs = self.config.rouge_pairs
         return HeadlineModule(model, tokenizer, validation.texts, rouge, **self.module_options(pairs))
 

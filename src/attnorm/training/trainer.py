@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.plugins.environments import SLURMEnvironment
 from pytorch_lightning.profilers import SimpleProfiler
 
-from attnorm.config.lightning import build_entries, strategy_of
+from attnorm.config.lightning import build_entries
 from attnorm.run.folder import RunState
 from attnorm.run.writing import RunWriter
 from attnorm.settings import Settings
@@ -43,7 +43,6 @@ def build_trainer(
     settings = {**cfg.trainer.arguments, "max_epochs": cfg.trainer.max_epochs}
     if settings.get("profiler"):
         settings["profiler"] = SimpleProfiler(dirpath=run.folder / "profile", filename="simple")
-    settings["strategy"] = strategy_of(cfg.trainer)
     facts = {"run_folder": run.folder, "monitor": task_module.monitor}
     entries, keys = build_entries(cfg.callbacks, directions, **facts), set[str]()
     for name, entry in zip(cfg.callbacks, entries, strict=True):
