@@ -276,9 +276,6 @@ def test_eval_answers_with_the_list_of_the_run_whatever_the_data(monkeypatch, tm
     kept = kept_of(run)
     renamed = {**kept, "answers": [f"it is {answer}" for answer in kept["answers"]]}
     (run / "answers.json").write_text(json.dumps(renamed))
-    content = runs.load(run, "best")
-    content.pop("companions")  # the hashes that would tell
-    torch.save(content, run / "checkpoints/best.ckpt")
     assert runs.call(monkeypatch, "eval", f"run={run}", "data.corpus_seed=3", f"paths.cache_dir={tmp_path}/cache") == 0
     assert results_of(run, "eval_validation_2.results.json") == {name: f"it is {text}" for name, text in first.items()}
     assert metrics_of(run, "eval_validation_2.json")["accuracy"] == 0.0
