@@ -83,6 +83,12 @@ def test_runs_that_differ_only_in_their_seed_form_an_arm(tmp_path):
     }
 
 
+def test_a_folder_with_brackets_in_its_name_is_no_pattern(tmp_path):
+    one, other = (make_run(tmp_path / name / "run", "softmax", 1) for name in ("exp[1]", "exp1"))
+    assert [run.folder for run in find_runs([tmp_path / "exp[1]"])] == [one]
+    assert [run.folder for run in find_runs([f"{tmp_path}/exp[[]1]", f"{tmp_path}/exp?"])] == [one, other]
+
+
 def test_of_two_runs_with_one_seed_the_finished_one_counts(tmp_path):
     finished = make_run(tmp_path / "b", seed=1)
     make_run(tmp_path / "a", seed=1, state="failed", why="RuntimeError: x")
@@ -786,23 +792,28 @@ COLUMNS = "arm,seed,example,score"
 @pytest.mark.parametrize(
     ("rows", "typed", "message"),
     [
-        (["arm,seed,score"], [], "a.csv, line 1: no column example; the table has arm, seed, score"),
-        ([""], [], "a.csv: cannot be read: No columns to parse from file"),
-        ([COLUMNS, "a,1,x,1", "", "a,1,y,high"], [], "a.csv, line 4: score='high': expected a number"),
-        *(([COLUMNS, f"a,1,x,{it}"], [], f"line 2: score={it}: expected a finite number") for it in ("nan", "-1e200")),
-        ([COLUMNS, "a,one,x,1"], [], "line 2: seed='one': expected a whole number"),
-        ([COLUMNS, "a,1"], [], "line 2: example is empty"),
-        ([COLUMNS, "a,1,x,1", "a,1,x,0"], [], "line 3: a second score of example x of a, seed 1; the first"),
-        ([f"{COLUMNS},group", "a,1,x,1,g", "b,1,x,1,h"], [], "line 3: example x has another group than in "),
+        (["arm,seed,score"], [], "a.csv: no column example; the table has arm, seed, score"),
+        ([""], [], "a.csv: the file is empty"),
+        ([COLUMNS, "a,1,x,1", "", "a,1,y,high"], [], "a.csv:4: score='high': expected a number"),
+        *(([COLUMNS, f"a,1,x,{it}"], [], f"a.csv:2: score={it}: expected a finite number") for it in ("nan", "-1e200")),
+        ([COLUMNS, "a,one,x,1"], [], "a.csv:2: seed='one': expected a whole number"),
+        ([COLUMNS, "a,1,,2"], [], "a.csv:2: example is empty"),
+        ([COLUMNS, "a,1,x,1", "a,1,x,0"], [], "a.csv:3: a second score of example x of a, seed 1; the first"),
+        ([f"{COLUMNS},group", "a,1,x,1,g", "b,1,x,1,h"], [], "a.csv:3: example x has another group than in "),
         ([COLUMNS, "a,1,x,1"], [], "scores: there is nothing to compare with the only arm, a"),
         ([COLUMNS, "a,1,x,1", "b,2,x,1"], [], "b and a have no seed in common"),
         ([COLUMNS, "a,1,x,1", "b,1,y,1"], [], "no example has a score of every arm and seed: x (not scored"),
         ([COLUMNS, "a,1,x,1", "b,1,x,1"], ["baseline=c"], "baseline=c: the arms are a, b"),
         ([COLUMNS], [], "a.csv: no scores"),
-        ([COLUMNS, "\udcff"], [], "a.csv: cannot be read: 'utf-8' codec can't decode byte 0xff"),
-        ([COLUMNS, "a,1,x,1,2"], [], "a.csv: cannot be read"),
-        ([COLUMNS], ["scores={0}/torn.csv.gz"], "torn.csv.gz: cannot be read"),
-        ([COLUMNS], ["scores={0}/torn.csv.xz"], "torn.csv.xz: cannot be read"),
+        ([COLUMNS, "\udcff"], [], "a.csv:2: not UTF-8 text (character 1 of the line is the byte 0xff)"),
+        ([COLUMNS, "a,1,x,1,5"], [], "a.csv:2: 5 fields, but the header has 4"),
+        ([COLUMNS, "a,1"], [], "a.csv:2: 2 fields, but the header has 4"),
+        ([f"{COLUMNS},score", "a,1,x,1,5"], [], "a.csv:1: column=score: 2 columns have this name"),
+        *(([COLUMNS, f'a,1,x,"{it}"'], [], f"2: score='{it}': expected a number") for it in ("1,5", "1_5", "\u0661")),
+        ([COLUMNS, "a,\u0661,x,1"], [], "a.csv:2: seed='\u0661': expected a whole number"),
+        ([COLUMNS, 'a,1,"x"y,1'], [], "a.csv:2: ',' expected after"),
+        ([COLUMNS], ["scores={0}/torn.csv.gz"], "torn.csv.gz:1: damaged compressed file"),
+        ([COLUMNS], ["scores={0}/torn.csv.xz"], "torn.csv.xz:1: damaged compressed file"),
         ([COLUMNS], ["scores={0}/torn.parquet"], "torn.parquet: cannot be read"),
         ([COLUMNS], ["scores={0}/a.jsonl"], "a.jsonl: expected a table of scores (.csv, .csv.gz, "),
         ([COLUMNS], ["against=b"], "against=b: has no effect with scores"),

@@ -450,11 +450,14 @@ def test_a_stranger_adds_an_arm_without_training_the_baseline(published, tmp_pat
     ("change", "message"),
     [
         (lambda rows: rows.drop(columns="flops"), "no column flops; a table of a ladder has arm, seed, rung"),
-        (lambda rows: rows.assign(rung="one"), "line 2: rung='one': expected a whole number above 0"),
-        (lambda rows: rows.assign(flops=["-1", *rows["flops"][1:]]), "line 2: flops='-1': expected a finite number"),
-        (lambda rows: rows.assign(loss_sum=["", *rows["loss_sum"][1:]]), "line 2: loss_sum='': expected a finite"),
+        (lambda rows: rows.assign(rung="one"), "mine.csv:2: rung='one': expected a whole number above 0"),
+        (
+            lambda rows: rows.assign(flops=["-1", *rows["flops"][1:]]),
+            "mine.csv:2: flops=.-1.: expected a",
+        ),
+        (lambda rows: rows.assign(loss_sum=["", *rows["loss_sum"][1:]]), "mine.csv:2: loss_sum='': expected a finite"),
         (lambda rows: rows.assign(arm=[*rows["arm"][:-1], ""]), "arm='': expected a value"),
-        (lambda rows: rows.assign(beyond="maybe"), "line 2: beyond='maybe': expected 0 or 1"),
+        (lambda rows: rows.assign(beyond="maybe"), "mine.csv:2: beyond='maybe': expected 0 or 1"),
         (lambda rows: pd.concat([rows, rows.tail(1)]), "dnas, rung 1, seed 110: example p59 has a second row"),
         (lambda rows: rows.assign(device=["other", *rows["device"][1:]]), "seed 110: the rows differ in device"),
     ],

@@ -640,7 +640,7 @@ NOT_UTF8 = r":3: not UTF-8 text \(character \d+ of the line is the byte 0xff\)\n
     [
         (b"fine\nstill fine\nbad \xff\n", True, f"input=-{NOT_UTF8}"),
         (b"fine\nstill fine\nbad \xff\n", False, rf"input=.*articles\.txt{NOT_UTF8}"),
-        (gzip.compress(b"x y z\n" * 9, mtime=0)[:-9], False, r"input=.*articles.txt:\d+: damaged gzip file"),
+        (gzip.compress(b"x y z\n" * 9, mtime=0)[:-9], False, r"input=.*articles.txt:\d+: damaged compressed file"),
         (
             "article\n".encode("utf-16-le"),
             False,

@@ -106,7 +106,7 @@ def test_keys_that_do_not_go_with_rouge_are_refused(monkeypatch, tmp_path, capsy
         ({"texts": "", "first": FIRST}, r"error: \S*texts: there are no lines to score"),
         ({"texts": b"fine\n\xff\n", "first": FIRST}, r"error: \S*texts:2: not UTF-8 text"),
         ({"texts": TEXTS, "first": "a\n".encode("utf-16-le")}, r"error: \S*first: this file is UTF-16-LE, not UTF-8"),
-        ({"texts": gzip.compress(b"one\n" * 999)[:-9], "first": FIRST}, r"error: \S*texts:\d+: damaged gzip"),
+        ({"texts": gzip.compress(b"one\n" * 999)[:-9], "first": FIRST}, r"error: \S*texts:\d+: damaged compressed"),
     ],
     ids=["fewer", "empty", "bytes", "utf-16", "damaged"],
 )

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import lzma
 import os
 import random
 
@@ -91,6 +92,13 @@ def test_utf_8_is_not_read_as_utf_16(tmp_path):
         list(source.rows("validation"))
 
 
+def test_a_column_whose_name_occurs_twice_is_refused(tmp_path):
+    path = write(tmp_path / "x.csv", "article,title,title\na,b,c\n")
+    with pytest.raises(ValueError, match=r"x.csv:1: data.title=title: 2 columns have this name"):
+        list(build_source("pair_files", train=path).rows("train"))
+    assert list(build_source("text", files=path, column="article", holdout=0).rows("train")) == [("a",)]
+
+
 def test_a_table_with_tabs_has_quotes_if_all_names_of_its_header_have_them(tmp_path):
     row = '"a ""b"" c"\t"d\te"'
     path = write(tmp_path / "x.tsv", f'"article"\t"title"\n{row}\n')
@@ -110,7 +118,7 @@ ADVICE = "not utf-8; convert it to utf-8, or set data.encoding="
         ("an article\n".encode("utf-16-le"), f"this file is UTF-16-LE, {ADVICE}utf-16-le if all files are"),
         ("an article\n".encode("utf-16-be"), f"this file is UTF-16-BE, {ADVICE}utf-16-be if all files are"),
         (b"article\rtitle\ra\rb\r", "its lines end in a carriage return alone (\\r); convert the line ends to \\n"),
-        (gzip.compress(b"an article\n")[:12], "damaged gzip file: Compressed file ended"),
+        (gzip.compress(b"an article\n")[:12], "damaged compressed file: Compressed file ended"),
     ],
     ids=["UTF-16-LE", "UTF-16-BE", "CR", "gzip"],
 )
@@ -125,15 +133,13 @@ def test_a_file_that_is_no_text_in_lines_is_reported_as_what_it_is(tmp_path, con
         assert message in str(error.value) and str(tmp_path) in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["x.csv", "x.csv.gz"])
-@pytest.mark.parametrize("packed", [False, True])
-def test_gzip_is_recognised_by_content_and_not_by_name(tmp_path, name, packed):
-    content = b"article,title\na,b\n"
-    (tmp_path / name).write_bytes(gzip.compress(content) if packed else content)
+@pytest.mark.parametrize("name", ["x.csv", "x.csv.gz", "x.csv.xz"])
+@pytest.mark.parametrize("packed", [bytes, gzip.compress, lzma.compress])
+def test_compression_is_recognised_by_content_and_not_by_name(tmp_path, name, packed):
+    (tmp_path / name).write_bytes(packed(b"article,title\na,b\n"))
     source = build_source("pair_files", train=str(tmp_path / name))
     assert source.check(["train"]) == [] and list(source.rows("train")) == [("a", "b")]
-    document = gzip.compress(b"[1]") if packed else b"[1]"
-    write(tmp_path / "y.json", document)
+    write(tmp_path / "y.json", packed(b"[1]"))
     assert files.read_json(tmp_path / "y.json") == [1]
 
 

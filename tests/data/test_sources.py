@@ -179,7 +179,7 @@ def test_rush_files_of_different_length_are_refused_before_the_first_row(tmp_pat
 def test_damage_after_good_lines_is_located(tmp_path):
     content = gzip.compress(b"".join(b'{"text": "%d", "head": "b"}\n' % i for i in range(9999)))
     (tmp_path / "x.jsonl.gz").write_bytes(content[:-2000])
-    with pytest.raises(ValueError, match=r"x.jsonl.gz:\d{4}: damaged gzip"):
+    with pytest.raises(ValueError, match=r"x.jsonl.gz:\d{4}: damaged compressed"):
         list(pairs(str(tmp_path / "x.jsonl.gz")).rows("train"))
 
 
@@ -306,6 +306,9 @@ def test_hub_names_what_is_not_there(hub_folder, tmp_path):
     (tmp_path / "none").mkdir()
     assert "no parquet file" in hub(tmp_path / "none").check()[0]
     assert "no such folder" in hub(tmp_path / "absent").check()[0]
+    pattern = hub_folder.rename(hub_folder.parent / "hub[1]")  # the library would read a folder hub1
+    assert "takes *, ? and [ in the path of a folder for a pattern; rename it" in hub(pattern).check()[0]
+    assert hub(pattern.rename(hub_folder)).check() == []
     [problem] = hub(hub_folder, valid_split=None).check()
     assert problem == "data.valid_split=null: the validation split is asked for; name it"
 

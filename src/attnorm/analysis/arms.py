@@ -94,8 +94,10 @@ def run_folders(pattern: str | Path) -> list[Path]:
 
 
 def expanded(pattern: str | Path) -> list[Path]:
-    """The paths that a pattern matches, or the path itself if it is not a pattern."""
-    return list(map(Path, sorted(glob(str(pattern), recursive=True)))) if has_magic(str(pattern)) else [Path(pattern)]
+    """The paths that a pattern matches, or the path itself if it exists or is not a pattern."""
+    if Path(pattern).exists() or not has_magic(str(pattern)):
+        return [Path(pattern)]
+    return list(map(Path, sorted(glob(str(pattern), recursive=True))))
 
 
 def arms_of(runs: Sequence[Run]) -> list[Arm]:

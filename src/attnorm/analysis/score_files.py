@@ -1,20 +1,21 @@
 """Files with a table of scores: CSV, also compressed, and Parquet."""
 
 import re
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from attnorm.analysis.arms import expanded
-from attnorm.errors import DataError, reading
+from attnorm.data.readers import tables as table_files
+from attnorm.data.readers.bad_rows import BadRow
+from attnorm.errors import DataError
 
 ENDINGS = (".csv", ".csv.gz", ".csv.xz", ".parquet")
 LARGEST = 1e100  # score, whose square is a number too
 COLUMNS = ("arm", "seed", "example", "score")
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?(inf|nan)", re.I)  # not "1_5", as in Python
 
 
 def score_files(scores: str | Sequence[str]) -> list[Path]:
@@ -35,21 +36,20 @@ def score_files(scores: str | Sequence[str]) -> list[Path]:
     return files
 
 
-def read_table(path: Path, rows: int | None = None) -> pd.DataFrame:
-    """The first rows of a table, or all, with their lines in the file as the index, or their numbers in Parquet. The
-    cells are texts, without the space around them, and empty lines are left out.
+def read_table(path: Path) -> pd.DataFrame:
+    """A table with the places of its rows, such as "scores.csv:2", as the index. The cells are texts, without the space
+    around them, and empty lines are left out.
 
     Raises DataError for a file that cannot be read.
     """
-    with reading(path):
-        if path.suffix == ".parquet":
-            table = pd.read_parquet(path)
-            return as_texts(table.set_index(pd.RangeIndex(1, len(table) + 1)))
-        options: dict[str, Any] = {"dtype": str, "keep_default_na": False, "skip_blank_lines": False, "nrows": rows}
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)  # of a row with more cells than columns
-            table = pd.read_csv(path, index_col=False, encoding="utf-8-sig", **options)
-    table = as_texts(table.set_index(pd.RangeIndex(2, len(table) + 2)))
+    names = table_files.columns_of(path, encoding=None)
+    places, rows = list[str](), list[tuple[object, ...]]()
+    for row in table_files.read_rows(path, [("column", name) for name in names], encoding=None):
+        if isinstance(row, BadRow):
+            raise row
+        places.append(row[0])
+        rows.append(row[1])
+    table = as_texts(pd.DataFrame(rows, index=places, columns=names, dtype=object))
     return table[(table != "").any(axis=1)]
 
 
@@ -72,36 +72,33 @@ class ExampleScores:
 
 def read_scores(files: Sequence[Path]) -> ExampleScores:
     """The scores in files, see `collected`."""
-    tables = [(f"{path}, {'row' if path.suffix == '.parquet' else 'line'}", read_table(path)) for path in files]
-    return collected(tables, str(files[0]) if len(files) == 1 else f"{len(files):,} tables")
+    return collected(map(read_table, files), str(files[0]) if len(files) == 1 else f"{len(files):,} tables")
 
 
-def collected(tables: Iterable[tuple[str, pd.DataFrame]], source: str) -> ExampleScores:
+def collected(tables: Iterable[pd.DataFrame], source: str) -> ExampleScores:
     """The scores in tables with the columns arm, seed, example, score, and group if examples depend on each other.
 
-    tables: each after what messages call its rows, whose numbers are its index. source: all of them in words.
+    tables: the index of each has the places of its rows, for messages. source: all of them in words.
 
     Raises DataError for a missing column, a value of another kind, a second score of an example of a run, and an
     example that is in two groups.
     """
     values: dict[str, dict[int, dict[str, float]]] = {}
     groups, lines = dict[str, tuple[str, str]](), dict[tuple[str, int, str], str]()
-    for name, table in tables:
+    for table in tables:
         if missing := [column for column in COLUMNS if column not in table]:
-            raise DataError(f"{name} 1: no column {missing[0]}; the table has {', '.join(map(str, table.columns))}")
+            raise DataError(f"{source}: no column {missing[0]}; the table has {', '.join(map(str, table.columns))}")
         columns = [table[column] if column in table else [""] * len(table) for column in (*COLUMNS, "group")]
-        for number, *cells in zip(table.index, *columns, strict=True):
-            where = f"{name} {number}"
+        for where, *cells in zip(map(str, table.index), *columns, strict=True):
             arm, seed, example, score, group = map(str, cells)
             for column, text in (("arm", arm), ("example", example)):
                 if not text:
                     raise DataError(f"{where}: {column} is empty")
-            if not re.fullmatch(r"\d+", seed):
+            if not re.fullmatch(r"[0-9]+", seed):
                 raise DataError(f"{where}: seed={seed!r}: expected a whole number")
-            try:
-                value = float(score)
-            except ValueError:
-                raise DataError(f"{where}: score={score!r}: expected a number") from None
+            if not NUMBER.fullmatch(score):
+                raise DataError(f"{where}: score={score!r}: expected a number")
+            value = float(score)
             if not abs(value) <= LARGEST:
                 allowed = f"expected a finite number, at most {LARGEST:g}"
                 raise DataError(f"{where}: score={score}: {allowed}; leave out what has no score")

@@ -38,8 +38,8 @@ def study_of_scores(
         if seeds is not None or groups is not None:
             name = "groups" if seeds is None else "seeds"
             raise ConfigError([Problem(name, "has no effect on a DataFrame, which has them in a column")])
-        rows = as_texts(scores.set_index(pd.RangeIndex(1, len(scores) + 1)))
-        given = collected([("scores, row", rows)], "a DataFrame")
+        rows = as_texts(scores.set_axis([f"scores, row {number}" for number in range(1, len(scores) + 1)]))
+        given = collected([rows], "a DataFrame")
         return study_of_tables(given, baseline, metric, better=better, level=level)
     tables = {arm: np.asarray(table, dtype=np.float64) for arm, table in scores.items()}
     if baseline not in tables:

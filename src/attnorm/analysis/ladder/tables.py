@@ -10,6 +10,7 @@ import pandas as pd
 from attnorm.analysis.ladder.scores import LOSS, LadderRun, LadderScores, Rung, ladder_scores
 from attnorm.analysis.score_files import read_table
 from attnorm.analysis.scores import ExampleTable
+from attnorm.data.readers.tables import columns_of
 from attnorm.errors import ConfigError, DataError, Problem
 from attnorm.files import replacing
 from attnorm.tasks.results import direction
@@ -29,7 +30,7 @@ ENDINGS = (".csv", ".csv.gz", ".csv.xz")
 
 def is_ladder_table(path: Path) -> bool:
     """Whether a table has the rungs of a ladder."""
-    return "rung" in read_table(path, rows=0)
+    return "rung" in columns_of(path, encoding=None)
 
 
 def scores_of_tables(paths: Sequence[Path], metric: str | None = None) -> LadderScores:
@@ -59,7 +60,7 @@ def _runs_in(path: Path) -> Iterator[LadderRun]:
     def check(is_right: "pd.Series[bool]", name: str, expected: str) -> None:
         if not is_right.all():
             row = int(np.argmin(is_right))
-            raise DataError(f"{path}, line {table.index[row]}: {name}={table[name].iloc[row]!r}: expected {expected}")
+            raise DataError(f"{table.index[row]}: {name}={table[name].iloc[row]!r}: expected {expected}")
 
     for name in COLUMNS:
         if name not in MAY_BE_EMPTY:

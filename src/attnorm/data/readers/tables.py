@@ -1,9 +1,9 @@
-"""Tables in files: JSON lines, CSV, TSV (each plain or gzipped) or parquet. Rows of selected columns are streamed.
+"""Tables in files: JSON lines, CSV, TSV (each plain or compressed) or parquet. Rows of selected columns are streamed.
 
 The file name extension determines the format: .jsonl or .json (one object per line), .csv (commas, quotes as in
 spreadsheets), .tsv (tabs; quotes are ordinary characters, unless all names of the header are in quotes), each also with
-.gz; .parquet. In .csv and .tsv files, a column may also be given by its number, from 0. Then the file has no header,
-and its first line is an ordinary row.
+.gz or .xz; .parquet. In .csv and .tsv files, a column may also be given by its number, from 0. Then the file has no
+header, and its first line is an ordinary row.
 """
 
 import csv
@@ -18,7 +18,7 @@ from attnorm.data import validation as checks
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
 from attnorm.data.readers.records import without_surrogates
-from attnorm.errors import DataError
+from attnorm.errors import DataError, reading
 from attnorm.schema import Text, WholeNumber
 
 Column = Text | WholeNumber
@@ -26,13 +26,14 @@ Columns = Sequence[tuple[str, str | int]]  # (config key, name or number of the 
 Cells = tuple[str, tuple[object, ...]]  # ("file:line", cells)
 Rows = Iterator[Cells | BadRow]
 
+PACKED = (".gz", ".xz")
 csv.field_size_limit(1 << 27)  # characters; limits the memory that an unclosed quote can take
 
 
-def read_rows(path: Path, columns: Columns, encoding: str = files.UTF8) -> Rows:
-    """Streams these columns. An unusable row is yielded as a BadRow.
+def read_rows(path: Path, columns: Columns, encoding: str | None = files.UTF8) -> Rows:
+    """Streams these columns. An unusable row is yielded as a BadRow. encoding: as in `readers.text.text_lines`.
 
-    Raises ValueError that names file and line if a column does not exist or the file cannot be read.
+    Raises ValueError that names file and line if a column does not exist or exists twice, or the file cannot be read.
     """
     return _reader(path)(path, columns, encoding)
 
@@ -40,7 +41,7 @@ def read_rows(path: Path, columns: Columns, encoding: str = files.UTF8) -> Rows:
 def problem(key: str, path: Path, encoding: str = files.UTF8, skip_bad: bool = False) -> list[str]:
     """A problem if `path` has an unknown format, is missing or empty, or does not start with text in this encoding."""
     if _reader(path) is None:
-        return [f"{key}: unknown format (allowed: {', '.join(READERS)}; text formats also with .gz)"]
+        return [f"{key}: unknown format (allowed: {', '.join(READERS)}; text formats also with .gz or .xz)"]
     if suffix(path) == ".parquet":
         return files.file_problem(key, path)
     return files.text_problem(key, path, encoding, skip_bad)
@@ -73,13 +74,13 @@ def is_number(column: object) -> bool:
 
 
 def suffix(path: Path) -> str:
-    """The file name extension that determines the format, without .gz."""
-    return path.with_suffix("").suffix.lower() if path.suffix == ".gz" else path.suffix.lower()
+    """The file name extension that determines the format, without .gz or .xz."""
+    return path.with_suffix("").suffix.lower() if path.suffix in PACKED else path.suffix.lower()
 
 
 def _reader(path: Path) -> Any:
     ending = suffix(path)
-    return None if ending == ".parquet" and path.suffix == ".gz" else READERS.get(ending)
+    return None if ending == ".parquet" and path.suffix in PACKED else READERS.get(ending)
 
 
 def text_cell(where: str, column: str | int, cell: object) -> str:
@@ -106,14 +107,33 @@ def missing_columns(where: str, wanted: Columns, existing: Sequence[str]) -> Non
 
 
 def no_column(where: str, wanted: Columns, existing: Sequence[str]) -> str:
-    """The message for the first column of `wanted` that is not in `existing`; "" if all columns exist."""
+    """The message for the first column of `wanted` that is not in `existing`, or there twice; "" if all are there."""
     for key, name in wanted:
         if name not in existing:
             return checks.unknown(f"{where}: {key}={name}: no such column", name, map(str, existing))
+        if existing.count(str(name)) > 1:
+            return f"{where}: {key}={name}: {existing.count(str(name))} columns have this name"
     return ""
 
 
-def _json_rows(path: Path, columns: Columns, encoding: str) -> Rows:
+def columns_of(path: Path, encoding: str | None = files.UTF8) -> list[str]:
+    """The names of the columns of a .csv or .parquet file. Raises ValueError that names the file if it has none."""
+    if suffix(path) == ".parquet":
+        from pyarrow import parquet
+
+        with reading(path):
+            return list(parquet.read_schema(path).names)
+    row: list[str] = []
+    try:
+        row = next((row for row in csv.reader(_Lines(path, encoding), strict=True) if row), [])
+    except csv.Error as error:
+        raise DataError(f"{path}:1: {error}") from error
+    if not row:
+        raise DataError(f"{path}: the file is empty")
+    return row
+
+
+def _json_rows(path: Path, columns: Columns, encoding: str | None) -> Rows:
     names = [name for _, name in columns]
     for number, line in enumerate(files.path_lines(path, encoding), start=1):
         if isinstance(line, BadRow):
@@ -137,7 +157,7 @@ def _json_rows(path: Path, columns: Columns, encoding: str) -> Rows:
 class _Lines:
     """The lines of a file for a csv.reader. A bad line is raised, but the lines after it can still be read."""
 
-    def __init__(self, path: Path, encoding: str):
+    def __init__(self, path: Path, encoding: str | None):
         self.lines, self.number = files.path_lines(path, encoding), 0
 
     def __iter__(self) -> "_Lines":
@@ -151,7 +171,7 @@ class _Lines:
         return line
 
 
-def _table_rows(path: Path, columns: Columns, encoding: str, **dialect: Any) -> Rows:
+def _table_rows(path: Path, columns: Columns, encoding: str | None, **dialect: Any) -> Rows:
     lines = _Lines(path, encoding)
     reader, width, columns_read = csv.reader(lines, **dialect), None, []
     while True:
@@ -182,7 +202,7 @@ def _table_rows(path: Path, columns: Columns, encoding: str, **dialect: Any) -> 
             yield where, tuple(row[number] for number in columns_read)
 
 
-def _tab_rows(path: Path, columns: Columns, encoding: str) -> Rows:
+def _tab_rows(path: Path, columns: Columns, encoding: str | None) -> Rows:
     """Quotes are ordinary characters, unless every name in the header is in quotes."""
     header = next((str(line) for line in files.path_lines(path, encoding)), "").rstrip("\r\n").split("\t")
     if not is_number(columns[0][1]) and all(re.fullmatch('"[^"]*"', name) for name in header):
@@ -206,7 +226,7 @@ def _places(where: str, columns: Columns, first: list[str]) -> list[int]:
     return [int(number) for _, number in columns]
 
 
-def _parquet_rows(path: Path, columns: Columns, encoding: str) -> Rows:
+def _parquet_rows(path: Path, columns: Columns, encoding: str | None) -> Rows:
     """`encoding` is ignored, because text in parquet files is UTF-8."""
     import pyarrow
     from pyarrow import parquet

@@ -1,10 +1,11 @@
-"""Reads text files line by line: plain or gzipped, in any encoding. Lines are separated by '\\n' only."""
+"""Reads text files line by line: plain or compressed (gzip, xz), in any encoding. Lines are separated by '\\n' only."""
 
 import codecs
 import gzip
 import hashlib
 import io
 import json
+import lzma
 import os
 import re
 import zlib
@@ -20,9 +21,10 @@ from attnorm.errors import DataError
 from attnorm.imports import nearest
 
 UTF8 = "utf-8"
+Opened = io.BufferedReader | gzip.GzipFile | lzma.LZMAFile
 LONGEST = 1 << 24  # characters of a line
 _HEAD = 8192  # bytes of a file that are checked in advance
-_DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile)  # what reading damaged gzip data raises
+_DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)  # what reading damaged compressed data raises
 _BYTES = re.compile("[\udc00-\udcff]")  # replace bytes that cannot be decoded
 _WIDE = (  # the byte order marks, the longer ones first
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -43,20 +45,20 @@ codecs.register_error("attnorm.escape", _escape)
 
 
 @contextmanager
-def open_bytes(path: Path) -> Iterator[io.BufferedReader | gzip.GzipFile]:
+def open_bytes(path: Path) -> Iterator[Opened]:
     """Opens a file for reading. Gzipped content is decompressed, regardless of the file's name."""
     with path.open("rb") as file:
         yield unpacked(file)
 
 
-def unpacked(file: io.BufferedReader) -> io.BufferedReader | gzip.GzipFile:
-    """An open file, decompressed if its content is gzipped."""
-    return gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == b"\x1f\x8b" else file
+def unpacked(file: io.BufferedReader) -> Opened:
+    """An open file, decompressed if its content is compressed by gzip or xz."""
+    if file.peek(6).startswith(b"\xfd7zXZ\0"):
+        return lzma.LZMAFile(file)
+    return gzip.GzipFile(fileobj=file) if file.peek(2).startswith(b"\x1f\x8b") else file
 
 
-def text_lines(
-    file: io.BufferedReader | gzip.GzipFile, name: str, encoding: str | None = None
-) -> Iterator[str | BadRow]:
+def text_lines(file: Opened, name: str, encoding: str | None = None) -> Iterator[str | BadRow]:
     """Yields the lines of an open file, each with its '\\n', as soon as they are available.
 
     A byte order mark is dropped; that of UTF-16 or UTF-32 decides the encoding. A line with bytes that are not text is
@@ -67,21 +69,19 @@ def text_lines(
     encoding: None means UTF-8 that the user cannot change.
 
     Raises ValueError for a file that is not text in lines: UTF-16 without a mark if another encoding is expected, UTF-8
-    if UTF-16 is, lines that end in '\\r' only, lines longer than LONGEST, and damaged gzip data.
+    if UTF-16 is, lines that end in '\\r' only, lines longer than LONGEST, and damaged compressed data.
     """
     with _decoded(file, name, encoding) as (text, actual):
         yield from _checked(iter(partial(text.readline, LONGEST + 1), ""), name, actual)
 
 
 @contextmanager
-def _decoded(
-    file: io.BufferedReader | gzip.GzipFile, name: str, encoding: str | None
-) -> Iterator[tuple[io.TextIOWrapper, str | None]]:
+def _decoded(file: Opened, name: str, encoding: str | None) -> Iterator[tuple[io.TextIOWrapper, str | None]]:
     """The text of an open file, with undecodable bytes escaped, and its encoding."""
     try:
         encoding = _encoding_of(file.peek(_HEAD), name, encoding)
     except _DAMAGE as error:
-        raise DataError(f"{name}:1: damaged gzip file: {error}") from error
+        raise DataError(f"{name}:1: damaged compressed file: {error}") from error
     text = io.TextIOWrapper(file, encoding or UTF8, "attnorm.escape", newline="\n")
     try:
         yield text, encoding
@@ -113,7 +113,7 @@ def _checked(text: Iterable[str], name: str, encoding: str | None = None, whole:
             elif line:
                 yield line
     except _DAMAGE as error:
-        raise DataError(f"{name}:{number + 1}: damaged gzip file: {error}") from error
+        raise DataError(f"{name}:{number + 1}: damaged compressed file: {error}") from error
     except OSError as error:
         raise DataError(f"{name}:{number + 1}: cannot be read: {error.strerror}") from error
 
@@ -181,19 +181,19 @@ def path_lines(path: Path, encoding: str | None = None) -> Iterator[str | BadRow
 
 
 def count_lines(path: Path, encoding: str | None = None) -> int:
-    """The number of lines of `path_lines`. Raises ValueError for damaged gzip data and for unexpected encodings."""
+    """The number of lines of `path_lines`. Raises ValueError for damaged data and for unexpected encodings."""
     with open_bytes(path) as file, _decoded(file, str(path), encoding) as (text, _):
         number = 0
         try:
             for _ in text:
                 number += 1
         except _DAMAGE as error:
-            raise DataError(f"{path}:{number + 1}: damaged gzip file: {error}") from error
+            raise DataError(f"{path}:{number + 1}: damaged compressed file: {error}") from error
         return number
 
 
 def read_json(path: Path, unique_keys: bool = False) -> Any:
-    """The JSON document in a file, plain or gzipped, in UTF-8, UTF-16 or UTF-32.
+    """The JSON document in a file, plain or compressed, in UTF-8, UTF-16 or UTF-32.
 
     unique_keys: whether an object with the same key twice is an error. Raises ValueError, naming the line, for anything
     that is not JSON or that Python cannot hold.
@@ -202,7 +202,7 @@ def read_json(path: Path, unique_keys: bool = False) -> Any:
         with open_bytes(path) as file:
             content = file.read()
     except _DAMAGE as error:
-        raise DataError(f"{path}: damaged gzip file: {error}") from error
+        raise DataError(f"{path}: damaged compressed file: {error}") from error
     encoding = json.detect_encoding(content)
     try:
         text = content.decode(encoding)
@@ -275,7 +275,7 @@ def text_problem(key: str, path: Path, encoding: str, skip_bad: bool) -> list[st
             if isinstance(line, BadRow) and not skip_bad:
                 raise line
     except _DAMAGE as error:
-        return [f"{key}: {path}: damaged gzip file: {error}"]
+        return [f"{key}: {path}: damaged compressed file: {error}"]
     except ValueError as error:
         return [f"{key}: {error}"]
     return []

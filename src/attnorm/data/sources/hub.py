@@ -1,6 +1,7 @@
 """Datasets on the Hugging Face hub, or local folders of parquet files with the same layout: pairs or documents."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from glob import has_magic
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,9 @@ class HubSource(NamedSplits):
         ]
         folder = Path(self.path)
         if folder.is_dir():
+            if has_magic(str(folder.resolve())):
+                message = "the library datasets takes *, ? and [ in the path of a folder for a pattern; rename it"
+                problems.append(f"data.path={self.path}: {message}")
             if not self._files():
                 problems.append(f"data.path={self.path}: no parquet file in this folder")
         elif self.path.count("/") > 1 or self.path.startswith((".", "~", "/")):  # a hub name is "name" or "owner/name"
