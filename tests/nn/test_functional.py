@@ -252,3 +252,19 @@ def test_code_that_calls_sdpa_gets_a_normalizer_inside_a_with():
     for wrong in ("hnas", "dnsa"):
         with pytest.raises(ValueError, match=wrong), replace_sdpa(wrong):
             pass
+
+
+def test_the_fast_path_of_torch_is_off_inside_and_a_warning_says_if_nothing_was_replaced():
+    """In evaluation and without gradients, torch's encoder layer calls no attention by its fast path."""
+    layer, states = torch.nn.TransformerEncoderLayer(8, 2, 8, dropout=0.0, batch_first=True).double(), randn(2, 5, 8)
+    with replace_sdpa("dnas"):
+        expected = layer(states)
+        with torch.no_grad():
+            assert_close(layer.eval()(states), expected)
+    assert torch.backends.mha.get_fastpath_enabled()
+    attends = torch.nn.MultiheadAttention(8, 2, batch_first=True).double()
+    with pytest.warns(UserWarning, match="so nothing was replaced"), replace_sdpa("dnas"):
+        attends(states, states, states)  # with weights, it computes softmax itself
+    with pytest.raises(KeyError), replace_sdpa("dnas"):
+        raise KeyError  # without a warning
+    assert torch.backends.mha.get_fastpath_enabled()
