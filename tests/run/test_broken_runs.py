@@ -464,7 +464,7 @@ def link(name, target="outside"):
 LINKS = ("run.lock", "run.log", "summary.json", "metrics.csv", "report.html", "checkpoints", "figures", "samples")
 WRITERS = {
     "eval": ("eval", "run={run}"),
-    "resume": ("train", "resume={run}"),
+    "resume": ("train", "resume={run}", "run.keep_best=2"),
     "attention": ("attention", "run={run}", "text=news"),
     "report": ("report", "{run}"),
 }

@@ -83,9 +83,10 @@ def read_report(arguments: Sequence[str]) -> ReportSettings:
             yield Problem("runs", "must be given, as in attnorm report <run folder> <run folder>")
 
     settings = read(typed, ReportSettings, "attnorm report", check=check).settings
+    settings = replace(settings, runs=(*places, *settings.runs))
     if is_of_run(settings.path.parent):
         check_links(settings.path.parent)
-    return replace(settings, runs=(*places, *settings.runs))
+    return settings
 
 
 def write_page(settings: ReportSettings, ended: bool = False) -> None:
