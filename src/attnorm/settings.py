@@ -97,6 +97,7 @@ class RunSettings:
                         saving have ten times as long. None waits forever.
     compile:            whether `torch.compile` compiles the model.
     formats:            formats of the files in figures/. Loggers are sent the PNG, so without it they get no figure.
+    ladder:             the rung of a ladder on which the run is; set by `attnorm sweep ladder=<file>` alone.
     """
 
     save_every_steps: Count | None = None
@@ -105,6 +106,7 @@ class RunSettings:
     hang_timeout: Positive | None = 600.0
     compile: bool = False
     formats: PictureFormats = ("png",)
+    ladder: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

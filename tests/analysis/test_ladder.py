@@ -65,9 +65,9 @@ def make_ladder_run(folder: Path, arm: str, rung: int, seed: int, *, settings=No
     """A run on a rung. more: changes to its record of the ladder."""
     sizes = {"model.d_model": WIDTHS[rung], "optimizer.lr": 0.1 / WIDTHS[rung], "task.max_steps": 100 * WIDTHS[rung]}
     speed = {"softmax": 1.0, "dnas": 0.8}.get(arm, 0.5) * 1e6 / WIDTHS[rung] + seed
-    summary = {"ladder": record_of(rung, **more), "tokens_per_second": speed}
-    options = {"settings": {**sizes, **(settings or {})}, "summary": summary, "state": state, "task": "causal_lm"}
-    made = make_run(folder, arm, seed, examples=1, **options)
+    summary, record = {"tokens_per_second": speed}, {"run.ladder": record_of(rung, **more)}
+    options = {"settings": {**sizes, **record, **(settings or {})}, "summary": summary, "state": state}
+    made = make_run(folder, arm, seed, examples=1, task="causal_lm", **options)
     if state == "finished":
         tokens = [tokens_of(example) for example in range(EXAMPLES)]
         Predictions(
@@ -330,8 +330,9 @@ def test_projections_go_to_any_compute(ladder):
 
 
 def changed(folder: Path, **more) -> None:
-    summary = json.loads((folder / "summary.json").read_text())
-    (folder / "summary.json").write_text(json.dumps({**summary, "ladder": {**summary["ladder"], **more}}))
+    record = json.loads((folder / "run.json").read_text())
+    record["settings"]["run"]["ladder"] |= more
+    (folder / "run.json").write_text(json.dumps(record))
 
 
 def with_table(folder: Path, change) -> None:

@@ -36,7 +36,7 @@ from attnorm.schema import parameters
 from attnorm.settings import DataConfig, PathsConfig, RunConfig, StartConfig, TaskConfig, TrainerConfig
 
 YAML_FILES = sorted(runs.CONF.rglob("*.yaml"))
-GROUP_FILES = [file for file in YAML_FILES if file.parent != runs.CONF and file.parent.name != "hydra"]
+GROUP_FILES = [file for file in YAML_FILES if file.parent != runs.CONF and file.parent.name not in ("hydra", "ladder")]
 NO_COMMAND = {"data/base.yaml", "data/cleaned.yaml", "hydra/default.yaml"}  # not to be chosen by themselves
 NOT_CHOSEN = {"data/base.yaml", "data/cleaned.yaml"}
 if importlib.util.find_spec("bible_alignments") is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from attnorm.cli import sweep
 from attnorm.sweeps import forkserver, planner, process
-from attnorm.sweeps.check import Checked
+from attnorm.sweeps.check import Checked, Sized
 from attnorm.sweeps.jobs import as_typed
 from attnorm.sweeps.launchers import local
 
@@ -28,11 +28,17 @@ class NoChecker:
         pass
 
     def check(self, jobs):
-        texts = [" ".join(sorted(it for it in as_typed(job) if not it.startswith("tags="))) for job in jobs]
+        free = ("tags=", "run.")  # keys that do not change what is trained
+        texts = [" ".join(sorted(it for it in as_typed(job) if not it.startswith(free))) for job in jobs]
         keys = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
         typed = [dict(it.split("=", 1) for it in as_typed(job) if "=" in it) for job in jobs]
         known = {"task": "fake", "log_dir": "logs", "monitor": "val/loss", "mode": "min"}
         return [Checked(key=key, problems=wrong(its), **known) for key, its in zip(keys, typed, strict=True)]
+
+    def sizes(self, jobs):
+        """The sizes follow from the width."""
+        widths = [int(it.partition("=")[2]) for job in jobs for it in job if it.startswith("++model.d_model=")]
+        return [Sized(width, 1.0, 1.0, updates_per_epoch=9999) for width in widths]
 
 
 def wrong(typed):

@@ -18,6 +18,7 @@ from attnorm.sweeps.command import SweepCommand, read_sweep
 from attnorm.sweeps.plan import Plan
 from attnorm.sweeps.planner import Planner, checked, refuse_other_code, sweep_folder
 from attnorm.sweeps.record import SweepRecord
+from attnorm.sweeps.rungs import with_rungs
 from attnorm.sweeps.scheduler import Scheduler
 from attnorm.sweeps.state import SWEEP_LOCK, JobState, Journal
 from attnorm.sweeps.table import View, print_results, print_tuning
@@ -38,6 +39,8 @@ def sweep(command: SweepCommand) -> int:
     """Checks the jobs and runs them."""
     with ExitStack() as stack:
         checker = stack.enter_context(closing(Checker(command.folders)))
+        if command.ladder is not None:
+            command = with_rungs(command, checker)
         started = time.monotonic()
         samples = command.samples()
         facts = checked(command, checker, samples)

@@ -31,7 +31,7 @@ from attnorm.errors import ConfigError, Problem, RunError, in_yaml
 from attnorm.imports import SYNONYMS, did_you_mean, starting_processes
 from attnorm.run.folder import RunState
 from attnorm.run.run import Run
-from attnorm.sweeps.jobs import as_typed, readable
+from attnorm.sweeps.jobs import as_typed, override_key, readable
 from attnorm.wording import printable
 
 if TYPE_CHECKING:
@@ -84,6 +84,8 @@ def train_new(arguments: Sequence[str], folders: Sequence[Path]) -> Path:
     from attnorm.progress import quiet_libraries
 
     quiet_libraries()
+    if ladders := [argument.partition("=")[2] for argument in arguments if override_key(argument) == "ladder"]:
+        raise ConfigError([Problem("ladder", "the rungs of a ladder are trained by attnorm sweep", ladders[0])])
     with explained():
         cfg = composed(arguments, folders)
     if cfg.hydra.mode is not None and cfg.hydra.mode.name == "MULTIRUN":

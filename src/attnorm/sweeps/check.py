@@ -1,8 +1,8 @@
 """Composing and checking the jobs of a sweep, in a process of its own.
 
-`python -m attnorm.sweeps.check <configuration folder>...` reads lines from standard input, each a JSON list of jobs
-(the overrides of each), writes a line with what it found out about them, and ends when its input ends. The sweep itself
-thereby needs neither PyTorch nor the parts that the jobs name.
+`python -m attnorm.sweeps.check <configuration folder>...` reads lines from standard input, each with a question and the
+jobs that it is about (the overrides of each) in JSON, writes a line with what it found out about them, and ends when
+its input ends. The sweep itself thereby needs neither PyTorch nor the parts that the jobs name.
 """
 
 import json
@@ -15,15 +15,18 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
 from attnorm.choices import CONF
 from attnorm.config.compose import compose_files, composed, plain_settings
 from attnorm.config.hydra_errors import explained
-from attnorm.errors import ConfigError, Problem, key_of
+from attnorm.errors import ConfigError, Problem, UserError, key_of
 from attnorm.sweeps.jobs import as_typed
+
+if TYPE_CHECKING:
+    from attnorm.settings import Settings
 
 
 @dataclass
@@ -82,6 +85,18 @@ class Checked:
         return []
 
 
+@dataclass
+class Sized:
+    """The size of a job, see `attnorm.training.size.Size`. problem: why it is not known."""
+
+    parameters: int = 0
+    flops_per_token: float = 0.0
+    tokens: float = 0.0
+    updates_per_epoch: int = 0
+    validation: int = 1
+    problem: str = ""
+
+
 class Checker:
     """A process that checks jobs, used with `closing`.
 
@@ -101,16 +116,31 @@ class Checker:
 
     def check(self, jobs: Sequence[Sequence[str]]) -> list[Checked]:
         """What is found out about each of these lists of overrides. Raises RuntimeError if the process dies."""
+        pairs = ("problems", "named")
+        answers = self._answers("check", jobs)
+        return [Checked(**job | {name: list(map(tuple, job[name])) for name in pairs}) for job in answers]
+
+    def sizes(self, jobs: Sequence[Sequence[str]]) -> list[Sized]:
+        """The sizes of jobs whose settings are right. Their data are prepared for it.
+
+        Raises UserError for data that cannot be used, and RuntimeError if the process dies.
+        """
+        sizes = [Sized(**job) for job in self._answers("size", jobs)]
+        for size in sizes:
+            if size.problem:
+                raise UserError(size.problem)
+        return sizes
+
+    def _answers(self, question: str, jobs: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
         if self.process is None:
             self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.process.stdin is not None and self.process.stdout is not None  # both are pipes
         with suppress(BrokenPipeError):
-            self.process.stdin.write(json.dumps([list(job) for job in jobs]) + "\n")
+            self.process.stdin.write(json.dumps([question, [list(job) for job in jobs]]) + "\n")
             self.process.stdin.flush()
         if not (line := self.process.stdout.readline()):
             raise RuntimeError(f"the process that checks jobs died with code {self.process.wait()}")
-        pairs = ("problems", "named")
-        return [Checked(**job | {name: list(map(tuple, job[name])) for name in pairs}) for job in json.loads(line)]
+        return json.loads(line)
 
 
 def main(folders: Sequence[str]) -> int:
@@ -126,7 +156,9 @@ def main(folders: Sequence[str]) -> int:
     quiet_libraries()
     places, of_files = [*map(Path, folders)], cache(compose_files)  # the jobs of a sweep share few choices of files
     for line in sys.stdin:
-        results = [asdict(check_job(job, places, of_files)) for job in json.loads(line)]
+        question, jobs = json.loads(line)
+        answer = check_job if question == "check" else size_job
+        results = [asdict(answer(job, places, of_files)) for job in jobs]
         print(json.dumps(results), file=answers, flush=True)
     return 0
 
@@ -135,16 +167,13 @@ def check_job(
     overrides: Sequence[str], folders: Sequence[Path] = (CONF,), of_files: Callable[..., DictConfig] = compose_files
 ) -> Checked:
     """Composes one job and checks it. folders, of_files: as in `composed`."""
-    from attnorm.config.read import resolve
     from attnorm.run.key import run_key
     from attnorm.run.trust import in_need_of_trust
     from attnorm.source_code import own_modules
     from attnorm.training.environment import gpus_for
 
     try:
-        with explained():
-            settings = plain_settings(composed(overrides, folders, of_files))
-        config = resolve(settings, as_typed(overrides), trains=False)
+        config = config_of(overrides, folders, of_files)
     except ConfigError as error:
         return Checked([(key_of(problem), str(problem)) for problem in error.problems])
     gpus = gpus_for(config.trainer.accelerator)
@@ -162,6 +191,25 @@ def check_job(
         named=sorted(in_need_of_trust(config.settings)),
         modules=own_modules(),
     )
+
+
+def size_job(overrides: Sequence[str], folders: Sequence[Path], of_files: Callable[..., DictConfig]) -> Sized:
+    """The size of a job. The arguments are those of `check_job`."""
+    from attnorm.training.size import size_of
+
+    try:
+        return Sized(**asdict(size_of(config_of(overrides, folders, of_files))))
+    except UserError as error:
+        return Sized(problem=str(error))
+
+
+def config_of(overrides: Sequence[str], folders: Sequence[Path], of_files: Callable[..., DictConfig]) -> "Settings":
+    """Composes one job. Raises ConfigError for what is wrong with it."""
+    from attnorm.config.read import resolve
+
+    with explained():
+        settings = plain_settings(composed(overrides, folders, of_files))
+    return resolve(settings, as_typed(overrides), trains=False)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The command line of `attnorm sweep`: its own keys, and the overrides of its runs."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
@@ -20,6 +20,7 @@ from attnorm.removed import REMOVED
 from attnorm.schema import Count, Text, WholeNumber
 from attnorm.settings import RunConfig
 from attnorm.sweeps.jobs import as_typed, choices, expand, override_key, parse, readable
+from attnorm.sweeps.ladder import Ladder, read_ladder, rung_in
 from attnorm.sweeps.tuning import Tuning
 
 Overrides = tuple[str, ...]  # of a job
@@ -27,6 +28,7 @@ EXPECTED = "expected <key>=<value>,<value>,..."  # of tune
 REFUSED = {  # keys of a single run
     "resume": "a sweep resumes its runs by itself; repeat its command",
     "ckpt_path": "a sweep resumes its runs by itself; repeat its command",
+    "run.ladder": "the rungs of a ladder set it; use ladder=<file>",
     "hydra.run.dir": "the run folders are in the sweep folder; use dir=<sweep folder>",
     "hydra.sweep.dir": "the run folders are in the sweep folder; use dir=<sweep folder>",
     "hydra.mode": "each job of a sweep is a single run",
@@ -44,6 +46,7 @@ class SweepSettings:
     retries:     how many more times a job that failed is tried.
     fail_fast:   whether the other jobs save and exit once a job is not tried again.
     launcher:    where jobs run: on this machine, or as jobs of SLURM or Ray.
+    ladder:      a file of the group `ladder`; every arm is trained on each of its rungs.
     tune:        a key and the values that every arm tries before it is compared at its best one.
     tune_seeds:  the seeds of these runs.
     submitit:    parameters of submitit's AutoExecutor.
@@ -55,6 +58,7 @@ class SweepSettings:
     retries: WholeNumber = 1
     fail_fast: bool = False
     launcher: Literal["local", "submitit", "ray"] = "local"
+    ladder: Text | None = None
     tune: Text | None = None
     tune_seeds: Text | None = None
     submitit: dict[str, Any] = field(default_factory=dict)
@@ -82,6 +86,8 @@ class SweepCommand:
     options:   `--config-dir` and its values, which every run gets.
     folders:   the configuration folder, and those of `--config-dir`.
     tuning:    what is tuned, if anything is; its key is then one of the overrides, with all its values.
+    ladder:    the rungs on which every arm is trained, if there are any.
+    sized:     by arm, the overrides of each rung, once it is known how long the rungs train.
     """
 
     arguments: list[str]
@@ -90,6 +96,8 @@ class SweepCommand:
     options: tuple[str, ...]
     folders: list[Path]
     tuning: Tuning | None = None
+    ladder: Ladder | None = None
+    sized: Mapping[Overrides, Sequence[Overrides]] = field(default_factory=dict)
 
     @property
     def space(self) -> list[Override]:
@@ -109,17 +117,27 @@ class SweepCommand:
     def label_of(self, job: Overrides) -> str:
         """Those overrides of a job that differ between the jobs, as they are typed."""
         keys = {override.get_key_element() for override in self.space}
-        return " ".join(as_typed([text for text in job if text.partition("=")[0] in keys])) or "the only job"
+        differing = as_typed([text for text in job if text.partition("=")[0] in keys])
+        return " ".join([*differing, *([f"rung={rung}"] if (rung := rung_in(job)) else [])]) or "the only job"
+
+    def on_rungs(self, arm: Overrides) -> Sequence[Overrides]:
+        """An arm on each rung of the ladder, if there is one."""
+        if self.ladder is None:
+            return [arm]
+        tuned = self.tuning.key if self.tuning else None
+        unsized = [rung.overrides(tuned) for rung in self.ladder.rungs]
+        return [(*arm, *rung) for rung in self.sized.get(self.arm_of(arm), unsized)]
 
     def samples(self) -> list[Overrides]:
         """The jobs that are checked before the first one starts: all of them. Of a sweep that tunes, all that tune, and
         the comparison at the first value."""
         if tuning := self.tuning:
-            arms = expand(override for override in self.overrides if plain_key(override) not in self.varied)
+            combinations = expand(override for override in self.overrides if plain_key(override) not in self.varied)
+            arms = [on_rung for arm in combinations for on_rung in self.on_rungs(arm)]
             pairs = [(value, seed) for value in tuning.values for seed in tuning.seeds]
             pairs += [(tuning.values[0], seed) for seed in tuning.compare]
             return [tuning.job(arm, *pair) for arm in arms for pair in pairs]
-        return expand(self.overrides)
+        return [on_rung for job in expand(self.overrides) for on_rung in self.on_rungs(job)]
 
     def texts(self) -> list[str]:
         """All overrides as they were typed."""
@@ -149,10 +167,15 @@ def read_sweep(arguments: Sequence[str]) -> SweepCommand:
         with hydra_started(folders):
             overrides.extend(parse(readable(of_runs, is_sweep=True), GlobalHydra.instance().config_loader()))
         yield from problems_of(command.settings, overrides)
+        if (name := command.settings.ladder) is not None:
+            swept = {plain_key(override): override.is_sweep_override() for override in overrides}
+            tuning = read_tuning(command.settings, overrides)[0]
+            yield from read_ladder(name, folders).problems(swept, tuning.key if tuning else None)
 
     settings = read(of_sweep, SweepSettings, "attnorm sweep", known=problems, check=check).settings
     tuning, tuned, _ = read_tuning(settings, overrides)
-    return SweepCommand(list(arguments), settings, [*overrides, *tuned], options, folders, tuning)
+    ladder = None if settings.ladder is None else read_ladder(settings.ladder, folders)
+    return SweepCommand(list(arguments), settings, [*overrides, *tuned], options, folders, tuning, ladder)
 
 
 def problems_of(settings: SweepSettings, overrides: Sequence[Override]) -> Iterator[Problem]:

@@ -30,9 +30,10 @@ def checked(command: SweepCommand, checker: Checker, jobs: Sequence[Overrides]) 
         for problem in fact.problems_in(command.settings.launcher):
             labels.setdefault(problem, []).append(command.label_of(job))
     problems = []
-    for (key, text), those in labels.items():
+    every = {command.label_of(job) for job in jobs}
+    for (key, text), those in ((problem, list(dict.fromkeys(jobs))) for problem, jobs in labels.items()):
         more = f" and {len(those) - NAMED_JOBS} more" if len(those) > NAMED_JOBS else ""
-        where = "" if len(those) == len(jobs) else f" (in {'; '.join(those[:NAMED_JOBS])}{more})"
+        where = "" if len(those) == len(every) else f" (in {'; '.join(those[:NAMED_JOBS])}{more})"
         problems.append(Problem.about(key, f"{text}{where}"))
     if problems:
         raise ConfigError(problems)
@@ -47,6 +48,7 @@ def sweep_folder(command: SweepCommand, facts: Sequence[Checked]) -> Path:
             raise ConfigError([Problem("dir", "is the folder of a run; choose another one", settings.dir)])
         return Path(settings.dir)
     chosen = [f"tune_seeds={settings.tune_seeds}"] if command.tuning else []
+    chosen += [f"ladder={settings.ladder}"] if command.ladder else []
     return Path(facts[0].log_dir) / "sweeps" / sweep_name((fact.task for fact in facts), [*command.texts(), *chosen])
 
 

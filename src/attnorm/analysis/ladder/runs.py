@@ -22,7 +22,7 @@ FREE = ("attention.", "optimizer.")  # settings that may differ between arms on 
 
 def ladder_of(run: Run) -> dict[str, Any]:
     """What a run has recorded of its rung; {} if it belongs to no ladder. The file may come from anyone."""
-    content = run.record("summary").get("ladder")
+    content = of_run.get("ladder") if isinstance(of_run := run.config.get("run"), dict) else None
     return content if isinstance(content, dict) else {}
 
 
