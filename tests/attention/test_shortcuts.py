@@ -81,6 +81,19 @@ def test_what_the_formula_consists_of_is_used_by_every_call(cls, name):
         assert not torch.allclose(found, parent.attend(Q, K, V))
 
 
+@pytest.mark.parametrize("name", ["softmax", "dnas", "sinkhorn", "ssmax", "fenchel", "continuous", "sink", "hnas"])
+def test_a_class_may_change_the_scores_of_its_parent(name):
+    """As `class Twice(Softmax)`, whose weights are those of softmax for twice the scores."""
+    parent = find("normalizer", name, NORMALIZERS)
+    twice = built(below(parent, weights=lambda self, s, given: parent.weights(self, 2 * s, given)), name)
+    assert first_failure(twice, heads=HEADS, causal=False, prior=False) is None
+    scores = Q @ K.mT * WIDTH**-0.5
+    for mask in MASKS:
+        wanted = build("normalizer", name, {}, SIZES).double()(2 * scores, mask, keys=K, scale=WIDTH**-0.5)
+        assert_close(twice.attend(Q, K, V, mask), wanted @ V)
+        assert_close(twice(scores, mask, keys=K, scale=WIDTH**-0.5), wanted)
+
+
 def test_a_class_that_overrides_only_hooks_keeps_the_shortcuts():
     hooks = {"__init__": lambda self: DNAS.__init__(self), "learned_scalars": lambda self: {}}
     assert below(DNAS, **hooks)._has_fast_way

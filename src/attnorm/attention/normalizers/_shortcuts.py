@@ -4,7 +4,6 @@ from typing import Any
 
 SHORTCUTS = {  # and what they shortcut
     "forward": ("weights",),
-    "finite_scores": ("weights",),
     "attend": ("weights", "forward"),
     "fast_attend": ("weights", "forward", "row_step"),
 }
