@@ -23,7 +23,7 @@ from attnorm.choices import choices
 from attnorm.cli.main import VERBS
 from attnorm.config import lightning
 from attnorm.config.lightning import FACTS, build_entries
-from attnorm.config.read import resolve
+from attnorm.config.read import GROUPS, resolve
 from attnorm.data.sources.base import DOCUMENTS
 from attnorm.data.sources.gigaword import FILES
 from attnorm.data.sources.newswire import Newswire
@@ -164,6 +164,7 @@ def test_every_file_composes_alone_and_is_sound(needed, file):
     record = runs.checked(composed).settings
     assert resolve(copy.deepcopy(record)).settings == record  # a record resolves to itself
     assert record.keys() >= cfg.keys() - {"experiment", "debug"}
+    assert [key for key in record if key in cfg and key in GROUPS] == [key for key in cfg if key in GROUPS]
 
 
 @pytest.mark.slow
@@ -504,7 +505,7 @@ def test_what_another_model_has_is_not_suggested():
 @pytest.mark.parametrize("group", ["callbacks", "logger", "experiment", "debug", "trainer"])
 def test_a_group_may_be_null_if_a_run_needs_nothing_of_it(group):
     cfg = runs.checked(runs.composed(f"{group}=null"))
-    assert not cfg.get(group)
+    assert not cfg.settings.get(group)
 
 
 def test_a_source_that_gives_something_else_is_refused_with_the_sources_that_fit(monkeypatch):

@@ -32,8 +32,8 @@ from attnorm.schema import defaults_of, problems_in, read_options
 from attnorm.settings import DataConfig, RunConfig, RunSettings, Settings, StartConfig, TaskConfig, TrainerConfig
 from attnorm.tasks.task import Task
 
-OF_TRAINING = {"optimizer", "scheduler", "trainer", "run", "callbacks", "logger"}  # groups that scoring does not need
-GROUPS = {"task", "model", "attention", "data", "tokenizer", "paths"} | OF_TRAINING  # of keys that every run has
+OF_TRAINING = ("optimizer", "scheduler", "trainer", "run", "callbacks", "logger")  # groups that scoring does not need
+GROUPS = ("task", "model", "attention", "data", "tokenizer", "paths", *OF_TRAINING)  # of keys that every run has
 MODEL_FACTS = ("attention", "seed", "vocab_size", "pad_id")  # what a task tells a model; a task may add others
 
 
@@ -109,13 +109,13 @@ class Checked(Settings):
     def completed(cls, settings: Mapping[str, Any], info: ValidationInfo) -> dict[str, Any]:
         """The settings with their defaults and with what follows from them, by field."""
         given: Given = info.context or Given()
-        plain: dict[str, Any] = {"resume": None, "ckpt_path": None, **dict.fromkeys(GROUPS), **settings}
+        plain: dict[str, Any] = {"resume": None, "ckpt_path": None, **settings}
         typed = given.typed or {}
         for key in typed:
             if key.endswith(f".{TARGET}"):
                 plain = without_leftovers(plain, key, typed)
         for group in GROUPS:
-            plain[group] = plain[group] or {}
+            plain[group] = plain.get(group) or {}
         task, defaults = None, {"task": TaskConfig, "data": DataConfig, "run": RunSettings}
         with suppress(ConfigError):  # which is reported with the group
             task = class_of("task", plain["task"], Task)
@@ -130,7 +130,7 @@ class Checked(Settings):
         if given.trains and isinstance(plain["model"], Mapping) and isinstance(plain["model"].get("init"), str):
             plain = resolve_init(plain, checkpoint)
         known = {*RunConfig.model_fields, *GROUPS}
-        read = known - ({"optimizer", "scheduler"} if given.trains else OF_TRAINING)
+        read = known - {*(OF_TRAINING[:2] if given.trains else OF_TRAINING)}
         fields: dict[str, Any] = {"plain": plain, "checkpoint": checkpoint, "groups": {}}
         for key, value in plain.items():
             if key in read:
