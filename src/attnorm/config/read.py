@@ -209,13 +209,13 @@ class Checked(Settings):
     def read_source(cls, settings: Any, info: ValidationInfo) -> Part:
         """The data source, whose rows must be those of the task. Missing files are problems."""
         source: Any = class_of("data", settings, Source)
-        part = Part(source, read_options("data", source, settings, elsewhere=(*RESERVED, *OF_DATA)))
         given, task = info.context or Given(), info.data.get("task_class")
         if task and not source.schema.has(task.schema):
             fitting = fitting_files("data", Source, lambda other: other.schema.has(task.schema))
             use = ", ".join(fitting) or "a source of your own"
             why = f"yields {source.schema.name}, but this task needs {task.schema.name}"
             raise ConfigError([Problem("data", f"{source.__name__} {why}; use {use}")])
+        part = Part(source, read_options("data", source, settings, elsewhere=(*RESERVED, *OF_DATA)))
         if given.splits and source.check is not Source.check and (problems := part.build().check(given.splits)):
             raise about("data", problems)
         return part
