@@ -125,7 +125,8 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        error.filename = error.filename or str(path)
+        if error.errno is not None:  # otherwise its text is its only argument
+            error.filename = error.filename or str(path)
         raise
 
 

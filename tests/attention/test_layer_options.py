@@ -489,7 +489,6 @@ PARTS_OF_LAYERS = [
 ]
 LOOK_AT_VALUES = {  # the functions that read values from the device
     "ot": {"attention/normalizers/ot.py:first_order"},  # whether the iteration is stable
-    "sparsemax": {"another package"},  # the gradient in entmax
     "fusedmax": {  # the search for the knots
         *(f"attention/normalizers/fusedmax.py:{it}" for it in ("row_weights", "total_variation_prox", "taut_string")),
         "another package",

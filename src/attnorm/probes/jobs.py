@@ -248,6 +248,6 @@ def load(job: ProbeJob, folder: Path) -> ProbeResult | None:
                 if key:
                     groups[group][int(key) if group == "scores" else key] = file[name]
             numbers = {name: about[name] for name in ("diverged", "seconds")}
-            return ProbeResult(file["curve"], **groups, **numbers, code=about["modules"])
+            return ProbeResult(file["curve"], **groups, **numbers, code=about.get("modules", {}))
     except (OSError, EOFError, KeyError, ValueError, BadZipFile):
         return None

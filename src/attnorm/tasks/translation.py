@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from attnorm.attention.multihead import MultiHeadAttention, attention_layers, observe
 from attnorm.attention.names import normalizers_of
 from attnorm.attention.normalizers.fertility import Fertility, FertilitySoftmax, FertilitySparsemax
+from attnorm.attention.surroundings import in_layer
 from attnorm.data.featurizer import cut, pad
 from attnorm.data.preprocess import Split
 from attnorm.data.sources.parallel import PARALLEL
@@ -75,7 +76,7 @@ def limited(model: nn.Module, fertility: float | None, normalizers: Sequence[str
         if fertility is not None:
             for layer, name in zip(layers, names, strict=True):
                 width = layer.query.out_features // layer.heads
-                layer.normalizer = WITH_FERTILITY[name](layer.maps, width, fertility=fertility, sink=True)
+                layer.normalizer = in_layer(WITH_FERTILITY[name](layer.maps, width, fertility=fertility, sink=True))
         yield
     finally:
         for layer, normalizer in zip(layers, kept, strict=True):

@@ -135,7 +135,7 @@ class EntmaxOfLibrary(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor | None]:
         p, *learned = ctx.saved_tensors
-        alpha = learned[0] if learned else p.new_tensor(ctx.alpha).expand(*p.shape[:-1], 1)
+        alpha = learned[0] if learned else ctx.alpha
         support = p > 0
         positive = torch.where(support, p, 1.0)
         slope = torch.where(support, positive.sqrt() if ctx.alpha == 1.5 else positive ** (2 - alpha), 0.0)
