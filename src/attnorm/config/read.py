@@ -123,7 +123,7 @@ class Checked(Settings):
         for group, config in defaults.items():
             if isinstance(set_here := plain.get(group) or {}, Mapping):
                 plain[group] = {**optional(config), **set_here}
-        plain = task.completed(plain) if task else plain
+        plain = task.completed(plain) if task and given.trains else plain  # what a run has recorded is complete
         checkpoint = given.checkpoint
         if checkpoint is None and isinstance(plain["ckpt_path"], str):
             checkpoint = Path(plain["ckpt_path"])
