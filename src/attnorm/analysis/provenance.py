@@ -2,14 +2,16 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnorm.analysis.arms import Arm
-from attnorm.analysis.scores import ExampleTable
 from attnorm.data.readers.text import digest
 from attnorm.errors import RunError
 from attnorm.run.record import modules_in
 from attnorm.run.run import Run
+
+if TYPE_CHECKING:
+    from attnorm.analysis.scores import ExampleTable
 
 LISTED = 3  # runs or values that a sentence names
 DATA_KEYS = ("data.", "tokenizer.", "task.", "model.")  # settings on which the fingerprints of training data depend
@@ -103,7 +105,7 @@ def training_data_notes(arms: Sequence[Arm]) -> list[str]:
     ]
 
 
-def check_inputs(tables: Mapping[str, ExampleTable], ids: Sequence[str]) -> list[str]:
+def check_inputs(tables: "Mapping[str, ExampleTable]", ids: Sequence[str]) -> list[str]:
     """Raises RunError if runs were given other inputs or have other references for the same examples.
 
     tables: by the name of the run. Returns a sentence if some tables have no hashes of the inputs.

@@ -55,7 +55,8 @@ def explain(error: Exception) -> int:
             print(printable(f"error: {problem}"), file=sys.stderr)
         return 2
     is_refusal = any(cls.__name__ == "MisconfigurationException" for cls in type(error).__mro__)  # of Lightning
-    is_of_machine = isinstance(error, OSError) and error.errno is not None
+    is_closed_pipe = isinstance(error, BrokenPipeError)  # which ends the process quietly, see `cli.main`
+    is_of_machine = isinstance(error, OSError) and error.errno is not None and not is_closed_pipe
     if not (is_refusal or is_of_machine or isinstance(error, UserError)):
         raise error
     key = typed_path(error.filename) if isinstance(error, OSError) and isinstance(error.filename, str) else ""

@@ -77,7 +77,8 @@ def suggest_key(key: str) -> str:
 
 
 def known_keys() -> dict[str, list[str]]:
-    """Every key of every file in conf/, as it is typed, and the choices that it comes with, such as data=vqa_v2."""
+    """Every key of a run in the files of conf/, as it is typed, and the choices that it comes with, such as
+    data=vqa_v2."""
 
     def keys(node: dict, prefix: str) -> Iterator[str]:
         for name, value in node.items():
@@ -87,7 +88,7 @@ def known_keys() -> dict[str, list[str]]:
                     yield from keys(value, f"{prefix}{name}.")
 
     owners: dict[str, list[str]] = {}
-    for file in sorted(CONF.rglob("*.yaml")):
+    for file in sorted([CONF / "train.yaml", *CONF.glob("*/**/*.yaml")]):  # without those of other verbs
         content: Any = OmegaConf.to_container(OmegaConf.load(file)) or {}
         is_global = file.parent == CONF or "@package _global_" in file.read_text()
         for key in keys(content, "" if is_global else f"{file.parent.name}."):
