@@ -95,7 +95,7 @@ def test_a_run_that_was_killed_before_its_settings_were_recorded_passes_its_curv
 
     first = runs.stopped(monkeypatch, tmp_path / "first", 9, *overrides)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(writing, "write_text", kill)
+        patch.setattr(writing, "write_json", kill)
         runs.tiny_run(tmp_path / "second", *overrides, last(first))
     runs.tiny_run(tmp_path / "third", *overrides, last(tmp_path / "second"))
     assert runs.metric_rows(tmp_path / "third") == runs.metric_rows(runs.uninterrupted(*overrides))

@@ -95,7 +95,7 @@ def test_a_sweep_of_real_runs_is_killed_and_continued(tmp_path):
     kill_sweep(sweep)
     sweep = start()
     wait_for(lambda: len(list((tmp_path / "s").glob("*/checkpoints/last.ckpt"))) == 2, 90)
-    [running] = [path for path in (tmp_path / "s").glob("*/run.lock") if not (path.parent / "summary.json").exists()]
+    [running] = [path for path in (tmp_path / "s").glob("*/run.lock") if Run(path.parent).state == "running"]
     os.kill(int(running.read_text()), signal.SIGKILL)
     killed_at = step_of(running)
     wait_for(lambda: len(events(tmp_path / "s", "start")) == 3 and step_of(running) > killed_at, 90)

@@ -44,6 +44,8 @@ def open_run(run: Path, cfg: "Settings", checkpoint: str) -> "tuple[Tokenizer, A
         others = sorted(file.name for file in path.parent.glob("*.ckpt")) or "none"
         raise RunError(f"run={run}: no checkpoint {path.name} there (there is: {others})")
     tokenizer, content = tokenizer_of_run(run, cfg), read_checkpoint(path)
+    if tokenizer.fingerprint() != Run(run).recorded.get("fingerprints", {}).get("tokenizer", tokenizer.fingerprint()):
+        raise RunError(f"{run / cfg.tokenizer.cls.FILE}: is not the tokenizer that the run was trained with")
     try:
         with not_much_larger(content, path):
             model = task_of(cfg, run).model(tokenizer)
@@ -55,11 +57,9 @@ def open_run(run: Path, cfg: "Settings", checkpoint: str) -> "tuple[Tokenizer, A
 
 
 def tokenizer_of_run(run: Path, cfg: "Settings") -> "Tokenizer":
-    """The tokenizer that a run was trained with. Raises RunError if its file is missing, damaged or another one."""
+    """The tokenizer that a run was trained with. Raises RunError if its file is missing or cannot be read."""
     try:
         tokenizer: Tokenizer = cfg.tokenizer.cls.load(run)
     except (DataError, OSError) as error:
         raise RunError(str(error).splitlines()[0]) from error
-    if tokenizer.fingerprint() != Run(run).recorded.get("fingerprints", {}).get("tokenizer", tokenizer.fingerprint()):
-        raise RunError(f"{run / cfg.tokenizer.cls.FILE}: is not the tokenizer that the run was trained with")
     return tokenizer

@@ -40,7 +40,7 @@ NOT_FREE = (  # keys of the trainer
 
 
 def deciding(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The flat keys of a configuration that decide what is trained.
+    """The flat keys of a configuration that decide what is trained, sorted.
 
     Texts in `data`, such as paths, are left out: files may have moved, and their content is compared once it is read.
     """
@@ -49,7 +49,8 @@ def deciding(record: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in leaves(record) if not any(is_in(key, group) for group in free)}
     moved = [key for key, value in kept.items() if key.startswith("data.") and isinstance(value, (str, list))]
     kept = {key: value for key, value in kept.items() if key not in moved or key == f"data.{TARGET}"}
-    return kept | {f"trainer.{name}": record["trainer"][name] for name in NOT_FREE if name in record["trainer"]}
+    kept |= {f"trainer.{name}": record["trainer"][name] for name in NOT_FREE if name in record["trainer"]}
+    return dict(sorted(kept.items()))
 
 
 CONTENT = {"settings": dict, "data": dict, "tokenizer": str, "updates": int}  # of a record

@@ -107,7 +107,8 @@ class RunWriter(Run):
         """Copies what continuing from a checkpoint needs: from its run folder, the tokenizer and what callbacks and
         loggers continue (COPIED); the best checkpoints beside it; and at last itself, as last.ckpt."""
         other = Run.of_checkpoint(checkpoint)
-        for path in (path for pattern in COPIED if other.exists for path in other.folder.glob(pattern)):
+        patterns = COPIED if other.config_file.is_file() or other.exists else ()  # not those of any other folder
+        for path in (path for pattern in patterns for path in other.folder.glob(pattern)):
             copy = self.folder / path.relative_to(other.folder)
             copy.parent.mkdir(exist_ok=True)
             shutil.copyfile(path, copy)
