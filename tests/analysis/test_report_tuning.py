@@ -49,6 +49,7 @@ def tuned_sweep(folder, gains, scores, metric="rougeL", further=None):
                 (folder / "tune" / name).mkdir(parents=True)
                 summary = {"state": state, "validation": {"metrics": {"rougeL": score}}}
                 (folder / "tune" / name / "summary.json").write_text(json.dumps(summary))
+                (folder / "tune" / name / "run.json").write_text("{}")
         for seed, name in zip(seeds, entry["compare"], strict=True):
             settings = {"optimizer.lr": 0.002 if arm == "softmax" else 0.004, "trainer.max_steps": 3000}
             make_run(folder / name, arm, seed, gain=gain, examples=60, settings=settings)

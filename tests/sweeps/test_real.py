@@ -42,10 +42,9 @@ def test_every_job_is_checked_before_the_first_one_starts(tmp_path):
     ended = attnorm(tmp_path, *wrong)
     assert ended.returncode == 2 and not list(tmp_path.rglob("*.jsonl")) and not list(tmp_path.rglob("config.yaml"))
     said = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
-    assert len(said) == len(set(said)) == 3, ended.stderr
+    assert len(said) == len(set(said)) == 2, ended.stderr  # what groups demand of each other follows once each is right
     words = ("model.dropout=1.5", "n_heads=2 model.dropout=1.5 seed=1;", "and 3 more")
     assert any(all(word in it for word in words) for it in said)
-    assert any("model.n_heads" in it and "model.n_heads=3" in it for it in said)
     assert any("optimizer.rate" in it and "(in " not in it for it in said)  # all jobs have it
 
 
