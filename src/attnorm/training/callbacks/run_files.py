@@ -103,6 +103,8 @@ class RunFiles(pl.Callback):
         self.run.write("summary", self.summary)
 
     def _write_running(self, progress: Mapping[str, Any]) -> None:
+        if "why" in self.summary:  # a process that is about to be ended goes on for a moment
+            return
         state = {"state": RunState.RUNNING, "wall_seconds": self.wall_seconds(), "progress": progress}
         self.run.write("summary", self.summary | state)
 
