@@ -22,14 +22,14 @@ from attnorm.data.sampler import TokenBatches
 from attnorm.tasks.task import task_of
 
 RECORDED = {
-    "lines of src": 52_604,
-    "files of src": 422,
-    "functions of src": 3462,
-    "public names that several modules define": 32,
-    "lines of tests per line of src": 0.96,
-    "functions that an override passes": 113,
-    "files that an override passes": 22,
-    "functions that a batch passes": 40,
+    "lines of src": 51_864,
+    "files of src": 426,
+    "functions of src": 3424,
+    "public names that several modules define": 43,
+    "lines of tests per line of src": 0.99,
+    "functions that an override passes": 97,
+    "files that an override passes": 21,
+    "functions that a batch passes": 42,
 }
 SLACK = 0.01  # the share by which a measure may be below its number
 OVERRIDE = ("task=gigaword", "attention.encoder=dnas")
