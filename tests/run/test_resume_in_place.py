@@ -109,9 +109,9 @@ def test_a_stopped_run_continues_in_its_folder(monkeypatch, tmp_path, straight, 
     assert cost["saved"] == 3 and 0 < cost["seconds"] < 5
     assert Run(run).config == settings == yaml.safe_load((run / "config.yaml").read_text())
     [change] = Run(run).recorded["resumed"]
-    assert (
-        change.keys() <= {"started", "command", "modules.runs"} and change["started"][1] == Run(run).recorded["started"]
-    )
+    assert change.keys() <= {"started", "command", "modules.runs"}
+    if "started" in change:  # both starts may be in one second
+        assert change["started"][1] == Run(run).recorded["started"]
     assert {it for it in runs.files_of(run) if not it.startswith("figures/")} == runs.files_of(straight)
 
 
