@@ -201,7 +201,7 @@ def test_tuning_runs_are_no_runs_of_arms_and_those_of_arms_tune_nothing(tmp_path
     assert "error: dir=s: the run x=0.2 seed=110 is there already, to compare" in said
     [tuned, *_] = sorted((folder / "tune").iterdir())
     for place in (folder / "tune", tuned):
-        with pytest.raises(RunError, match="those in tune/ and cost/ of a sweep folder are not compared"):
+        with pytest.raises(RunError, match="those in tune/ of a sweep folder are not compared"):
             find_runs([place])
     shutil.move(tuned, tmp_path / "copy")  # outside of a sweep, it is a run like any other
     assert run_folders(tmp_path / "copy") == [tmp_path / "copy"]
