@@ -270,6 +270,13 @@ def test_a_key_that_nothing_reads_is_refused_by_name(table):
     assert any(problem.startswith(key) or ("bogus" in problem and key.split(".")[0] in problem) for problem in problems)
 
 
+@pytest.mark.parametrize("key", ["tags._target_", "tags.a.b", "tags.0", "attention.options.mix.parts.x"])
+def test_a_key_below_a_list_is_refused(key):
+    whole = "tags" if key.startswith("tags") else "attention.options.mix.parts"
+    problem = f"{key}=x: {whole} is a list, which has no such entry; type {whole}=[...]"
+    assert refused("attention.options.mix.parts=[softmax,dnas]", f"{key}=x") == [problem]
+
+
 def test_a_key_below_a_value_is_refused():
     cfg = copy.deepcopy(runs.tiny().settings)
     cfg["data"]["lowercase"] = {"bogus": True}

@@ -108,6 +108,11 @@ def test_what_hydra_reads_or_has_to_refuse_stays_as_it_was_typed(monkeypatch, tm
     assert as_typed(readable([argument], is_sweep)) == [argument]
 
 
+@pytest.mark.parametrize("text", ["{'lr': 0.01, 'b': [0.9, 'x: 1']}", '{"lr": 0.01, "b" : [0.9, "x: 1"]}'])
+def test_a_mapping_may_have_quotes_around_its_keys(text):
+    assert read([f"optimizer={text}"]) == {"optimizer": {"lr": 0.01, "b": [0.9, "x: 1"]}}
+
+
 def test_elements_of_lists_are_quoted_one_by_one():
     found = read(["references=[my file (1).txt, b=c.txt,plain.txt]"])
     assert found == {"references": ["my file (1).txt", "b=c.txt", "plain.txt"]}

@@ -42,6 +42,7 @@ LONGEST, DEEPEST = 20_000, 20  # characters of an argument, and lists and mappin
 AUTO = "auto"  # the value of `resume` that looks for a run with the same settings
 KEY = re.compile(r"[\w$][\w$./@:-]*")  # with a slash or an @, it chooses a file
 _INTERPOLATION = re.compile(r"(\\*)\$\{")
+_QUOTED = re.compile(r"""("[^"]*"|'[^']*')(\s*:)?""")
 
 
 class Setting(NamedTuple):
@@ -85,7 +86,7 @@ def value_of(key: str, text: str) -> Any:
 
     A text that names an existing file is always that text. Raises ConfigError for several values.
     """
-    override = parsed(f"key={text}")
+    override = parsed(f"key={text}") or parsed(f"key={mapping_text(text)}")
     if override is None and text[:1] + text[-1:] == "[]" and not os.path.exists(text):
         return [value_of("", element.strip()) for element in text[1:-1].split(",")]
     if override is None:
@@ -132,8 +133,16 @@ def composed(
         for key, value, removes in keys:
             if removes:
                 remove(cfg, key)
-            else:
+                continue
+            try:
                 OmegaConf.update(cfg, key, value, force_add=not key.startswith("hydra."))
+            except (ValueError, TypeError, IndexError) as error:
+                above = itertools.accumulate(key.split("."), "{}.{}".format)
+                whole = next((name for name in above if OmegaConf.is_list(OmegaConf.select(cfg, name))), None)
+                if whole is None:
+                    raise
+                message = f"{whole} is a list, which has no such entry; type {whole}=[...]"
+                raise ConfigError([Problem(key, message, value)]) from error
     return cfg
 
 
@@ -260,6 +269,13 @@ def is_misread(override: Override, key: str, value: str, is_sweep: bool = False)
         return key in PATH_KEYS and (key != SHARE_KEY or os.path.exists(value))
     unchanged = read is None or (read == value and "${" not in value)
     return not unchanged and os.path.exists(value)
+
+
+def mapping_text(text: str) -> str:
+    """A mapping as Hydra's grammar reads it: Python, JSON and wandb write its keys in quotes, as in {'lr': 0.01}."""
+    if text[:1] != "{" or os.path.exists(text):
+        return text
+    return _QUOTED.sub(lambda match: f"{match[1][1:-1]}:" if match[2] else match[0], text)
 
 
 def quoted(text: str) -> str:

@@ -13,7 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, Quote, QuotedString
 
 from attnorm.choices import CONF
-from attnorm.config.compose import interpolates, is_misread, parsed, quoted, refuse_large
+from attnorm.config.compose import interpolates, is_misread, mapping_text, parsed, quoted, refuse_large
 from attnorm.run.folder import FURTHER, TUNE
 from attnorm.run.run import Run
 
@@ -168,6 +168,8 @@ def _rewritten(value: str, is_sweep: bool) -> str:
     """The value as quoted text. A list, and a sweep, keeps its commas: only its elements are quoted."""
     if os.path.exists(value):
         return quoted(value)
+    if (mapping := mapping_text(value)) != value and parsed(f"key={mapping}"):
+        return mapping
     if value.startswith("[") and value.endswith("]"):
         return f"[{','.join(map(_element, value[1:-1].split(',')))}]"
     return ",".join(map(_element, value.split(","))) if is_sweep else _text(value)
