@@ -83,12 +83,19 @@ def own_modules() -> dict[str, str]:
     for name, module in list(sys.modules.items()):
         spec = getattr(module, "__spec__", None)
         if name not in _seen or _seen[name][0] is not spec:
-            _seen[name] = spec, digest_of_own(name, getattr(spec, "origin", None))
+            _seen[name] = spec, digest_of_own(name, spec)
     return {name: digest for name, (_, digest) in sorted(_seen.items()) if digest and name in sys.modules}
 
 
-def digest_of_own(name: str, file: object) -> str | None:
+def edited_modules() -> list[str]:
+    """The own modules that are loaded and whose file has changed since it was imported, as in a notebook."""
+    imported = own_modules().items()
+    return [name for name, digest in imported if digest_of_own(name, sys.modules[name].__spec__) != digest]
+
+
+def digest_of_own(name: str, spec: object) -> str | None:
     """The digest of the source file of a module; None if it is not an own one."""
+    file = getattr(spec, "origin", None)
     if not isinstance(file, str) or not file.endswith(".py") or file.startswith(NOT_OWN) or INSTALLED.search(file):
         return None
     above = sys.modules.get(name.partition(".")[0])  # such as torch, of modules that it has written and compiled

@@ -1,5 +1,6 @@
 """`attnorm.train`: the run of the command, in a process that lives on, as a notebook does."""
 
+import hashlib
 import os
 import random
 import signal
@@ -84,6 +85,22 @@ def test_every_problem_is_in_the_exception_and_no_folder_is_made(here):
     with pytest.raises(ConfigError, match="task=1: allowed: "):
         attnorm.train(task=1)
     assert list(here.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_an_edit_of_an_own_module_in_one_kernel_is_said(here, caplog, monkeypatch):
+    """Python keeps what it has imported; the file has something else."""
+    file, text = here / "edited_part.py", "from attnorm.attention.normalizers.softmax import Softmax\n"
+    write_text(file, f"{text}\nclass Mine(Softmax):\n    pass\n")
+    monkeypatch.syspath_prepend(str(here))
+    said = []
+    for attention in ("edited_part.Mine", "edited_part.Mine", "softmax"):
+        digest = runs.record_of(trained(attention=attention).folder)["modules"]["edited_part"]
+        said.append([it.message for it in caplog.records if "edited_part changed on disk since" in it.message])
+        assert digest == hashlib.sha256(f"{text}\nclass Mine(Softmax):\n    pass\n".encode()).hexdigest()[:16]
+        caplog.clear()
+        write_text(file, text)
+    assert [len(lines) for lines in said] == [0, 1, 1]
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ from attnorm.run.key import run_key
 from attnorm.run.record import FORMAT, changes, modules_in
 from attnorm.run.run import Run
 from attnorm.run.tables import CsvTable, cut_history
-from attnorm.source_code import own_modules
+from attnorm.source_code import edited_modules, own_modules
 
 if TYPE_CHECKING:
     from attnorm.settings import Settings
@@ -82,6 +82,9 @@ class RunWriter(Run):
                 path.unlink()
         elif cfg.checkpoint is not None and not cfg.continues:
             self._copy(cfg.checkpoint)
+        if on_disk := edited_modules():
+            changed = f"{', '.join(on_disk)} changed on disk since it was imported"
+            log.warning("%s: the run uses what was imported; start Python again to use the file", changed)
         modules, before = own_modules(), modules_in(self.before)
         edited = [name for name, digest in modules.items() if before.get(name, [digest]) != [digest]]
         if edited and cfg.checkpoint and not read_checkpoint(cfg.checkpoint)["global_step"]:  # nothing has been trained
