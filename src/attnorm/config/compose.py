@@ -4,8 +4,7 @@ Hydra composes the files that the arguments choose. Single keys are set afterwar
 read, or would misread although it names an existing file, is the text that was typed. A file name with parentheses, an
 equals sign or an umlaut is a syntax error in that grammar, "a,b.json" is a sweep, and 2024 is a number.
 
-- `model.dropout=0.1` sets a key whether a file sets it or not. Which keys are valid depends on the parts that are used;
-  `config.read` checks that, and knows better names than Hydra.
+- `model.dropout=0.1` sets a key whether a file sets it or not; `config.read` knows which keys the parts take.
 - `callbacks=null` leaves the group out, as `~callbacks` does.
 - `attention=package.module.Class` and `attention=[dnas,softmax]` set the default of the file softmax.
 """
@@ -18,9 +17,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hydra import compose, version
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException
+from hydra.initialize import get_gh_backup, restore_gh_from_backup
 from omegaconf import DictConfig, OmegaConf, flag_override
 from omegaconf.errors import OmegaConfBaseException
 
@@ -137,19 +143,16 @@ def composed(
             try:
                 OmegaConf.update(cfg, key, value, force_add=not key.startswith("hydra."))
             except (ValueError, TypeError, IndexError) as error:
-                above = itertools.accumulate(key.split("."), "{}.{}".format)
-                whole = next((name for name in above if OmegaConf.is_list(OmegaConf.select(cfg, name))), None)
-                if whole is None:
-                    raise
-                message = f"{whole} is a list, which has no such entry; type {whole}=[...]"
-                raise ConfigError([Problem(key, message, value)]) from error
+                for above in itertools.accumulate(key.split("."), "{}.{}".format):
+                    if OmegaConf.is_list(OmegaConf.select(cfg, above)):
+                        message = f"{above} is a list, which has no such entry; type {above}=[...]"
+                        raise ConfigError([Problem(key, message, value)]) from error
+                raise
     return cfg
 
 
 def compose_files(files: tuple[str, ...], folders: tuple[Path, ...]) -> DictConfig:
     """What conf/train.yaml gives with these choices of files."""
-    from hydra import compose
-
     with hydra_started(folders):
         return compose("train", list(files), return_hydra_config=True)
 
@@ -157,13 +160,6 @@ def compose_files(files: tuple[str, ...], folders: tuple[Path, ...]) -> DictConf
 @contextmanager
 def hydra_started(folders: Sequence[Path]) -> Iterator[None]:
     """Within this context, Hydra reads the files of these folders. What the caller has made of Hydra is restored."""
-    from hydra import version
-    from hydra._internal.hydra import Hydra
-    from hydra._internal.utils import create_config_search_path
-    from hydra.core.config_search_path import SearchPathQuery
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.initialize import get_gh_backup, restore_gh_from_backup
-
     for folder in folders:
         if not folder.is_dir():
             raise ConfigError([Problem.about("--config-dir", f"--config-dir={folder}: no such folder")])
@@ -208,8 +204,6 @@ def normalizers_as_defaults(arguments: Sequence[str]) -> list[str]:
 @contextmanager
 def hydra_config(cfg: DictConfig) -> Iterator[None]:
     """Within this context, `${hydra:...}` in the settings refers to this configuration."""
-    from hydra.core.hydra_config import HydraConfig
-
     instance: Any = HydraConfig.instance()
     before, instance.cfg = instance.cfg, cfg
     try:
@@ -273,9 +267,8 @@ def is_misread(override: Override, key: str, value: str, is_sweep: bool = False)
 
 def mapping_text(text: str) -> str:
     """A mapping as Hydra's grammar reads it: Python, JSON and wandb write its keys in quotes, as in {'lr': 0.01}."""
-    if text[:1] != "{" or os.path.exists(text):
-        return text
-    return _QUOTED.sub(lambda match: f"{match[1][1:-1]}:" if match[2] else match[0], text)
+    is_mapping = text.startswith("{") and not os.path.exists(text)
+    return _QUOTED.sub(lambda match: f"{match[1][1:-1]}:" if match[2] else match[0], text) if is_mapping else text
 
 
 def quoted(text: str) -> str:
