@@ -125,7 +125,12 @@ def without_ids(folder):
 
 OTHER_DATA = "data.corpus_seed=9"
 CSV_ELSEWHERE = {"_target_": "pytorch_lightning.loggers.CSVLogger", "save_dir": "/x"}
+PARTS = (*runs.tiny_overrides(), "hydra.run.dir={}/new")  # the names of a model's parts are known after the data
 REFUSED = {  # verb: (what is spoilt, what is typed, words of the message); {} is the folder of the test
+    "train": [
+        (None, (*PARTS, "optimizer.freeze=[encodr]"), "the model has no such part"),
+        (None, (*PARTS, "optimizer.lr_factors={encodr: 0.5}"), "the model has no such part"),
+    ],
     "resume": [
         (None, ("resume={}/run", "--seed=2"), "has no meaning when a run continues"),
         (None, ("resume={}/nowhere",), "no such folder"),

@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from attnorm.run.checkpoint import (
     restore_best,
     sweep_unfinished,
 )
-from attnorm.run.folder import CONFIG, CURVES, EVENTS, LOG, check_links
+from attnorm.run.folder import CONFIG, CURVES, EVENTS, LOCK, LOG, check_links
 from attnorm.run.key import run_key
 from attnorm.run.record import FORMAT, changes, modules_in
 from attnorm.run.run import Run
@@ -65,6 +66,13 @@ class RunWriter(Run):
         except FileExistsError:
             return False
         return True
+
+    def release(self) -> None:
+        """Takes `claim` back, for a run that has written nothing. Its folder stays if others have put something in."""
+        for path in (self.config_file, self.folder / LOCK):
+            path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.folder.rmdir()
 
     def start(self, cfg: "Settings", **facts: Any) -> None:
         """Writes run.json and config.yaml. facts: further entries of run.json.

@@ -102,7 +102,9 @@ def train(
         checkpoint = config.checkpoint
         if checkpoint is not None and not config.continues:
             checkpoint = run.checkpoint_file(LAST)  # a copy
-        if not config.continues:  # the folder is new
+        groups = config.optimization.groups
+        begins_late = config.continues or groups.freeze or groups.lr_factors  # the model knows the names of its parts
+        if not begins_late:
             begin()
         if is_first:
             console.show_start(config, overrides, run.config_file)
@@ -112,7 +114,7 @@ def train(
             summary["data_notes"] = data_notes(task, splits)
             console.show_lines(describe(splits, task.featurizer()), task.notes(), *summary["data_notes"])
         model = build_model(task, splits["train"].tokenizer, show=is_first)
-        config.optimization.groups.freeze_parts(model)
+        groups.freeze_parts(model)
         task_module = task.module(model, splits["train"].tokenizer, splits["validation"])
         if config.task.monitor and (selector := task.selector):
             task_module.monitor, task_module.mode = selector
@@ -128,7 +130,7 @@ def train(
         resuming.record = {"settings": deciding(config.settings), "updates": updates, **fingerprints}
         if config.checkpoint is not None:
             resuming.check(config.checkpoint, module)
-        if config.continues:
+        if begins_late:
             begin()
         if is_first:
             splits["train"].tokenizer.save(run_folder)  # what the model must know about its training data

@@ -69,6 +69,8 @@ class RunFiles(pl.Callback):
 
     def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> None:
         if not self.has_begun:
+            if is_first_rank() and not self.run.exists:  # a new run, which was refused
+                self.run.release()
             return
         if error is not None:
             stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
