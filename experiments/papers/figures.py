@@ -35,7 +35,7 @@ class FigureKeys:
 
 def draw_figures(arguments: list[str]) -> None:
     """Draws the named figures into a folder, and prints what to see in them; without arguments, the keys and names."""
-    if is_help(arguments):
+    if is_help(arguments) or not arguments:
         print(f"{(CONF / 'figures.yaml').read_text()}\n{listing()}")
         return
     progress.quiet_libraries()

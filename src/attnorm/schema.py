@@ -53,6 +53,11 @@ def is_name(value: object) -> bool:
     return isinstance(value, str) and value not in ("", ".", "..") and not {"/", "\0"} & set(value)
 
 
+def required(maker: Callable) -> set[str]:
+    """The names of the parameters of a class or function that have no default."""
+    return {name for name, parameter in parameters(maker).items() if parameter.default is EMPTY}
+
+
 def defaults_of(maker: Callable) -> dict[str, Any]:
     """The options of a class with their defaults, in order; None for an option that must be given."""
     defaults = {

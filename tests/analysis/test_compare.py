@@ -967,7 +967,11 @@ def test_labels_of_tables_are_escaped(label, latex, markdown, in_csv):
         (["against=null"], "against: must be given, as in against=<folder>, or scores=<file>"),
         (["against=a,b"], "against=a,b: type several values as a list, against=[a,b]\n"),
         (["against={}", "data.max_valid=3"], "data.max_valid=3: attnorm compare has no such option; it has against"),
-        (["nowhere"], "nowhere: expected key=value; the keys are baseline, against, scores, metric, better, split,"),
+        (["nowhere"], "nowhere: no run folder there; a run folder has a run.json"),
+        (
+            ["against=no", "nowhere"],
+            "nowhere: expected key=value; the keys are baseline, against, scores, metric, better,",
+        ),
     ],
 )
 def test_wrong_keys_of_the_command_are_named(monkeypatch, tmp_path, capsys, typed, message):

@@ -1,6 +1,7 @@
 """The installed command: the same verbs as the scripts, from any folder, with conf/ shipped inside the package."""
 
 import contextlib
+import dataclasses
 import itertools
 import os
 import platform
@@ -18,14 +19,15 @@ from attnorm import imports
 from attnorm.analysis.run import load_run
 from attnorm.attention.testing import check
 from attnorm.choices import CONF
-from attnorm.cli import main
+from attnorm.cli import main, sweep
 from attnorm.cli.attention import AttentionKeys
 from attnorm.cli.check import CheckKeys
 from attnorm.cli.compare import CompareSettings
 from attnorm.cli.evaluate import EvalKeys
 from attnorm.cli.generate import GenerateKeys
+from attnorm.cli.ls import LsKeys
 from attnorm.cli.report import ReportSettings
-from attnorm.cli.verbs import VERBS
+from attnorm.cli.verbs import VERBS, Verb
 from attnorm.config.command import fitting, read
 from attnorm.experiments.papers.figures import FigureKeys
 from attnorm.run.trust import find_own_parts
@@ -89,7 +91,8 @@ def test_a_bare_path_is_the_run_or_the_place_that_a_verb_reads(monkeypatch, tmp_
     assert VERBS["compare"].with_key(["logs/*", "here", "level=0.9"]) == ["against=['logs/*','here']", "level=0.9"]
     settings = read(VERBS["compare"].with_key(["logs/*", "lr=0.1"]), CompareSettings, "attnorm compare").settings
     assert settings.against == ("logs/*", "lr=0.1")
-    for left in (["nothing"], ["~decoding.beam_size"], ["data.dir=a/b"]):
+    assert VERBS["eval"].with_key(["last", "split=test"]) == ["run=last", "split=test"]
+    for left in (["~decoding.beam_size"], ["data.dir=a/b"]):
         assert VERBS["eval"].with_key(left) == left
 
 
@@ -98,7 +101,7 @@ def test_a_bare_path_is_the_run_or_the_place_that_a_verb_reads(monkeypatch, tmp_
     [
         *(("eval", EvalKeys), ("generate", GenerateKeys), ("attention", AttentionKeys), ("compare", CompareSettings)),
         *(("figures", FigureKeys), ("report", ReportSettings), ("sweep", SweepSettings)),
-        ("check", CheckKeys),
+        *(("check", CheckKeys), ("ls", LsKeys)),
     ],
 )
 def test_the_help_of_a_verb_shows_its_keys_and_their_defaults(verb, keys):
@@ -108,6 +111,25 @@ def test_the_help_of_a_verb_shows_its_keys_and_their_defaults(verb, keys):
     read_back = {key: fitting(value, str(value), parameters(keys)[key].annotation) for key, value in shown.items()}
     assert {key: tuple(it) if isinstance(it, list) else it for key, it in read_back.items()} == defaults
     assert [*shown] == [*parameters(keys)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Optional:
+    """Keys with defaults."""
+
+    run: str = "last"
+
+
+def test_a_verb_runs_without_arguments_if_all_its_keys_have_defaults(monkeypatch, capsys):
+    monkeypatch.setitem(VERBS, "mine", Verb("mine", print, keys=Optional))
+    started = []
+    monkeypatch.setattr(Verb, "act", lambda verb, _: started.append(verb.purpose) or 0)
+    verbs = [name for name, verb in VERBS.items() if not (verb.is_whole or verb.own_help)]
+    for name in verbs:
+        assert main.run(name, []) == 0
+    assert started == [VERBS[name].purpose for name in ("ls", "probe", "mine")]
+    monkeypatch.setattr(sweep, "sweep", lambda command: started.append(command.texts()) or 0)
+    assert sweep.run_sweep([]) == 0 and started[-1] == []
 
 
 def test_a_package_adds_a_verb(monkeypatch, tmp_path, capsys):

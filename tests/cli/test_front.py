@@ -3,6 +3,7 @@
 import errno
 import gzip
 import io
+import itertools
 import json
 import os
 import re
@@ -97,8 +98,13 @@ def test_a_command_loads_what_it_needs(tmp_path, typed, most, needed, code):
     assert ended.returncode == code, ended.stderr[-500:]
 
 
-@pytest.mark.parametrize("arguments", [(), ("-h",), ("--help",), ("run=x", "--help")])
-@pytest.mark.parametrize("script", ["eval", "generate", "attention", "probe"])
+@pytest.mark.parametrize(
+    ("script", "arguments"),
+    [
+        *((script, ()) for script in ("eval", "generate", "attention", "compare")),
+        *itertools.product(("eval", "probe", "ls"), [("-h",), ("--help",), ("run=x", "--help")]),
+    ],
+)
 def test_scripts_show_their_keys_when_asked_or_given_nothing(monkeypatch, capsys, script, arguments):
     assert runs.call(monkeypatch, script, *arguments) == 0
     assert capsys.readouterr().out == (runs.CONF / f"{script}.yaml").read_text()

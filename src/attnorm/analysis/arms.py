@@ -6,6 +6,7 @@ Everything is read from files as plain data. Nothing that a run names is importe
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from glob import glob, has_magic
 from math import isfinite
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.imports import nearest
-from attnorm.run.folder import EVENTS, TUNE, RunState, folders_in
+from attnorm.run.folder import EVENTS, TUNE, RunState, find_folder, folders_in
 from attnorm.run.run import Run
 
 DEFAULT_BASELINE = "softmax"
@@ -94,6 +95,11 @@ def run_folders(pattern: str | Path) -> list[Path]:
 
 
 def expanded(pattern: str | Path) -> list[Path]:
+    """The folders of runs and sweeps that a pattern matches, or the one that is meant, see `find_folder`."""
+    return list(map(partial(find_folder, sweeps=True), matching(pattern)))
+
+
+def matching(pattern: str | Path) -> list[Path]:
     """The paths that a pattern matches, or the path itself if it exists or is not a pattern."""
     if Path(pattern).exists() or not has_magic(str(pattern)):
         return [Path(pattern)]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnorm.errors import ConfigError, Problem, refuse_one_text
+from attnorm.run.folder import find_folder
 from attnorm.run.opening import open_run, read_run
 from attnorm.run.run import Run
 
@@ -183,10 +184,11 @@ class LoadedRun(Run):
 def load_run(folder: str | Path, *, checkpoint: str = "best", trust_code: bool = False) -> LoadedRun:
     """Opens a run folder.
 
+    folder: its path, "last" for the newest run below logs/, or the beginning of its name, if no other begins so.
     checkpoint: "best" or "last". trust_code: import classes that the folder's run.json names from any package; by
     default only from attnorm, and from packages listed in the environment variable ATTNORM_TRUST.
 
     Raises RunError for a folder that is not a run's, and ConfigError for one that names code that is not trusted.
     """
-    folder = Path(folder)
+    folder = find_folder(folder, "run")
     return LoadedRun(folder, read_run(folder, trust_code), checkpoint)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from attnorm.analysis.arms import expanded
+from attnorm.analysis.arms import matching
 from attnorm.data.readers import tables as table_files
 from attnorm.data.readers.bad_rows import BadRow
 from attnorm.errors import DataError
@@ -23,7 +23,7 @@ def score_files(scores: str | Sequence[str]) -> list[Path]:
     that is no table."""
     files = list[Path]()
     for place in [scores] if isinstance(scores, str) else scores:
-        found = expanded(place)
+        found = matching(place)
         for path in found:
             if not path.name.endswith(ENDINGS):
                 message = (

@@ -28,6 +28,7 @@ from attnorm.analysis.tuning import TuningRecord, tunings_of
 from attnorm.analysis.verdict import AT_THESE_RATES, ArmScores, adjusted, mean_costs
 from attnorm.analysis.waiting import waiting_jobs
 from attnorm.errors import ConfigError, Problem, RunError
+from attnorm.run.folder import find_folder
 from attnorm.run.run import Run
 
 Compare = Callable[[Sequence[Arm], str | None], Comparison]
@@ -217,8 +218,8 @@ def study_of(baseline: Places, against: Places | None, metric: str | None, terms
     paths = listed_places(baseline if against is None else against)
     arms = arms_of(find_runs(paths))
     is_label = isinstance(baseline, str) and not Path(baseline).exists()
-    if is_label and set("*?[/") & set(str(baseline)):  # a pattern or a path, or a label that looks like one
-        is_label = any(arm.label == baseline for arm in arms)
+    if is_label and not any(arm.label == baseline for arm in arms):  # a pattern, a path, or the name of a run
+        is_label = not set("*?[/") & set(str(baseline)) and not find_folder(str(baseline), "baseline", True).exists()
     if against is None or is_label:
         chosen = baseline_of(arms, None if against is None else str(baseline))
     else:

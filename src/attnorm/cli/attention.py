@@ -23,7 +23,7 @@ from attnorm.cli.evaluate import CheckpointName, configurations
 from attnorm.config.command import Command, read
 from attnorm.config.recorded import OVERRIDABLE
 from attnorm.errors import Problem
-from attnorm.run.folder import check_links
+from attnorm.run.folder import check_links, find_folder
 from attnorm.run.run import Run
 from attnorm.schema import PictureFormats, Text, WholeNumber
 from attnorm.tasks.seq2seq import Seq2SeqTask
@@ -73,7 +73,8 @@ class AttentionKeys:
     def folders(self) -> list[Path]:
         """The folders of `run` and `against`. A folder whose name has a comma is one folder if it exists."""
         parts = [self.run] if Path(self.run).exists() else self.run.split(",")
-        return [Path(part.strip()) for part in (*parts, self.against or "") if part.strip()]
+        names = [("run", part.strip()) for part in parts] + [("against", (self.against or "").strip())]
+        return [find_folder(name, key) for key, name in names if name]
 
 
 def show_attention(arguments: list[str]) -> None:

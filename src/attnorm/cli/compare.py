@@ -6,7 +6,7 @@ from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
-from attnorm.analysis.arms import expanded
+from attnorm.analysis.arms import matching
 from attnorm.analysis.cautions import simple_label, withheld_lines
 from attnorm.analysis.comparison import SOURCES, Comparison, Terms
 from attnorm.analysis.ladder.comparison import compare_ladder
@@ -68,7 +68,7 @@ def compare_problems(command: Command[CompareSettings]) -> Iterator[Problem]:
         yield Problem(key, f"has no effect {more}", getattr(settings, key))
     if not of_runs and isinstance(settings.baseline, tuple):
         yield Problem("baseline", "expected the name of an arm", list(settings.baseline))
-    scored = [file.resolve() for place in listed_places(settings.scores or ()) for file in expanded(place)]
+    scored = [file.resolve() for place in listed_places(settings.scores or ()) for file in matching(place)]
     for file in command.settings.files:
         if file.suffix.lower() not in ENDINGS:
             yield Problem("out", f"must end with {', '.join(ENDINGS)}", str(file))

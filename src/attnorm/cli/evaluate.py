@@ -86,13 +86,14 @@ def key_problems(command: Command[EvalKeys]) -> Iterator[Problem]:
 def score_run(command: Command[Any]) -> None:
     """Scores a run on a split and writes eval_<split>.json, and what the model wrote, into its folder."""
     from attnorm.run.checkpoint import digest_of
+    from attnorm.run.folder import find_folder
     from attnorm.run.opening import open_run
     from attnorm.run.writing import RunWriter
     from attnorm.tasks.data_notes import data_notes
     from attnorm.tasks.task import task_of
 
     keys = command.settings
-    run, split = RunWriter(str(keys.run)), keys.split
+    run, split = RunWriter(find_folder(str(keys.run), "run")), keys.split
     trained, cfg = configurations(run, command, (split,))
     tokenizer, model, step = open_run(run.folder, cfg, keys.ckpt)
     task = task_of(cfg, run.folder)

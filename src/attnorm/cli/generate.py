@@ -16,6 +16,7 @@ from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
 from attnorm.errors import ConfigError, DataError, Problem
 from attnorm.progress import bar, quiet_libraries
+from attnorm.run.folder import find_folder
 from attnorm.run.opening import open_run
 from attnorm.run.run import Run
 from attnorm.schema import Count, Text
@@ -39,7 +40,7 @@ def generate(arguments: list[str]) -> None:
     quiet_libraries()
     command = read(arguments, GenerateKeys, "attnorm generate", OVERRIDABLE)
     keys = command.settings
-    run, source, chunk = Run(keys.run), keys.input, keys.chunk
+    run, source, chunk = Run(find_folder(keys.run, "run")), keys.input, keys.chunk
     trained, cfg = configurations(run, command)
     if source != "-" and (problem := unreadable(Path(source))):
         raise ConfigError([f"input={source}: {problem}; - reads standard input"])

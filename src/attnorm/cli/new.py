@@ -21,7 +21,7 @@ called like the folder."""
 
 def run_new(arguments: list[str]) -> int:
     """Writes the skeleton into the folder that was typed, or prints the usage. Returns the exit code."""
-    if is_help(arguments):
+    if is_help(arguments) or not arguments:
         print(USAGE)
         return 0
     if len(arguments) > 1 or arguments[0].startswith("-"):

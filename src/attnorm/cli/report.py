@@ -9,7 +9,7 @@ from typing import Any, Literal
 from attnorm.config.command import Command, read
 from attnorm.errors import Problem, UserError
 from attnorm.progress import console
-from attnorm.run.folder import check_links, is_of_run, why_not_writable
+from attnorm.run.folder import check_links, find_folder, is_of_run, why_not_writable
 from attnorm.schema import Level, PictureFormats, Text
 
 PAGE = "report.html"
@@ -40,7 +40,7 @@ class ReportSettings:
         """The file to write."""
         if self.out is not None:
             return Path(self.out)
-        only = Path(self.runs[0]) if len(self.runs) == 1 else Path()
+        only = find_folder(self.runs[0], "runs", sweeps=True) if len(self.runs) == 1 else Path()
         return only / PAGE if only.is_dir() else Path(PAGE)
 
 

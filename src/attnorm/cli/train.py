@@ -2,7 +2,6 @@
 unfinished run with the same settings, that run continues. `attnorm.train` does the same from Python."""
 
 import os
-import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from attnorm.choices import CONF, own_folder, split_options
 from attnorm.cli.errors import exit_code, to_the_end
 from attnorm.cli.main import is_busy, threads_spin
+from attnorm.cli.options import COMPLETION, completing, dashed
 from attnorm.config.compose import (
     AUTO,
     composed,
@@ -26,10 +26,10 @@ from attnorm.config.compose import (
     run_folder,
     run_to_resume,
 )
-from attnorm.config.hydra_errors import explained, known_keys
+from attnorm.config.hydra_errors import explained
 from attnorm.errors import ConfigError, Problem, RunError, in_yaml
-from attnorm.imports import SYNONYMS, did_you_mean, starting_processes
-from attnorm.run.folder import RunState
+from attnorm.imports import starting_processes
+from attnorm.run.folder import RunState, find_folder
 from attnorm.run.run import Run
 from attnorm.sweeps.jobs import as_typed, override_key, readable
 from attnorm.wording import printable
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from attnorm.analysis.run import LoadedRun
     from attnorm.settings import Settings
 
-COMPLETION = frozenset({"-sc", "--shell-completion"})  # options of Hydra
 IGNORED = ("--run", "-r")  # options of Hydra that change nothing here
 SLEEPING = "GOMP_SPINCOUNT=0 KMP_BLOCKTIME=0 python ..."
 MULTIRUN = {"-m", "--multirun"}  # what starts several runs in other Hydra programs
@@ -63,8 +62,8 @@ def run_train(arguments: list[str]) -> int:
 def train_typed(arguments: list[str]) -> int:
     """Trains what the arguments say. Options of Hydra that show something, such as `--cfg job`, are left to it."""
     _, folders, settings, _ = split_options(arguments)
-    if folder := run_to_resume(settings):
-        return resume_in(folder, arguments)
+    if name := run_to_resume(settings):
+        return resume_in(named_run(name, "resume"), arguments)
     if problems := [*dashed(arguments), *completing(arguments)]:
         raise ConfigError(problems)
     if not SHOWING.isdisjoint(argument.partition("=")[0] for argument in arguments):
@@ -123,6 +122,18 @@ def show_composed(arguments: Sequence[str]) -> int:
     return 0
 
 
+def named_run(name: Path, key: str) -> Path:
+    """The folder of the run that a setting names. Raises RunError for what is no run."""
+    folder = find_folder(name, key)
+    if not folder.is_dir():
+        Run(folder).check(key)  # before libraries are imported, which takes seconds
+    if folder == name:
+        return folder
+    from attnorm.training.processes import decided_by_first
+
+    return Path(decided_by_first(f"named_{key}", lambda: str(folder)))  # a run of this command may be the last one now
+
+
 @to_the_end()
 def resume_in(folder: Path, arguments: list[str]) -> int:
     """Continues the run in a folder with its recorded configuration. Returns the exit code.
@@ -132,8 +143,6 @@ def resume_in(folder: Path, arguments: list[str]) -> int:
     arguments: of the command. They may change some settings.
     """
     run = Run(folder)
-    if not folder.is_dir():
-        run.check("resume")  # before libraries are imported, which takes seconds
     from attnorm.config.read import resolve
     from attnorm.config.recorded import recorded_settings
     from attnorm.progress import quiet_libraries
@@ -211,39 +220,6 @@ def unfinished(config: "Settings") -> Path | None:
     return Path(folder) if folder else None
 
 
-def dashed(arguments: Sequence[str]) -> list[Problem]:
-    """Problems with options that Hydra does not have, such as `--seed=1` instead of `seed=1`."""
-    from hydra._internal.utils import get_args_parser
-
-    options, problems = list(get_args_parser()._option_string_actions), []
-    for argument in arguments:
-        option, equals, value = argument.partition("=")
-        if not option.startswith("-") or any(known.startswith(option) for known in options):  # argparse completes them
-            continue
-        name, value = option.lstrip("-").replace("-", "_"), value if equals else "<value>"
-        meant = SYNONYMS.get(name, name)
-        keys = [key for key in known_keys() if key == meant or key.endswith(f".{meant}")] or [meant] * ("." in meant)
-        if name and (name in keys or (CONF / name).is_dir()):
-            message = f"settings are typed without dashes, as in {name}={value}"
-        elif name and keys:
-            message = f"settings are typed without dashes.{did_you_mean(f'{key}={value}' for key in keys)}"
-        else:
-            allowed = ", ".join(known for known in options if known.startswith("--"))
-            message = f"no such option; allowed: {allowed}, and key=value"
-        problems.append(Problem.about(name, f"{argument}: {message}"))
-    return problems
-
-
-def completing(arguments: Sequence[str]) -> list[Problem]:
-    """Problems with Hydra's option -sc, whose own errors are tracebacks."""
-    if COMPLETION.isdisjoint(arguments):
-        return []
-    rest = [argument for argument in arguments if argument not in COMPLETION]
-    fits = len(rest) == 1 and re.fullmatch("(install|uninstall|query)=(bash|zsh|fish)", rest[0])
-    sentence = 'for completion in the shell, type eval "$(attnorm train -sc install=bash)"; also uninstall, zsh, fish'
-    return [] if fits else [Problem.about("-sc", f"{' '.join(arguments)}: {sentence}")]
-
-
 def train(
     overrides: str | Sequence[str] = (), *, config_dir: str | Path | None = None, **settings: object
 ) -> "LoadedRun":
@@ -266,11 +242,11 @@ def train(
     with unchanged():
         quiet_libraries()
         arguments = [*([overrides] if isinstance(overrides, str) else overrides), *arguments_of(settings)]
-        folder, config_folder = run_to_resume(arguments), Path(config_dir) if config_dir else own_folder()
-        if folder is None:
-            folder = train_new(arguments, [CONF, *([config_folder] if config_folder else [])])
+        config_folder = Path(config_dir) if config_dir else own_folder()
+        if name := run_to_resume(arguments):
+            resume_in(folder := named_run(name, "resume"), arguments)
         else:
-            resume_in(folder, arguments)
+            folder = train_new(arguments, [CONF, *([config_folder] if config_folder else [])])
         return load_run(folder, trust_code=True)  # the code of its parts has just run
 
 

@@ -30,6 +30,7 @@ class Verb:
     is_list:  whether several such paths are a list, and not one text with commas.
     own_help: whether the action prints the help.
     is_whole: whether it does that, and turns errors and signals into exit codes.
+    is_ready: whether all its keys have defaults, so that it runs without arguments; with `keys`, these say it.
     """
 
     purpose: str
@@ -40,10 +41,11 @@ class Verb:
     is_list: bool = False
     own_help: bool = False
     is_whole: bool = False
+    is_ready: bool = False
 
     def run(self, name: str, arguments: list[str]) -> int:
         """Runs the verb, which was typed as `name`, and returns the exit code."""
-        if is_help(arguments) and not (self.own_help or self.is_whole):
+        if (is_help(arguments) or not (arguments or self.runs_bare())) and not (self.own_help or self.is_whole):
             print(help_of(self.keys) if self.keys else (CONF / f"{name}.yaml").read_text(), end="")
             return 0
         if self.is_whole:
@@ -65,6 +67,14 @@ class Verb:
 
         return exit_code(job)
 
+    def runs_bare(self) -> bool:
+        """Whether it runs without arguments."""
+        if self.keys is None:
+            return self.is_ready
+        from attnorm.schema import required
+
+        return not required(self.keys)
+
     def act(self, typed: Any) -> int:
         """Calls the action."""
         action = resolve_name(self.action) if isinstance(self.action, str) else self.action
@@ -72,8 +82,11 @@ class Verb:
 
     def with_key(self, arguments: list[str]) -> list[str]:
         """The arguments with a key for bare paths: "run=logs/a" for "logs/a", whose name may contain an equals sign."""
+        is_name = self.is_name and not any(word.startswith(f"{self.bare}=") for word in arguments)
         bare = [
-            word for word in arguments if os.path.exists(word) or ("=" not in word and (self.is_name or os.sep in word))
+            word
+            for word in arguments
+            if os.path.exists(word) or ("=" not in word and word[:1] not in "~-" and (is_name or os.sep in word))
         ]
         if not self.bare or not bare:
             return arguments
@@ -89,15 +102,23 @@ VERBS = {
         "train one model on one task with one attention normalizer", "attnorm.cli.train:run_train", is_whole=True
     ),
     "sweep": Verb("train many models, each in a process of its own", "attnorm.cli.sweep:run_sweep", is_whole=True),
-    "eval": Verb("score a run folder, or a file of predictions", "attnorm.cli.evaluate:evaluate", bare="run"),
+    "ls": Verb(
+        "list the runs and sweeps below a folder", "attnorm.cli.ls:list_runs", bare="place", is_name=True, is_ready=True
+    ),
+    "eval": Verb(
+        "score a run folder, or a file of predictions", "attnorm.cli.evaluate:evaluate", bare="run", is_name=True
+    ),
     "report": Verb("write one HTML page about any set of runs", "attnorm.cli.report:run_report"),
     "compare": Verb(
         "say whether runs with different normalizers differ, and by how much",
         "attnorm.cli.compare:run_compare",
         bare="against",
+        is_name=True,
         is_list=True,
     ),
-    "probe": Verb("say in minutes where a normalizer wins and loses, on small tasks", "attnorm.cli.probe:run_probe"),
+    "probe": Verb(
+        "say in minutes where a normalizer wins and loses, on small tasks", "attnorm.cli.probe:run_probe", is_ready=True
+    ),
     "check": Verb(
         "say whether a normalizer is what attention needs and what its class declares",
         "attnorm.cli.check:run_check",
@@ -108,9 +129,13 @@ VERBS = {
         "write a text for each input, such as headlines for articles, with the model of a run folder",
         "attnorm.cli.generate:generate",
         bare="run",
+        is_name=True,
     ),
     "attention": Verb(
-        "draw and measure what the model of a run folder attends to", "attnorm.cli.attention:show_attention", bare="run"
+        "draw and measure what the model of a run folder attends to",
+        "attnorm.cli.attention:show_attention",
+        bare="run",
+        is_name=True,
     ),
     "figures": Verb("draw the figures of the papers", "attnorm.experiments.papers.figures:draw_figures", own_help=True),
     "new": Verb("write a folder with parts of your own, ready to train", "attnorm.cli.new:run_new", own_help=True),
@@ -141,13 +166,13 @@ def listing() -> str:
 def help_of(keys: type) -> str:
     """What a dataclass says of its keys: its docstring, and each key with its default; ??? if it must be given."""
     from attnorm.errors import in_yaml
-    from attnorm.schema import EMPTY, defaults_of, parameters
+    from attnorm.schema import defaults_of, required
 
-    needed = {name for name, parameter in parameters(keys).items() if parameter.default is EMPTY}
-    lines = [f"{name}: {'???' if name in needed else in_yaml(value)}" for name, value in defaults_of(keys).items()]
+    without = required(keys)
+    lines = [f"{name}: {'???' if name in without else in_yaml(value)}" for name, value in defaults_of(keys).items()]
     return "\n".join([*(f"# {line}".rstrip() for line in (getdoc(keys) or "").splitlines()), *lines, ""])
 
 
 def is_help(arguments: list[str]) -> bool:
     """Whether the arguments of a verb ask for its keys."""
-    return not arguments or not {"--help", "-h"}.isdisjoint(arguments)
+    return not {"--help", "-h"}.isdisjoint(arguments)

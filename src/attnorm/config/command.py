@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from attnorm.config.compose import Setting, is_misread, parsed, settings_of
 from attnorm.errors import ConfigError, Problem, key_of, unknown
 from attnorm.imports import nearest
-from attnorm.schema import EMPTY, converted_value, parameters, read_options, value_problems
+from attnorm.schema import converted_value, parameters, read_options, required, value_problems
 
 Keys = TypeVar("Keys")
 
@@ -104,7 +104,7 @@ def read(
             problems.append(unknown(f"{owner.removeprefix('attnorm ')} {key}", cannot_be_set(key, [*types, *groups])))
         else:
             values[key] = value  # which is refused
-    needed = {name for name, parameter in parameters(keys).items() if parameter.default is EMPTY}
+    needed = required(keys)
     for key, value in values.items():
         if value == "" and key in types and value_problems(key, value, types[key]):
             problems.append(Problem(key, f"must be given, as in {key}=<value>"))

@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
+from attnorm.choices import choices
 from attnorm.errors import RunError, naming
 
 RUN, SUMMARY, LOG, LOCK = "run.json", "summary.json", "run.log", "run.lock"
@@ -31,6 +32,8 @@ EVENTS = "jobs.jsonl"  # a folder with this file is that of a sweep, where every
 TUNE = "tune"  # a folder in a sweep folder, whose runs tune: they are no runs of arms
 FURTHER = "further"  # the purpose of runs in the folder TUNE with the comparison seeds at other values
 FOLLOW = "run.follow_links"
+LAST = "last"  # names the run that was started or ended last
+MOST_NAMES = 4  # that a message lists
 SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a link is not followed, a pipe not waited for
 PATIENCE = 1.0  # seconds to wait for somebody who only looks at a lock
 _held: set[int] = set()  # the open files of all locks of this process; a process that it forks inherits them
@@ -181,6 +184,32 @@ def typed_follow_links() -> list[str]:
 def folders_in(root: Path) -> list[Path]:
     """The folders of runs below a folder, or the folder itself if it is one."""
     return [root] if (root / RUN).is_file() else [path.parent for path in sorted(root.rglob(RUN))]
+
+
+def find_folder(name: str | Path, key: str = "", sweeps: bool = False) -> Path:
+    """The run folder that a path, the beginning of its name or "last" means; the path itself if it means none.
+
+    The run is sought below the folder before the last slash of the name, and without a slash below `log_dir` of
+    conf/paths. key: the setting, for messages. sweeps: folders of sweeps are meant as well, and "last" is then no
+    single run of a sweep. Raises RunError if several runs are meant, and for "last" if there is none.
+    """
+    path = Path(name)
+    if path.exists():
+        return path
+    root = path.parent if os.sep in str(name) else Path(choices("paths")["default"]["log_dir"])
+    changed = {file.parent: file.stat().st_mtime for kind in (RUN, *[EVENTS] * sweeps) for file in root.rglob(kind)}
+    shown = f"{key}={name}" if key else str(name)
+    if path.name == LAST:
+        single = [each for each in changed if not (sweeps and any((up / EVENTS).is_file() for up in each.parents))]
+        if not single:
+            raise RunError(f"{shown}: there is no run below {root}")
+        return max(single, key=lambda folder: changed[folder])
+    meant = [each for each in changed if each.name == path.name]
+    meant = sorted(meant or (each for each in changed if each.name.startswith(path.name)))
+    if len(meant) > 1:
+        listed = ", ".join(map(str, meant[:MOST_NAMES])) + (", ..." if len(meant) > MOST_NAMES else "")
+        raise RunError(f"{shown}: {len(meant)} runs below {root} have names that begin so: {listed}")
+    return meant[0] if meant else path
 
 
 def why_not_writable(folder: Path, name: str | None = None) -> str:
