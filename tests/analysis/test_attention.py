@@ -212,7 +212,7 @@ def test_two_runs_are_drawn_next_to_each_other(monkeypatch, tmp_path, way):
     first, second = runs.finished_run(), runs.copied_run(tmp_path)
     named = [f"run={first},{second}"] if way == "comma" else [f"run={first}", f"against={second}"]
     layer = "layers=decoder/0/cross"
-    assert runs.call(monkeypatch, "attention", *named, "text=a man", layer, f"folder={tmp_path}/out") == 0
+    assert runs.call(monkeypatch, "attention", *named, "text=a man", layer, f"out={tmp_path}/out") == 0
     table = pd.read_csv(tmp_path / "out/heads.csv")
     assert table["run"].unique().tolist() == [f"hnas seed 1 ({first})", f"hnas seed 1 ({second})"]
     assert (tmp_path / "out/decoder_0_cross.png").is_file()
@@ -231,7 +231,7 @@ def test_two_runs_are_drawn_next_to_each_other(monkeypatch, tmp_path, way):
 )
 def test_the_pictures_of_a_task_are_drawn(monkeypatch, tmp_path, task, several, typed, files):
     named = f"run={','.join([str(runs.finished_run(task))] * several)}"
-    assert runs.call(monkeypatch, "attention", named, f"folder={tmp_path}", *typed) == 0
+    assert runs.call(monkeypatch, "attention", named, f"out={tmp_path}", *typed) == 0
     assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")} >= files
 
 

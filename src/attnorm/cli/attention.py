@@ -64,7 +64,7 @@ class AttentionKeys:
     example: Text | None = None
     layers: tuple[Text, ...] | None = None
     heads: tuple[WholeNumber, ...] | None = None
-    folder: Text | None = None
+    out: Text | None = None
     formats: Annotated[PictureFormats, Field(min_length=1)] = ("png",)
     ckpt: CheckpointName = "best"
     trust_code: bool = False
@@ -82,14 +82,14 @@ def show_attention(arguments: list[str]) -> None:
     progress.quiet_libraries()
     command = read_attention(arguments)
     keys, folders = command.settings, command.settings.folders
-    if keys.folder is None:
+    if keys.out is None:
         check_links(folders[0])
     readings, runs = [], []
     for folder in folders:
         _, cfg = configurations(Run(folder), command)
         runs.append(LoadedRun(folder, cfg.settings, keys.ckpt))
         readings.append(runs[-1].reading(keys.text, example=keys.example).select(keys.layers, keys.heads))
-    target = Path(keys.folder or folders[0] / "figures" / "attention")
+    target = Path(keys.out or folders[0] / "figures" / "attention")
     if len({reading.run for reading in readings}) < len(readings):
         readings = [replace(of, run=f"{of.run} ({folder})") for of, folder in zip(readings, folders, strict=True)]
     written = draw_reading(readings).save(target, keys.formats)
