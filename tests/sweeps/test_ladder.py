@@ -191,6 +191,13 @@ def test_a_ladder_is_killed_continued_and_extended_as_any_sweep(tmp_path):
 
 
 @pytest.mark.training
+def test_a_dry_ladder_shows_its_rungs_without_preparing_data_to_size_them(tmp_path):
+    said = sweep(tmp_path, write(tmp_path), "ladder=own", "attention=softmax,dnas", "seed=1", "dry=true")
+    labels = [f"attention={name} rung={rung}" for name in ("softmax", "dnas") for rung in (1, 2, 3)]
+    assert said.splitlines()[1:-1] == labels
+
+
+@pytest.mark.training
 def test_every_arm_of_a_ladder_is_compared_on_every_rung_at_its_own_best_value(tmp_path):
     rungs = [{"model.d_model": 16, "optimizer.lr": 0.1}, {"model.d_model": 32, "optimizer.lr": 0.2}]
     typed = [write(tmp_path, rungs=rungs), "ladder=own", "dir=s", "steps=2", "jobs=3", "attention=softmax,dnas"]

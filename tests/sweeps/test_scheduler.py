@@ -31,6 +31,26 @@ def test_each_job_runs_once_with_cores_of_its_own(tmp_path, way):
     assert len(re.findall("│ finished +│", said)) == 4  # the closing table
 
 
+@pytest.mark.parametrize(
+    ("typed", "lines"),
+    [
+        (("x=1,2", "seed=1"), ["x=1: finished", "x=2: waiting"]),
+        (
+            ("x=1", "seed=110,111", "tune=y=1,2", "tune_seeds=100"),
+            ["y=1 seed=100: waiting", "y=2 seed=100: waiting", "and then 2 runs at the best values of the arms"],
+        ),
+    ],
+)
+def test_a_dry_sweep_says_what_would_be_trained_and_writes_nothing(tmp_path, typed, lines):
+    sweep(tmp_path, "dir=s", "x=1", "seed=1", "steps=1")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    for folder in ("s", "new"):
+        _, *said, last = sweep(tmp_path, f"dir={folder}", *typed, "steps=1", "dry=true").splitlines()
+        assert said == [line.replace("finished", "waiting") if folder == "new" else line for line in lines]
+        assert last == f"nothing was written; the sweep folder would be {folder}"
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
 @pytest.mark.slow
 def test_what_is_finished_is_skipped_and_what_is_new_is_added_in_the_folder_of_the_command(tmp_path):
     sweep(tmp_path, "dir=s", "x=1,2", "steps=3")

@@ -20,7 +20,7 @@ from attnorm.sweeps.planner import Planner, checked, refuse_other_code, sweep_fo
 from attnorm.sweeps.record import SweepRecord
 from attnorm.sweeps.rungs import with_rungs
 from attnorm.sweeps.scheduler import Scheduler
-from attnorm.sweeps.state import SWEEP_LOCK, JobState, Journal
+from attnorm.sweeps.state import SWEEP_LOCK, JobState, Journal, state_of_job
 from attnorm.sweeps.table import View, print_results, print_tuning
 from attnorm.sweeps.tuning import Tuned
 from attnorm.wording import counted
@@ -39,7 +39,8 @@ def sweep(command: SweepCommand) -> int:
     """Checks the jobs and runs them."""
     with ExitStack() as stack:
         checker = stack.enter_context(closing(Checker(command.folders)))
-        if command.ladder is not None:
+        is_dry = command.settings.dry
+        if command.ladder is not None and not is_dry:  # data are prepared to size them
             command = with_rungs(command, checker)
         started = time.monotonic()
         samples = command.samples()
@@ -50,6 +51,13 @@ def sweep(command: SweepCommand) -> int:
             for job in (journal := Journal(folder)).jobs():
                 check_links(job.folder)
             refuse_other_code(journal, facts)
+        if is_dry:
+            journal = Journal(folder, deferred=True)  # which is never written
+            print_plan(
+                Planner(command, checker, journal, samples, facts).plan(seconds), journal, command.ladder is None
+            )
+            console.print(f"nothing was written; the sweep folder would be {folder}", markup=False)
+            return 0
         lock = FolderLock(folder, SWEEP_LOCK)
         console.print(f"sweep folder: {folder}", markup=False)
         take_over(folder, lock)
@@ -76,6 +84,16 @@ def sweep(command: SweepCommand) -> int:
         code = close(folder, record, code)
         journal.add("close", code=code)
         return code
+
+
+def print_plan(plan: Plan, journal: Journal, is_sized: bool) -> None:
+    """A line for each job that is known, with its state. Until the rungs of a ladder are sized, its jobs are known by
+    nothing but their labels."""
+    for job in plan.jobs:
+        state = f": {state_of_job(job, journal)}" if is_sized else ""
+        console.print(f"{job.label}{state}", markup=False)
+    if isinstance(plan, Tuned):
+        console.print(f"and then {counted(plan.total - len(plan.jobs), 'run')} at the best values of the arms")
 
 
 def take_over(folder: Path, lock: FolderLock) -> None:

@@ -79,26 +79,35 @@ def train_typed(arguments: list[str]) -> int:
 @to_the_end()
 def train_new(arguments: Sequence[str], folders: Sequence[Path]) -> Path:
     """Composes and checks the settings of a new run, trains and returns the run folder. With `resume=auto`, that may be
-    the folder of an unfinished run, which continues. folders: as in `composed`."""
+    the folder of an unfinished run, which continues. With `from=<run>`, the settings are those of another run, but for
+    what is typed. folders: as in `composed`."""
     from attnorm.progress import quiet_libraries
 
     quiet_libraries()
+    before, of_files = list[str](), None
+    if names := [argument.partition("=")[2] for argument in arguments if override_key(argument) == "from"]:
+        from attnorm.config.recorded import from_run, without_unused
+
+        other = named_run(Path(names[-1]), "from")
+        arguments = [argument for argument in arguments if override_key(argument) != "from"]
+        of_files, before = from_run(other, arguments), Run(other).recorded.get("overrides", [])
+        arguments = [argument for argument in arguments if override_key(argument) != "trust_code"]
     if ladders := [argument.partition("=")[2] for argument in arguments if override_key(argument) == "ladder"]:
         raise ConfigError([Problem("ladder", "the rungs of a ladder are trained by attnorm sweep", ladders[0])])
     with explained():
-        cfg = composed(arguments, folders)
+        cfg = composed(arguments, folders, of_files)
     if cfg.hydra.mode is not None and cfg.hydra.mode.name == "MULTIRUN":
         raise ConfigError([Problem("hydra.mode", "-m or attnorm sweep starts several runs", "MULTIRUN")])
     overrides = as_typed(arguments)
     with hydra_config(cfg), explained():
-        settings = plain_settings(cfg)
+        settings = without_unused(plain_settings(cfg), arguments) if names else plain_settings(cfg)
         from attnorm.config.read import resolve  # needs torch
 
         config = resolve(settings, overrides)
         run = run_folder(cfg, config.label)
     if config.resume == AUTO and (folder := unfinished(config)):
         config = resolve({**settings, "resume": str(folder)}, overrides, checkpoint_of(folder))
-    return start(config, run, overrides)
+    return start(config, run, [*before, *overrides])
 
 
 def show_composed(arguments: Sequence[str]) -> int:

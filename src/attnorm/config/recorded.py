@@ -2,17 +2,18 @@
 The current defaults play no part."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf, flag_override
 
 from attnorm.choices import CONF
 from attnorm.config.command import cannot_be_set
 from attnorm.config.compose import Setting, compose_files, escaped, remove, settings_of
 from attnorm.errors import ConfigError, Problem, RunError, in_yaml, is_in, unknown
-from attnorm.imports import nearest
+from attnorm.imports import nearest, texts
 from attnorm.parts import class_of, names_of
 from attnorm.run.folder import EVENTS
 from attnorm.run.record import not_recordable
@@ -27,6 +28,7 @@ SHARED = (*names_of(DataConfig), *names_of(CleaningConfig))
 RESUMABLE = ("trainer", "run", "callbacks", "logger", "paths")  # groups that may get another file on resuming
 DEVICES = ("accelerator", "devices", "num_nodes", "strategy")  # all that another file of the group trainer changes
 OWN_KEYS = ("resume", "trust_code")
+AFRESH = ("paths", "resume", "ckpt_path", "hydra")  # what a new run does not take from another one
 
 
 def changed(recorded: Mapping[str, Any], changes: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -89,6 +91,51 @@ def recorded_settings(folder: Path, arguments: list[str], *, is_first: bool = Tr
     check_names(settings, is_trusted, training=True, typed=keys)
     paths = own_cache(settings.get("paths", {}), is_trusted, keys)
     return {**settings, "paths": paths, "resume": str(folder)}, changes
+
+
+def from_run(folder: Path, arguments: Sequence[str]) -> Callable[[tuple[str, ...], tuple[Path, ...]], DictConfig]:
+    """What composes the files of a new run with the settings of another one, in place of `compose_files`: groups of
+    which a file is chosen are those of the file, and all others have the settings of the run, but for AFRESH.
+
+    Raises RunError for a folder that is not a run's, and ConfigError for code that is not trusted, and for files that
+    set keys of several groups.
+    """
+    typed = settings_of(arguments)
+    message = f"sets keys of several groups, which are those of from={folder} here; leave one of them out"
+    if problems := [Problem(key, message, value) for key, value, _ in typed if key in ("task", "experiment", "debug")]:
+        raise ConfigError(problems)
+    run = Run(folder)
+    run.check("from")
+    is_trusted = any(setting.key == "trust_code" and setting.value is True for setting in typed)
+    check_names(run.config, is_trusted, training=True, typed=[setting.key for setting in typed])
+    settings = {**run.config, "run": {**(run.config.get("run") or {}), "ladder": None}}
+
+    def composed_files(files: tuple[str, ...], folders: tuple[Path, ...]) -> DictConfig:
+        cfg = compose_files(files, folders).copy()
+        chosen = {re.split("[@=/]", file.lstrip("+~"))[0] for file in files}
+        with flag_override(cfg, ["struct", "readonly"], False):
+            for key in {*map(str, cfg), *settings} - {*AFRESH, *chosen}:
+                cfg.pop(key, None)
+                if key in settings:
+                    cfg[key] = escaped(settings[key])
+        return cfg
+
+    return composed_files
+
+
+def without_unused(settings: dict[str, Any], typed: Sequence[str]) -> dict[str, Any]:
+    """The settings of a new run, without the options of normalizers that another run had and this one has nowhere.
+
+    typed: what was typed for this run, whose options are kept and refused if they have no effect.
+    """
+    attention = settings["attention"]
+    used = {text for key, text in texts(attention) if not is_in(key, "options")}
+    kept = {
+        name: options
+        for name, options in (attention.get("options") or {}).items()
+        if name in used or any(is_in(setting.key, f"attention.options.{name}") for setting in settings_of(typed))
+    }
+    return {**settings, "attention": {**attention, "options": kept}}
 
 
 def _apply(setting: Setting, cfg: Any) -> Iterator[Problem]:

@@ -27,6 +27,7 @@ Overrides = tuple[str, ...]  # of a job
 EXPECTED = "expected <key>=<value>,<value>,..."  # of tune
 REFUSED = {  # keys of a single run
     "resume": "a sweep resumes its runs by itself; repeat its command",
+    "from": "each job of a sweep is composed of the settings that are typed; only attnorm train has from=<run>",
     "ckpt_path": "a sweep resumes its runs by itself; repeat its command",
     "run.ladder": "the rungs of a ladder set it; use ladder=<file>",
     "hydra.run.dir": "the run folders are in the sweep folder; use dir=<sweep folder>",
@@ -44,6 +45,7 @@ class SweepSettings:
     dir:         the sweep folder; None for one that is named after the overrides.
     jobs:        number of jobs at once; None for one per GPU, or one on a CPU.
     retries:     how many more times a job that failed is tried.
+    dry:         whether the jobs are only checked and printed.
     fail_fast:   whether the other jobs save and exit once a job is not tried again.
     launcher:    where jobs run: on this machine, or as jobs of SLURM or Ray.
     ladder:      a file of the group `ladder`; every arm is trained on each of its rungs.
@@ -56,6 +58,7 @@ class SweepSettings:
     dir: Text | None = None
     jobs: Count | None = None
     retries: WholeNumber = 1
+    dry: bool = False
     fail_fast: bool = False
     launcher: Literal["local", "submitit", "ray"] = "local"
     ladder: Text | None = None
