@@ -1,0 +1,116 @@
+"""The first ladder, in four steps. What a step finds is committed before the next one starts.
+
+    python experiments/ladder/texts.py train-v1.1.json dev-v1.1.json ladder/texts
+    python experiments/ladder/run.py rates
+    python experiments/ladder/run.py rungs
+    python experiments/ladder/run.py neighbours
+    python experiments/ladder/run.py beyond
+
+rates:      trains every arm on the first three rungs at every learning rate, and prints a rule for each arm.
+rungs:      trains every arm on the five rungs of conf/ladder/<arm>.yaml, and scores it on the test articles.
+neighbours: trains the largest rung at half and at twice the rate of each arm, with one seed.
+beyond:     trains the sixth rung, and scores it on the test articles.
+
+A step that was interrupted continues when it is repeated.
+"""
+
+import argparse
+import csv
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+import attnorm.run.run
+from attnorm.analysis.ladder.runs import ladder_of
+
+sys.path.append(str(Path(__file__).parents[1]))
+from sweeps import Run, on_test, several, sweep
+
+HERE = Path(__file__).parent
+ARMS = ("softmax", "hnas_prefix", "stick_breaking")
+ARMS_BEYOND = {"softmax", "hnas_prefix"}
+RATES = (2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2)
+TUNING_SEED = 100
+SEEDS, SEEDS_BEYOND = (110, 111, 112, 113, 114), (110, 111, 112)
+LARGEST = 5  # the number of the largest rung that is not beyond
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("step", choices=STEPS)
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS)
+    parser.add_argument("--texts", type=Path, default=Path("ladder/texts"))
+    parser.add_argument("--folder", type=Path, default=Path("logs/ladder"), help="of the sweeps")
+    parser.add_argument("overrides", nargs="*", help="behind --: for every run, and keys of the sweep such as jobs=2")
+    args = parser.parse_intermixed_args()
+    STEPS[args.step](args)
+
+
+def trained(args: argparse.Namespace, folder: str, ladder: str, arm: str, *overrides: str) -> list[Run]:
+    """The runs of an arm on the rungs of a ladder."""
+    texts = ("data=folders", f"data.folder={args.texts}", "data.document=paragraph", "data.test=[test_*]")
+    own = ("--config-dir", str(HERE / "conf"), f"ladder={ladder}", "task=causal_lm", f"attention={arm}")
+    return sweep(args.folder / folder, *own, *texts, *overrides, *args.overrides, failures=True)
+
+
+def rates(args: argparse.Namespace) -> None:
+    rows = []
+    for arm in args.arms:
+        runs = trained(args, f"rates/{arm}", "untuned", arm, f"optimizer.lr={several(RATES)}", f"seed={TUNING_SEED}")
+        found = losses(runs)
+        rows += [[arm, *size_and_rate, f"{loss:.4f}"] for size_and_rate, loss in sorted(found.items())]
+        best = {size: best_rate({rate: loss for (of, rate), loss in found.items() if of == size}) for size, _ in found}
+        slope, constant = np.polyfit([math.log(size) for size in best], [math.log(rate) for rate in best.values()], 1)
+        minima = ", ".join(f"{rate:.2g}" for rate in best.values())
+        print(f"{arm}: minima {minima}; {math.exp(constant):.3g} N^{slope:.2f} for N parameters", flush=True)
+    with open(HERE / "rates.csv", "w", newline="") as stream:
+        csv.writer(stream, lineterminator="\n").writerows([["arm", "parameters", "rate", "validation loss"], *rows])
+
+
+def losses(runs: Sequence[Run]) -> dict[tuple[int, float], float]:
+    """The validation losses of runs, by number of parameters and learning rate."""
+    opened = [attnorm.run.run.Run(run.folder) for run in runs]
+    keys = [(ladder_of(run)["parameters"], run.settings["optimizer.lr"]) for run in opened]
+    return {key: run.metrics["loss"] for key, run in zip(keys, runs, strict=True)}
+
+
+def best_rate(losses: Mapping[float, float]) -> float:
+    """The minimum of the parabola through the best learning rate and its neighbours, of the loss over the log rate; the
+    best one, if it is the lowest or the highest."""
+    tried = sorted(losses)
+    place = min(range(len(tried)), key=lambda it: losses[tried[it]])
+    if place in (0, len(tried) - 1):
+        return tried[place]
+    near = tried[place - 1 : place + 2]
+    curvature, slope, _ = np.polyfit([math.log(rate) for rate in near], [losses[rate] for rate in near], 2)
+    return math.exp(-slope / (2 * curvature))
+
+
+def rungs(args: argparse.Namespace) -> None:
+    for arm in args.arms:
+        on_test(trained(args, arm, arm, arm, f"seed={several(SEEDS)}"))
+
+
+def beyond(args: argparse.Namespace) -> None:
+    for arm in set(args.arms) & ARMS_BEYOND:
+        on_test(trained(args, f"{arm}_beyond", f"{arm}_beyond", arm, f"seed={several(SEEDS_BEYOND)}"))
+
+
+def neighbours(args: argparse.Namespace) -> None:
+    for arm in args.arms:
+        content = yaml.safe_load((HERE / f"conf/ladder/{arm}.yaml").read_text())
+        rate = content["rungs"][LARGEST - 1]["optimizer.lr"]
+        tried = f"optimizer.lr={several((rate / 2, rate * 2))}"
+        found = losses(trained(args, f"neighbours/{arm}", "largest", arm, tried, f"seed={SEEDS[0]}"))
+        print(f"{arm}: {', '.join(f'{loss:.4f} at {rate:.2g}' for (_, rate), loss in sorted(found.items()))}")
+
+
+STEPS = {"rates": rates, "rungs": rungs, "neighbours": neighbours, "beyond": beyond}
+
+
+if __name__ == "__main__":
+    main()
