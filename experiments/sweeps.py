@@ -49,7 +49,8 @@ def sweep(folder: Path, *overrides: str, failures: bool = False) -> list[Run]:
     print(f"\n$ attnorm sweep {shlex.join(arguments)}", flush=True)
     if (code := run("sweep", arguments)) and not (failures and code == FAILED):
         sys.exit(code)
-    jobs = recorded(folder)["jobs"]
+    if not (jobs := recorded(folder).get("jobs")):  # the sweep was refused
+        sys.exit(code)
     jobs = [job for job in jobs if job.get("purpose") not in ("tune", "further")]
     if code:
         if any(job["state"] not in ("finished", "failed") for job in jobs):

@@ -168,8 +168,8 @@ def test_a_run_of_own_parts_that_was_killed_resumes_bit_for_bit(trained, folder)
         {
             "model.sise=3": "Mixer has no such option; it has depth, heads, longest, size. Did you mean 'size'?",
             "optimizer.momentun=1": "Did you mean 'momentum'?",
-            "callbacks.steps.nam=x": "Steps has no such option; it has name. Did you mean 'name'?",
         },
+        {"callbacks.steps.nam=x": "Steps has no such option; it has name. Did you mean 'name'?"},
         {"data.largest=10000000": "data.largest=10000000: allowed: up to 9,999,999, so that a sum fits model.longest"},
         {"task._target_=lab.source.Sums": "must be a subclass of attnorm.tasks.task.Task"},
         {
@@ -177,7 +177,7 @@ def test_a_run_of_own_parts_that_was_killed_resumes_bit_for_bit(trained, folder)
             "model=tiny": "has the interface 'seq2seq', but this task trains models with 'digits'",
         },
     ],
-    ids=["options", "positions", "class", "interfaces"],
+    ids=["options", "callback", "positions", "class", "interfaces"],
 )
 def test_mistakes_in_own_parts_are_named(monkeypatch, capsys, folder, messages):
     monkeypatch.chdir(folder)

@@ -284,7 +284,7 @@ def compare(args: argparse.Namespace, tables: Mapping[str, Mapping[str, np.ndarr
     """
     rows, verdicts = [], []
     for metric, scores in tables.items():
-        main = study_of_scores(ARMS[0], scores, metric, seeds=args.seeds).comparisons[0]
+        main = study_of_scores(ARMS[0], scores, metric, better="higher", seeds=args.seeds).comparisons[0]
         verdicts += main.verdicts if metric == HIT else []
         for verdict in main.verdicts:
             print(verdict.sentence())

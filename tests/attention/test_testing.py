@@ -13,6 +13,7 @@ from attnorm.attention import Normalizer, build_normalizer
 from attnorm.attention.masking import dense_mask
 from attnorm.attention.names import NORMALIZERS
 from attnorm.attention.normalizers._key_bias import DENSE_UP_TO
+from attnorm.attention.normalizers._running import running_logsumexp
 from attnorm.attention.normalizers.base import (
     AT_MOST_ONE,
     add_log_prior,
@@ -156,7 +157,7 @@ class Prefix(DNAS):
 
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
         s = masked_scores(scores, mask)
-        c = s.masked_fill(s == -torch.inf, torch.finfo(s.dtype).min).logcumsumexp(-2)
+        c = running_logsumexp(s.masked_fill(s == -torch.inf, torch.finfo(s.dtype).min))
         return softmax_over_keys(add_log_prior(s - c, log_prior)).to(scores.dtype)
 
     def step(self, scores, mask=None, state=None, *, log_prior=None):

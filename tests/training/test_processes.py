@@ -118,7 +118,7 @@ def test_a_clamped_hybrid_weight_stays_in_its_range_in_shards(tmp_path):
     typed = ("attention=hnas", "attention.options.hnas={start: 0.99, form: clamp, per: head}")
     typed = (*typed, "optimizer.lr=5", "trainer.gradient_clip_val=null")
     run = trained(tmp_path, "fsdp", *typed)
-    [hybrid] = [value for name, value in weights(run).items() if name.endswith("hybrid")]
+    [hybrid] = [value for name, value in weights(run).items() if name.endswith("share")]
     assert hybrid.shape == (2,) and hybrid.min() >= 0 and hybrid.max() <= 1 and not hybrid.eq(0.99).any()
 
 
