@@ -1,7 +1,6 @@
-"""A process that dies or hangs ends the whole job: exit code, stacks of every rank, no process left behind."""
+"""A process that dies or hangs ends the whole job: exit code, stacks of what hangs, no process left behind."""
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -12,13 +11,17 @@ from pathlib import Path
 import pytest
 import runs
 
+from attnorm.run.checkpoint import LAST
+from attnorm.run.folder import RunState
+from attnorm.run.run import Run
+
 pytestmark = [
     pytest.mark.training,
     pytest.mark.slow,
     pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux"),
 ]
 TIMEOUT = 4  # seconds without progress
-ENDS = 20.0  # seconds from the fault to the end of the job: the timeout, the grace period, and a slow machine
+ENDS = 20.0  # seconds from the fault to the end of the job: the timeout, Lightning's five seconds, and a slow machine
 DOORS = {
     "launcher": [sys.executable],
     "torchrun": [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"],
@@ -86,45 +89,56 @@ class Job:
             time.sleep(0.1)
         return self
 
-    def ended(self) -> float:
-        """Waits until no process is left; returns the seconds that it took."""
+    def ended(self, most: float = ENDS) -> float:
+        """Waits until no process is left, for at most so many seconds; returns how many it took."""
         start = time.monotonic()
         while left := self.living():
-            assert time.monotonic() < start + ENDS, f"{left} are left\n{self.text()}"
+            assert time.monotonic() < start + most, f"{left} are left\n{self.text()}"
             self.process.poll()
             time.sleep(0.05)
         return time.monotonic() - start
 
     def text(self) -> str:
         self.printed.flush()
-        return (self.folder / "printed.txt").read_text()[-5000:]
-
-    def stacks(self) -> dict[str, str]:
-        return {path.stem: path.read_text() for path in sorted((self.run() / "stacks").iterdir())}
+        return (self.folder / "printed.txt").read_text()[-20_000:]
 
 
-@pytest.mark.parametrize(
-    ("door", "strategy", "rank", "number"),
-    [
-        *(("launcher", "ddp", "0", signal.SIGKILL), ("launcher", "ddp", "1", signal.SIGSTOP)),
-        *(("torchrun", "ddp", "1", signal.SIGKILL), ("torchrun", "ddp", "0", signal.SIGSTOP)),
-        *(("launcher", "fsdp", "1", signal.SIGKILL), ("launcher", "fsdp", "0", signal.SIGSTOP)),
-    ],
-)
-def test_a_rank_that_dies_or_stops_ends_the_job(tmp_path, door, strategy, rank, number):
-    typed = (f"trainer={strategy}", "trainer.devices=2", "trainer.accelerator=cpu")
-    with Job(tmp_path, door, *typed).trained() as job:
-        os.kill(job.number_of(rank), number)
-        seconds = job.ended()
-        code = job.process.wait()
-        print(f"{door} {strategy} {signal.Signals(number).name} rank {rank}: {seconds:.1f} s, exit code {code}")
+@pytest.mark.parametrize("rank", ["0", "1"])
+@pytest.mark.parametrize(("door", "strategy"), [("launcher", "ddp"), ("torchrun", "ddp"), ("launcher", "fsdp")])
+def test_a_rank_that_dies_ends_the_job(tmp_path, door, strategy, rank):
+    with Job(tmp_path, door, f"trainer={strategy}", "trainer.devices=2", "trainer.accelerator=cpu").trained() as job:
+        os.kill(job.number_of(rank), signal.SIGKILL)
+        seconds, code = job.ended(), job.process.wait()
+        print(f"{door} {strategy} rank {rank} killed: {seconds:.1f} s, exit code {code}")
         assert code != 0
-        stacks = job.stacks()
-        for name in ("rank_0", "rank_1"):
-            killed = number == signal.SIGKILL and name == f"rank_{rank}"  # nothing runs in such a process any more
-            assert killed or "most recent call" in stacks[name], (name, stacks, job.text())
-        summary = json.loads((job.run() / "summary.json").read_text())
-        assert summary["state"] in ("failed", "interrupted") and summary["why"]  # torchrun sends SIGTERM
+        assert Run(job.run()).state.is_unfinished
+
+
+HANG = """
+import ctypes, os, time
+import pytorch_lightning as pl
+
+class Hang(pl.Callback):
+    def __init__(self, rank: int, locked: bool):
+        self.rank, self.locked = rank, locked
+
+    def on_train_batch_start(self, trainer, module, batch, index):
+        if trainer.global_step == 30 and trainer.global_rank == self.rank:
+            ctypes.PyDLL(None).sleep(1000) if self.locked else time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(("rank", "locked"), [(0, False), (1, True)])
+def test_a_rank_that_hangs_ends_the_job_with_its_stack(tmp_path, door, rank, locked):
+    (tmp_path / "hanging.py").write_text(HANG)
+    hang = f"+callbacks.hang={{_target_: hanging.Hang, rank: {rank}, locked: {locked}}}"
+    with Job(tmp_path, door, "trainer=ddp", "trainer.devices=2", "trainer.accelerator=cpu", hang).trained() as job:
+        print(f"{door} rank {rank} hangs: {job.ended():.1f} s")
+        assert job.process.wait() != 0
+        printed = job.text()
+        assert "Timeout (0:00:04)!" in printed and 'hanging.py", line' in printed, printed
+        assert Run(job.run()).state.is_unfinished
 
 
 @pytest.mark.parametrize(("rank", "number"), [("0", signal.SIGKILL), ("1", signal.SIGKILL), ("1", signal.SIGSTOP)])
@@ -136,16 +150,13 @@ def test_a_rank_that_dies_or_stops_while_it_starts_ends_the_other_one(tmp_path, 
             assert time.monotonic() < end and job.process.poll() is None, job.text()
             time.sleep(0.05)
         os.kill(job.number_of(rank), number)
-        code = job.process.wait(timeout=120)
-        if number == signal.SIGSTOP:
-            assert code == 1 and "while connecting (run.hang_timeout)" in job.text()
-        else:
-            job.ended()
-            assert code != 0
+        if number == signal.SIGKILL:
+            job.ended(ENDS + 60.0)  # the other one may still import its libraries
+        assert job.process.wait(timeout=120) != 0
 
 
-def test_the_end_of_the_launcher_ends_its_ranks(tmp_path):
+def test_the_end_of_the_launcher_saves_and_ends_its_ranks(tmp_path):
     with Job(tmp_path, "torchrun", "trainer=ddp", "trainer.devices=2").trained() as job:
         os.kill(job.number_of("launcher"), signal.SIGKILL)
         print(f"launcher killed: {job.ended():.1f} s")
-        assert all("the launcher ended" in text for text in job.stacks().values())
+        assert Run(job.run()).state is RunState.INTERRUPTED and Run(job.run()).checkpoint_file(LAST).exists()

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections import defaultdict
 from contextlib import suppress
 from functools import cached_property
@@ -21,6 +22,7 @@ from attnorm.settings import leaves
 if TYPE_CHECKING:
     import pandas as pd
 
+NO_REASON = re.compile(r"HYDRA_FULL_ERROR|most recent call first|^File |^<no Python frame>")  # in lines of the output
 ENDED = (RunState.FINISHED, RunState.INTERRUPTED, RunState.FAILED)
 VALIDATION = "validation"  # the stem of the table of the final evaluation
 
@@ -146,13 +148,13 @@ class Run:
 
     @property
     def last_output(self) -> str | None:
-        """The last line that is not empty of what it printed as the job of a sweep."""
+        """The last line of what it printed as the job of a sweep, without empty lines and those of stacks."""
         if not self.console.is_file():
             return None
         with open(self.console, "rb") as file:
-            file.seek(max(0, self.console.stat().st_size - 4096))
+            file.seek(max(0, self.console.stat().st_size - 2**16))
             lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
-        return next((line for line in reversed(lines) if line and "HYDRA_FULL_ERROR" not in line), None)
+        return next((line for line in reversed(lines) if line and not NO_REASON.search(line)), None)
 
     def evaluation(self, stem: str = VALIDATION) -> dict[str, Any]:
         """What the final evaluation has recorded, or another one, such as "eval_test"; {} without it."""

@@ -1,5 +1,6 @@
 """The loaders of a run, and how many updates they give."""
 
+import signal
 from copy import copy
 from functools import cached_property
 from typing import Any
@@ -13,6 +14,7 @@ from attnorm.data.sampler import TokenBatches
 from attnorm.errors import ConfigError
 from attnorm.run.folder import drop_inherited_locks
 from attnorm.tasks.task import Task
+from attnorm.training.processes import end_with_parent
 
 
 class TaskDataModule(pl.LightningDataModule):
@@ -90,5 +92,11 @@ class TaskDataModule(pl.LightningDataModule):
     def _loader(self, name: str, sampler: TokenBatches) -> ResumableLoader:
         data = self.cfg.data
         collator = self.task.collator(self.splits[name])
-        workers = (data.num_workers, data.prefetch_factor, drop_inherited_locks)
+        workers = (data.num_workers, data.prefetch_factor, start_worker)
         return ResumableLoader(collator, sampler, *workers)
+
+
+def start_worker() -> None:
+    """A data worker must neither keep the locks of its run nor live on without it."""
+    end_with_parent(signal.SIGKILL)
+    drop_inherited_locks()

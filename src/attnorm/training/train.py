@@ -1,6 +1,7 @@
 """One training run, from a checked configuration to a run folder."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -43,7 +44,7 @@ from attnorm.training.callbacks.watchdog import Watchdog
 from attnorm.training.datamodule import TaskDataModule
 from attnorm.training.diagnosis import refuse_non_finite
 from attnorm.training.module import TrainingModule
-from attnorm.training.processes import DECIDED, PARENT, is_first_rank, requeued, was_launched
+from attnorm.training.processes import DECIDED, end_with_parent, is_first_rank, requeued, was_launched
 from attnorm.training.run_log import logged
 from attnorm.training.run_loggers import RunLoggers
 from attnorm.training.trainer import build_trainer, ending, set_length
@@ -72,7 +73,10 @@ def train(
     written into summary.json before it is raised again. Raises RunError if another process is training in the folder.
     """
     quiet_libraries()
+    if was_launched():
+        end_with_parent(signal.SIGTERM)
     task, throughput, run = task_of(config), Throughput(), RunWriter(run_folder)
+    watchdog = Watchdog(config.run.hang_timeout)
     is_first = is_first_rank()
     facts = {
         "task": config.task.name,
@@ -88,7 +92,6 @@ def train(
         requeued(config.resume is not None),  # a job that cannot continue would start from the beginning
         RunFiles(run, throughput, **facts) as files,
         GracefulStop(run) as stop,
-        Watchdog(run_folder, config.run.hang_timeout, files.fail) as watchdog,
         RunLoggers(config, run_folder, draw) as loggers,
         memory_note(),
     ):
@@ -142,12 +145,13 @@ def train(
         if is_first:
             run.add(fingerprints=fingerprints, modules=own_modules())  # with those imported since the first bytes
             console.show_plan(summary, config.data.batch_tokens, updates)
-        fit(trainer, module, data, checkpoint, watchdog)
-        if trainer.is_global_zero and not config.trainer.fast_dev_run:
-            keep_best(run.checkpoints)
-        summary |= describe_length(data, updates, run)
-        if not config.trainer.fast_dev_run:
-            summary |= evaluate_best(data, module, summary["steps"], updates, run, loggers, watchdog)
+        with watchdog:
+            fit(trainer, module, data, checkpoint, watchdog)
+            if trainer.is_global_zero and not config.trainer.fast_dev_run:
+                keep_best(run.checkpoints)
+            summary |= describe_length(data, updates, run)
+            if not config.trainer.fast_dev_run:
+                summary |= evaluate_best(data, module, summary["steps"], updates, run, loggers)
         profiler = trainer.profiler  # type: ignore[attr-defined]  # set by Lightning
         if is_first and profiler.dirpath is not None:
             console.show_lines(profiler.summary(), f"profile: {profiler.dirpath}")
@@ -171,10 +175,8 @@ def fit(
 ) -> None:
     """Trains. Raises CheckpointError if Lightning cannot restore the state that is in the checkpoint."""
     launcher, variables = trainer.strategy.launcher, dict(DECIDED)
-    if isinstance(launcher, _SubprocessScriptLauncher):  # not if processes are forked: they would lack the thread
-        watchdog.watch("connecting")
-        if not was_launched():
-            variables[PARENT] = str(os.getpid())
+    if isinstance(launcher, _SubprocessScriptLauncher):  # not before a fork, which leaves out threads
+        watchdog.arm()
         if sys.modules["__main__"].__spec__ is None:
             # a script that is started again has its modules beside it
             variables["PYTHONSAFEPATH"] = os.environ.get("PYTHONSAFEPATH", "")
@@ -245,7 +247,6 @@ def evaluate_best(
     updates: int,
     run: RunWriter,
     loggers: RunLoggers,
-    watchdog: Watchdog,
 ) -> dict[str, Any]:
     """Scores the best model on the validation split, on all ranks together. The first rank shows, writes and logs the
     results; what summary.json says of them."""
@@ -260,7 +261,6 @@ def evaluate_best(
     scores = task.score(task_module, split)
     if scores.predictions is not None:
         scores.predictions.selecting = task.selecting(split)
-    watchdog.finish(trainer)
     if not trainer.is_global_zero:
         return {}
     warnings = warnings_of(scores, task.cfg, steps, updates, data.updates_per_epoch(), task.monitors())

@@ -74,7 +74,7 @@ def build_trainer(
         check_val_every_n_epoch=None,
         default_root_dir=run.folder,
     )
-    if hasattr(trainer.strategy, "_timeout"):  # longer than the watchdog allows, which knows more about a hang
+    if hasattr(trainer.strategy, "_timeout"):  # longer than the watchdog allows, which prints the stacks
         limit = cfg.run.hang_timeout
         seconds = FOREVER if limit is None else max(SHORTEST_WAIT, SLOW * limit + 60.0)
         trainer.strategy._timeout = timedelta(seconds=seconds)

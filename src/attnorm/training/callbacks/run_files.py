@@ -12,7 +12,7 @@ import pytorch_lightning as pl
 from attnorm.attention.linear import kernels
 from attnorm.errors import Interrupted
 from attnorm.run.folder import RunState
-from attnorm.run.run import ENDED, Run
+from attnorm.run.run import Run
 from attnorm.run.writing import RunWriter
 from attnorm.settings import Settings
 from attnorm.training.callbacks.throughput import Throughput
@@ -85,16 +85,6 @@ class RunFiles(pl.Callback):
                 raise
             log.warning("could not write the summary of %s: %s", self.run.folder, failure)
 
-    def fail(self, why: str) -> None:
-        """Records, at once, that the run has failed; for a process that is about to be ended.
-
-        Nothing is read from the device, which may hang. Another rank writes the file for the first one if that one died
-        or hung before it could.
-        """
-        self.summary.update(state=RunState.FAILED, why=why)
-        if is_first_rank() or Run(self.run.folder).outcome.get("state") not in ENDED:
-            self._write_summary()
-
     def wall_seconds(self) -> float:
         """The wall time of all parts of the run so far."""
         return round(self.earlier + time.perf_counter() - self.started, 1)
@@ -105,8 +95,6 @@ class RunFiles(pl.Callback):
         self.run.write("summary", self.summary)
 
     def _write_running(self, progress: Mapping[str, Any]) -> None:
-        if "why" in self.summary:  # a process that is about to be ended goes on for a moment
-            return
         state = {"state": RunState.RUNNING, "wall_seconds": self.wall_seconds(), "progress": progress}
         self.run.write("summary", self.summary | state)
 
