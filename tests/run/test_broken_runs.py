@@ -537,8 +537,8 @@ def test_a_sweep_with_a_link_in_its_folder_is_not_written_into(monkeypatch, tmp_
     [
         ("logger", {"_target_": "pytorch_lightning.loggers.CSVLogger", "save_dir": "elsewhere"}),
         ("logger", {"_target_": "pytorch_lightning.loggers.CSVLogger", "name": "../../elsewhere"}),
-        ("logger", {"_target_": "attnorm.training.loggers.TensorBoard", "run_folder": "elsewhere"}),
-        ("logger", {"_target_": "attnorm.training.loggers.TensorBoard", "entry": "/elsewhere"}),
+        ("logger", {"_target_": "attnorm.training.loggers.Wandb", "run_folder": "elsewhere"}),
+        ("logger", {"_target_": "attnorm.training.loggers.Wandb", "entry": "/elsewhere"}),
         ("logger", {"_target_": "pytorch_lightning.loggers.MLFlowLogger", "tracking_uri": "http://a.b"}),
         ("logger", {"_target_": "pytorch_lightning.loggers.WandbLogger", "settings": [{"root_dir": "elsewhere"}]}),
         ("callbacks", {"_target_": "pytorch_lightning.callbacks.ModelCheckpoint", "dirpath": "elsewhere"}),
@@ -560,7 +560,7 @@ def test_a_run_folder_does_not_say_where_a_resumed_run_writes(tmp_path, group, o
 
 def test_an_entry_is_not_named_like_a_path(tmp_path):
     run = runs.copied_run(tmp_path)
-    runs.edit(run, "logger", {"../x": {"_target_": "attnorm.training.loggers.TensorBoard"}})
+    runs.edit(run, "logger", {"../x": {"_target_": "attnorm.training.loggers.Wandb"}})
     settings, _ = recorded_settings(run, [])
     with pytest.raises(ConfigError, match=re.escape("logger.../x: an entry must have a name without /")):
         resolve(settings)

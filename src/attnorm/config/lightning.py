@@ -49,7 +49,7 @@ PER_CORE = 4  # processes on the CPU: a small test may have more of them than th
 PACKAGES = ("attnorm.", "pytorch_lightning.")
 FACTS = {
     "callbacks": ("run_folder", "dirpath", "monitor", "mode"),
-    "logger": ("run_folder", "save_dir", "run_name", "tags", "config", "group", "entry", "first_step"),
+    "logger": ("run_folder", "save_dir", "run_name", "tags", "config", "entry"),
 }
 
 

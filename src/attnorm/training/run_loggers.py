@@ -1,7 +1,6 @@
 """The loggers of a run: started before training, closed once everything has been sent to them."""
 
 import logging
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -11,11 +10,10 @@ import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger
 
 from attnorm.config.lightning import build_entries
-from attnorm.run.checkpoint import read_checkpoint
 from attnorm.run.run import Run
 from attnorm.settings import Settings
 from attnorm.tasks.results import Results
-from attnorm.training.loggers import LARGEST, MetricsFile, Samples
+from attnorm.training.loggers import MetricsFile, Samples, log_samples
 from attnorm.training.processes import is_first_rank
 
 log = logging.getLogger(__name__)
@@ -56,8 +54,6 @@ class RunLoggers(pl.Callback, AbstractContextManager["RunLoggers"]):
             "run_name": f"{self.cfg.task.name} {self.cfg.label} seed {self.cfg.seed}",
             "tags": self.cfg.tags,
             "config": self.cfg.settings,
-            "group": os.environ.get("WANDB_RUN_GROUP"),  # which a sweep sets for its jobs
-            "first_step": read_checkpoint(self.cfg.checkpoint)["global_step"] + 1 if self.cfg.checkpoint else 0,
         }
         self.others = build_entries(self.cfg.loggers, **facts)
         for logger in self.others:
@@ -73,18 +69,12 @@ class RunLoggers(pl.Callback, AbstractContextManager["RunLoggers"]):
     teardown = on_exception = _detach  # type: ignore[assignment]
 
     def log_final(self, results: Results, samples: Samples, step: int) -> None:
-        """Sends scores, samples and predictions of the best model to the loggers; metrics.csv keeps its columns."""
+        """Sends scores and samples of the best model to the loggers; metrics.csv keeps its columns."""
         self.metrics_file.last_step = step
         named = {f"final/{name}": value for name, value in results.metrics.items()}
         for logger in self.others:
-            attempt("log the final scores", logger, getattr(logger, "log_final", logger.log_metrics), named, step)
-            if samples and hasattr(logger, "log_samples"):
-                attempt("log the samples", logger, logger.log_samples, "final", samples, step)
-            if results.predictions is not None and hasattr(logger, "log_predictions"):
-                table = results.predictions.table().slice(0, LARGEST).to_pandas()
-                for name in ("reference", "output"):  # lists of texts become one text
-                    table[name] = [text if isinstance(text, str | None) else ", ".join(text) for text in table[name]]
-                attempt("log the predictions", logger, logger.log_predictions, results.split, table, step)
+            attempt("log the final scores", logger, logger.log_metrics, named, step)
+            attempt("log the samples", logger, log_samples, logger, "final", samples, step)
 
     def __exit__(self, kind: type | None, *_: object) -> None:
         if not is_first_rank() or not self.is_open or not self.run_folder.is_dir():
@@ -94,8 +84,8 @@ class RunLoggers(pl.Callback, AbstractContextManager["RunLoggers"]):
         step = self.metrics_file.last_step
         for logger in self.others:
             for path in figures or []:
-                if path.suffix == ".png" and hasattr(logger, "log_figure"):
-                    attempt(f"log {path.name}", logger, logger.log_figure, path, step)
+                if path.suffix == ".png" and hasattr(logger, "log_image"):
+                    attempt(f"log {path.name}", logger, logger.log_image, f"figures/{path.stem}", [str(path)], step)
             for name, layers in (curves or {}).items():
                 if hasattr(logger, "log_curves"):
                     attempt(f"log the curves of {name}", logger, logger.log_curves, name, layers, step)

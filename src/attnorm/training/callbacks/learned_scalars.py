@@ -25,7 +25,7 @@ class LearnedScalars(EveryNSteps):
     Each scalar has its own file ``<name>.csv`` in the run folder, with the columns ``step``, ``layer``, ``head`` (empty
     if a layer has one value for all heads), ``value`` and ``lr_factor`` (`optimizer.hybrid_lr_factor` if the scalar
     depends on `TrainingHooks.fast_parameters`, otherwise empty). The mean over heads goes to the loggers as
-    ``<name>/<layer>``; loggers that have charts show the curves of all layers in one of them.
+    ``<name>/<layer>``, and wandb draws the curves of all layers in one chart.
 
     Args:
         run_folder: folder of the CSV files.
@@ -39,9 +39,6 @@ class LearnedScalars(EveryNSteps):
         assert isinstance(module, TrainingModule)
         self.files, factor = list(learned_scalars(module.model)), module.optimization.groups.hybrid_lr_factor
         self.factors = dict.fromkeys(fast_scalars(module.model), f"{factor:g}")
-        for logger in trainer.loggers:
-            if self.files and hasattr(logger, "log_charts"):  # of `RunLogger`
-                logger.log_charts(self.files)
         super().on_fit_start(trainer, module)
 
     def on_step(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:

@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from attnorm.progress import bar, console
 from attnorm.schema import WholeNumber
-from attnorm.training.loggers import samples_text
+from attnorm.training.loggers import log_samples, samples_text
 from attnorm.training.module import TrainingModule
 
 log = logging.getLogger(__name__)
@@ -54,8 +54,7 @@ class Progress(pl.Callback):
             for label, line in list(samples[0].items())[1:]:
                 console.print(f"[dim]{label:>18}[/] {escape(line)}")
             for logger in trainer.loggers:
-                if hasattr(logger, "log_samples"):  # of `RunLogger`
-                    logger.log_samples("validation", samples, trainer.global_step)
+                log_samples(logger, "validation", samples, trainer.global_step)
 
     def _stop(self, *_: object) -> None:
         if self.bar is not None:
