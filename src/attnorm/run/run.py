@@ -151,10 +151,8 @@ class Run:
         """The last line of what it printed as the job of a sweep, without empty lines and those of stacks."""
         if not self.console.is_file():
             return None
-        with open(self.console, "rb") as file:
-            file.seek(max(0, self.console.stat().st_size - 2**16))
-            lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
-        return next((line for line in reversed(lines) if line and not NO_REASON.search(line)), None)
+        lines = map(str.strip, self.console.read_text(errors="replace").splitlines())
+        return next((line for line in reversed([*lines]) if line and not NO_REASON.search(line)), None)
 
     def evaluation(self, stem: str = VALIDATION) -> dict[str, Any]:
         """What the final evaluation has recorded, or another one, such as "eval_test"; {} without it."""

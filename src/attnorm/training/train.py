@@ -11,6 +11,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.strategies.launchers.multiprocessing import _MultiProcessingLauncher
 from pytorch_lightning.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
 from attnorm.attention.multihead import attention_layers
@@ -175,11 +176,11 @@ def fit(
 ) -> None:
     """Trains. Raises CheckpointError if Lightning cannot restore the state that is in the checkpoint."""
     launcher, variables = trainer.strategy.launcher, dict(DECIDED)
-    if isinstance(launcher, _SubprocessScriptLauncher):  # not before a fork, which leaves out threads
+    if not isinstance(launcher, _MultiProcessingLauncher):  # a fork would lack the thread of `faulthandler`
         watchdog.arm()
-        if sys.modules["__main__"].__spec__ is None:
-            # a script that is started again has its modules beside it
-            variables["PYTHONSAFEPATH"] = os.environ.get("PYTHONSAFEPATH", "")
+    if isinstance(launcher, _SubprocessScriptLauncher) and sys.modules["__main__"].__spec__ is None:
+        # a script that is started again has its modules beside it
+        variables["PYTHONSAFEPATH"] = os.environ.get("PYTHONSAFEPATH", "")
     try:
         with nullcontext() if launcher is None else starting_processes(**variables):
             trainer.fit(module, datamodule=data, ckpt_path=checkpoint)
