@@ -75,6 +75,23 @@ def test_a_signal_gives_its_exit_code_at_any_moment(monkeypatch, tmp_path, capsy
     assert list(map(signal.getsignal, SIGNALS)) == handlers
 
 
+def test_a_signal_inside_a_destructor_stops_the_step_in_which_it_came(monkeypatch, tmp_path, capsys):
+    """Python ignores what is raised there."""
+
+    class Trap:
+        def __del__(self):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def wait(*_, **__) -> None:
+        Trap()
+        time.sleep(5)
+        pytest.fail("the signal was lost")
+
+    runs.before(monkeypatch, Task, "splits", wait)
+    assert code_of(tmp_path) == 128 + signal.SIGTERM
+    assert capsys.readouterr().err == "stopped by SIGTERM before a checkpoint was saved\n"
+
+
 @pytest.mark.slow
 def test_a_second_interrupt_stops_at_once(monkeypatch, tmp_path):
     kill_before(monkeypatch, callbacks.Throughput, "on_train_batch_end", signal.SIGINT, signal.SIGINT)

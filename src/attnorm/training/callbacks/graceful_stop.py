@@ -37,13 +37,16 @@ class GracefulStop(pl.Callback):
         self.received = self.saved_for = 0
         self.owner = os.getpid()
         self.previous: dict[int, Any] = {}
+        self.ignores = sys.unraisablehook
 
     def __enter__(self) -> "GracefulStop":
         self._install(may_use_nccl=torch.cuda.is_available())
         progress.stops.append(self._receive)
+        self.ignores, sys.unraisablehook = sys.unraisablehook, self._ignored
         return self
 
     def __exit__(self, *_: object) -> None:
+        sys.unraisablehook = self.ignores
         progress.stops.remove(self._receive)
         for number, handler in self.previous.items():
             signal.signal(number, handler)
@@ -64,6 +67,14 @@ class GracefulStop(pl.Callback):
         self.received = number
         if not self.training or second_interrupt:
             raise self._interrupted(number)
+
+    def _ignored(self, exception: Any) -> None:
+        """Sends a signal again that came inside a `__del__`, whose exceptions Python prints and ignores."""
+        if isinstance(stopped := exception.exc_value, Interrupted):
+            self.received = 0
+            threading.Timer(0.01, os.kill, (os.getpid(), stopped.signal_number)).start()
+        else:
+            self.ignores(exception)
 
     def _interrupted(self, number: int) -> Interrupted:
         last = self.run.checkpoint_file(LAST)
