@@ -21,12 +21,12 @@ stops: list[Callable[[int, None], object]] = []  # handlers of signals; the last
 class Console(rich.console.Console):
     """A console whose reader may close it, as `head` does. What follows then goes nowhere.
 
-    Without a terminal, as in a job whose output is a file, lines are as long as they need to be.
+    Lines that do not go to a terminal, but into a file, are as long as they need to be.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        if not (self.is_jupyter or os.environ.get("COLUMNS") or "width" in options or any(map(os.isatty, range(3)))):
+        if not (self.is_jupyter or os.environ.get("COLUMNS") or "width" in options or self.file.isatty()):
             self.width = UNLIMITED
 
     def render_str(self, text: str, **options: Any) -> Text:

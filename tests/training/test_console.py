@@ -162,8 +162,10 @@ def test_control_characters_of_a_text_are_shown_as_escapes(screen, text):
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_labels_are_whole_in_a_file_where_no_terminal_says_how_wide_it_is(monkeypatch, is_terminal):
     monkeypatch.delenv("COLUMNS", raising=False)
-    monkeypatch.setattr(os, "isatty", lambda descriptor: is_terminal)
-    file = Console(file=StringIO(), soft_wrap=True)
+    monkeypatch.setattr(os, "isatty", lambda descriptor: True)  # of the input and the errors
+    stream = StringIO()
+    stream.isatty = lambda: is_terminal
+    file = Console(file=stream, soft_wrap=True)
     monkeypatch.setattr(console, "console", file)
     console.show_scores(SCORES, LONG)
     assert (LONG in file.file.getvalue()) is not is_terminal
