@@ -8,7 +8,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 .PHONY: setup train test test-fast test-numerics test-slow test-kernels test-gpu figures lint format docs notebook release clean
 
 # What the commands of the README need. Other extras of pyproject.toml: pip install -c constraints.txt -e ".[ray]"
-USED := train,vqa,translation,captioning,images,report,transformers
+USED := train,vqa,translation,captioning,images,transformers
 
 setup: $(VENV)/.installed
 

@@ -90,14 +90,13 @@ class Browser:
         self.chrome = chrome
 
     def open(self, path: Path, width: int = 1280, height: int = 900, dark: bool = False, media: str = "") -> None:
-        """Opens a file in a window of this size and waits until its charts can be drawn. media: "print" or ""."""
+        """Opens a file in a window of this size. media: "print" or ""."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500
         )
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", media=media, features=features)
         self.chrome.get(path.resolve().as_uri())
-        self.wait("document.documentElement.dataset.ready !== undefined || !document.getElementById('figures')")
 
     def call(self, command: str, **arguments: Any) -> dict[str, Any]:
         """A command of the Chrome DevTools protocol."""

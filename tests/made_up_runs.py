@@ -278,3 +278,10 @@ def without_charts(monkeypatch: Any) -> None:
     from attnorm.analysis.report.drawings import Drawings
 
     monkeypatch.setattr(task_page, "drawings_of", lambda *_: Drawings([], [], [], [], [], []))
+
+
+def values_of(chart: Any) -> list[dict[str, Any]]:
+    """The rows of the table behind a chart, by the names of their columns."""
+    names = [column.name for column in chart.values.columns]
+    cells = [[cell.text if cell.value is None else cell.value for cell in row] for row in chart.values.rows]
+    return [dict(zip(names, row, strict=True)) for row in cells]

@@ -171,7 +171,7 @@ def test_a_wheel_holds_the_configuration_and_the_texts_of_the_corpora(wheel):
     assert "attnorm/py.typed" in names
     shipped = {name.removeprefix("attnorm/conf/") for name in names if name.startswith("attnorm/conf/")}
     assert shipped == {str(file.relative_to(ROOT / "conf")) for file in (ROOT / "conf").rglob("*.yaml")}
-    for kind in ("synthetic/*/text/*.txt", "skeleton/**/*.*", "report/assets/*", "report/templates/*", "**/*.py"):
+    for kind in ("synthetic/*/text/*.txt", "skeleton/**/*.*", "**/assets/*", "**/templates/*", "**/*.py"):
         files = {str(file.relative_to(source)) for file in source.rglob(kind) if "__pycache__" not in file.parts}
         assert files and files <= set(names), kind
 

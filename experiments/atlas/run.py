@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from attnorm.analysis.paper import FigureSet
-from attnorm.analysis.probes.figures import draw_map
+from attnorm.analysis.probes.figures import map_chart
 from attnorm.analysis.probes.page import write_page
 from attnorm.analysis.probes.verdicts import further_rates, results_of_cell, with_discoveries, write_csv
 from attnorm.probes.arm import NULLS, Arm, every_arm
@@ -82,7 +82,7 @@ def write(found: list[CellOutcome], folder: Path) -> None:
     present = [arm for arm in arms if any(arm.label in it.tests for it in found)]
     write_csv(cells, here / "results.csv")
     command = shlex.join(["python", *sys.argv])
-    FigureSet(map=draw_map(cells, [arm for arm in present if arm.label not in NULLS])).save(here)
+    FigureSet(map=map_chart(cells, [arm for arm in present if arm.label not in NULLS]).figure()).save(here)
     page = write_page(cells, present, folder / "atlas.html", command)
     print(f"written to {page}, {here / 'results.csv'} and map.png")
 

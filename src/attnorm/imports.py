@@ -36,7 +36,18 @@ SYNONYMS = {  # names of settings in other libraries -> the names here
     "offline": "mode=offline",
 }
 LABORATORY = {  # the modules of the packages of the extra `train` in pyproject.toml
-    *("datasets", "hydra", "matplotlib", "numpy", "omegaconf", "pandas", "pyarrow", "pydantic", "pytorch_lightning"),
+    *(
+        "datasets",
+        "hydra",
+        "jinja2",
+        "matplotlib",
+        "numpy",
+        "omegaconf",
+        "pandas",
+        "pyarrow",
+        "pydantic",
+        "pytorch_lightning",
+    ),
     *("rich", "rouge_score", "safetensors", "scipy", "sentencepiece", "tensorboard", "tokenizers", "tqdm", "wandb"),
     "yaml",
 }

@@ -42,6 +42,7 @@ Level = Annotated[float, Field(gt=0, lt=1)]  # of an interval
 Probability = Annotated[float, Field(ge=0, le=1)]
 Text = Annotated[str, Field(min_length=1)]
 FolderName = Annotated[str, Field(pattern=r"^[^/\x00]*[^/\x00.][^/\x00]*$", description="a name without /")]
+ColumnWidth = Annotated[float, Field(ge=2, le=8)]  # inches of a column of a paper
 PictureFormats = tuple[Literal["png", "svg", "pdf"], ...]  # of figures as files, see attnorm.analysis.paper
 
 EMPTY = inspect.Parameter.empty

@@ -15,7 +15,7 @@ from torch.testing import assert_close
 import attnorm
 from attnorm.analysis.attention.heatmaps import LONGEST, draw_layer, draw_reading, written
 from attnorm.analysis.attention.reading import LayerAttention, Reading
-from attnorm.analysis.pictures import COLUMN, PAGE
+from attnorm.analysis.paper import COLUMN, PAGE
 from attnorm.cli.attention import show
 from attnorm.errors import ConfigError
 

@@ -19,7 +19,7 @@ from attnorm.analysis.figures import (
     normalizer_of,
     split_label,
 )
-from attnorm.analysis.pictures import POINTS, SCREEN
+from attnorm.analysis.paper import POINTS, SCREEN
 from attnorm.run.tables import NO_EVIDENCE, CsvTable
 
 CONFIG = {

@@ -20,7 +20,7 @@ from attnorm.analysis.ladder.record import sentences, table_of
 from attnorm.analysis.ladder.runs import scores_of_runs
 from attnorm.analysis.ladder.tables import scores_of_tables, write_scores
 from attnorm.analysis.report.content import collect
-from attnorm.analysis.report.page import html_of
+from attnorm.analysis.report.page import figures_of_report, html_of
 from attnorm.analysis.statistics.ladder import (
     baseline_slope,
     compute_multiplier,
@@ -555,13 +555,11 @@ def test_the_report_has_a_ladder_beside_other_runs(ladder, tmp_path):
     assert ["softmax", "6"] in [row[:2] for row in shown.rows]  # the values of the figures
     ids = [attributes["id"] for _, attributes in shown.elements if "id" in attributes]
     assert len(ids) == len({*ids})
-    svgs = [figure.wide + figure.narrow for figure in page.figures]
-    assert len(svgs) == 3
-    assert not any("<style" in svg or "#0072b2" in svg or 'pt"' in svg for svg in svgs)
-    assert all("var(--c1)" in svg for svg in svgs)
-    assert {*page.pictures} == {
-        f"{name}_ladder-1" for name in ("loss_against_compute", "difference_against_compute", "loss_against_seconds")
-    }
+    svgs = [chart.svgs() for chart in page.charts]
+    assert [[*each] for each in svgs] == [["only-wide", "only-narrow"]] * 3
+    assert all("var(--c1)" in svg and "#0072b2" not in svg for each in svgs for svg in each.values())
+    names = ("loss_against_compute", "difference_from_softmax_in_loss_against_compute", "loss_against_seconds")
+    assert {*names} < {*figures_of_report(report)}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from browser import Page
 
-from attnorm.analysis.probes.figures import draw_doses, draw_map, draw_rates, draw_training
+from attnorm.analysis.paper import PAGE
+from attnorm.analysis.probes.figures import BLACK, WHITE, doses_chart, map_chart, rates_chart, training_chart
 from attnorm.analysis.probes.page import at_an_edge, colour_of, entry_of, sentences, write_page
 from attnorm.analysis.probes.verdicts import NOT_FINITE, CellResults, Row, results_of_cell, write_csv
 from attnorm.probes.arm import Arm
@@ -85,11 +86,11 @@ def test_the_page_says_what_was_typed_describes_each_probe_once_and_lists_why_so
 
 def test_the_dose_of_a_probe_of_ones_own_is_drawn_if_it_is_a_number():
     doses = [results(Cell("probe_parts.Dosed", dose)) for dose in ("1", "2.5", "-1")]
-    figure = draw_doses(doses, ARMS[:2])
+    figure = doses_chart(doses, ARMS[:2]).figure(PAGE)
     [axes] = [it for it in figure.axes if it.get_title()]
     assert (axes.get_title(), axes.get_xlabel()) == ("Dosed", "noise of the queries")
     assert [*axes.get_lines()[-1].get_xdata()] == [-1, 1, 2.5]
-    assert draw_doses([results(Cell("probe_parts.Dosed", "none"))] * 2, ARMS[:2]) is None
+    assert doses_chart([results(Cell("probe_parts.Dosed", "none"))] * 2, ARMS[:2]) is None
 
 
 def test_a_field_has_the_score_and_the_difference_of_its_cell(html, cells):
@@ -126,11 +127,11 @@ def test_sizes_that_training_does_not_draw_are_marked(html):
 
 
 def test_a_page_without_doses_or_tuning_has_no_such_figures(tmp_path, html):
-    assert html.count("<svg") == 4
+    assert html.count("<figure") == 4
     only = [results(Cell("rank", "depth 1"), {"softmax": 0.5, "dnas": 0.6})]
     text = write_page(only, ARMS, tmp_path / "probe.html", "attnorm probe").read_text()
     assert "learning rate nan" not in text
-    assert text.count("<svg") == 1 and "null arms" in Page(text).text and 'class="note"' not in text
+    assert text.count("<figure") == 1 and "null arms" in Page(text).text and 'class="warning"' not in text
     assert "recall" not in text and "Causal" not in text, "nothing is said of probes that are not shown"
     nothing = [results(Cell("hub", "0.9"), failed=dict.fromkeys(LABELS[:-1], "it failed"))]
     text = write_page(nothing, ARMS, tmp_path / "probe.html", "attnorm probe").read_text()
@@ -192,11 +193,11 @@ def test_best_rates_at_the_edge_of_the_grid_are_named_if_the_next_one_is_worse(t
 def test_a_legend_names_each_line_once_and_hides_none(cells):
     """sink has failed at the hub, the only probe with several doses here; Scaled has been run."""
     for draw, expected in (
-        (draw_doses, ["softmax", "dnas", "Scaled"]),
-        (draw_rates, ["softmax", "dnas", "Scaled", "sink"]),
-        (draw_training, ["softmax", "dnas", "Scaled", "sink"]),
+        (doses_chart, ["softmax", "dnas", "Scaled"]),
+        (rates_chart, ["softmax", "dnas", "Scaled", "sink"]),
+        (training_chart, ["softmax", "dnas", "Scaled", "sink"]),
     ):
-        figure = draw(cells, ARMS[:-1])
+        figure = draw(cells, ARMS[:-1]).figure(PAGE)
         figure.draw_without_rendering()
         [legend] = figure.legends
         assert [text.get_text() for text in legend.get_texts()] == expected
@@ -214,9 +215,9 @@ def test_numbers_of_the_map_are_black_where_they_are_discoveries():
         row(hub, "sink", -0.3, "depends on the rate", discovery=0.01, flips="0.01"),
     ]
     arms = [Arm(label) for label in ("softmax", "dnas", "hnas", "sink", "sparsemax", "entmax")]
-    axes = draw_map([CellResults(CellOutcome(hub), rows, {}, {})], arms).axes[0]
+    axes = map_chart([CellResults(CellOutcome(hub), rows, {}, {})], arms).figure().axes[0]
     assert [(it.get_text(), it.get_color()) for it in axes.texts] == [
-        ("+20", "black"), ("+10", "#777777"), ("-30", "#cccccc"), ("0", "#777777"), ("-50", "white")
+        ("+20", BLACK), ("+10", "#777777"), ("-30", "#cccccc"), ("0", "#777777"), ("-50", WHITE)
     ]  # fmt: skip
 
 
@@ -258,4 +259,4 @@ def test_a_squared_error_that_has_overflowed_has_no_difference(tmp_path, arm):
     assert "-inf" in Page(html).text and f"no difference: {NOT_FINITE}" in html
     write_csv([cell], tmp_path / "probe.csv")
     assert "-inf" in (tmp_path / "probe.csv").read_text()
-    draw_map([cell], ARMS[:-1]).savefig(tmp_path / "map.png")
+    map_chart([cell], ARMS[:-1]).figure().savefig(tmp_path / "map.png")

@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import runs
-from made_up_runs import LAYERS, make_run, make_runs, without_charts
+from made_up_runs import LAYERS, make_run, make_runs, values_of, without_charts
 
+from attnorm.analysis.colours import styles_of_arms
 from attnorm.analysis.comparison import Terms
 from attnorm.analysis.record import write_study
-from attnorm.analysis.report.charts import curves, styles_of_arms
+from attnorm.analysis.report.charts import curves
 from attnorm.analysis.report.content import collect
 from attnorm.analysis.report.curves import POINTS, Point, aggregated, difference_curves
 from attnorm.analysis.report.examples import marked
@@ -98,11 +99,11 @@ def test_the_price_of_a_gain_stands_beside_its_verdict(nine, of_nine, tmp_path, 
     arms = {it["label"]: it["verdict"] for it in json.loads((tmp_path / "a.json").read_text())["arms"]}
     assert arms["hnas"]["speed"] == pytest.approx(ratio) and arms["softmax"] is None
     by_update, by_second = (
-        next(it for it in of_nine.drawings.curves if it.title == f"validation loss (nats){along}").data["rows"]
+        values_of(next(it for it in of_nine.drawings.curves if it.title == f"validation loss (nats){along}"))
         for along in ("", " against seconds of training")
     )
-    steps = [it["step"] * seconds[it["series"]] for it in by_update]
-    assert [it["step"] for it in by_second] == pytest.approx(steps, rel=1e-3)
+    steps = [it["update"] * seconds[it["arm"]] for it in by_update]
+    assert [it["seconds of training"] for it in by_second] == pytest.approx(steps, rel=1e-3)
     assert [it["mean"] for it in by_second] == [it["mean"] for it in by_update]
 
 
@@ -123,7 +124,7 @@ def test_the_verdict_is_in_words_and_comes_with_the_weaker_claim(of_nine):
     assert hnas.is_shown and ": shown, adjusted p" in hnas.sentence() and dnas.word == "not shown"
     assert hnas.claim_for_this_test_set().startswith("For new seeds on these examples only")
     assert of_nine.headline.startswith("1 of 2 arms differs from softmax in ROUGE-L F1: hnas")
-    assert [row["verdict"] for row in of_nine.forest.data["rows"]] == ["not shown", "shown"]
+    assert [row["verdict"] for row in values_of(of_nine.forest)] == ["not shown", "shown"]
 
 
 def test_p_values_are_adjusted_over_all_tasks(tmp_path, uncharted):
@@ -146,12 +147,12 @@ def test_recorded_measures_are_drawn_by_layer(tmp_path):
     make_run(tmp_path / "dnas", "dnas", steps=300, measures=True)
     make_run(tmp_path / "without", "hnas", steps=300)
     [task] = collect([tmp_path]).tasks
-    charts = {figure.title: figure.data["rows"] for figure in task.drawings.measures}
+    charts = {chart.title: values_of(chart) for chart in task.drawings.measures}
     entropies = charts["entropy / log n"]
     assert {row["layer"] for row in entropies} == set(LAYERS)
-    assert all((row["mean"], row["low"], row["high"], row["step"]) == (0.55, 0.5, 0.6, 300) for row in entropies)
+    assert all((row["mean"], row["smallest"], row["largest"]) == (0.55, 0.5, 0.6) for row in entropies)
     above = charts["objective above its minimum, rows constrained (nats)"]
-    assert {(row["series"], row["mean"]) for row in above} == {("softmax", 0), ("dnas", 0.25)}
+    assert {(row["arm"], row["mean"]) for row in above} == {("softmax", 0), ("dnas", 0.25)}
     likelihoods = charts["log-likelihood of the keys (nats)"]  # only where it is defined
     assert {row["layer"] for row in likelihoods} == {"encoder/0", "encoder/1"}
     cosines = [charts[f"mean cosine of two states, {place}"] for place in ("output", "residual")]
@@ -163,7 +164,7 @@ def test_recorded_measures_are_drawn_by_layer(tmp_path):
 def test_a_constant_has_room_on_its_axis(value, domain):
     points = [Point("softmax", step, value, value, value, 3) for step in (0, 100)]
     figure = curves("one", "a title", points, styles_of_arms(["softmax"]))
-    assert {tuple(layer["encoding"]["y"]["scale"]["domain"]) for layer in figure.spec["layer"]} == {tuple(domain)}
+    assert figure.figure().axes[0].get_ylim() == pytest.approx(domain)
 
 
 def test_curves_of_differences_are_paired_by_seed(nine, of_nine):
@@ -175,11 +176,11 @@ def test_curves_of_differences_are_paired_by_seed(nine, of_nine):
     for title, name in (("training loss (nats)", "train/loss"), ("validation ROUGE-L F1", "val/rougeL")):
         figure = charts[f"{title}, difference from softmax"]
         by_seed = pd.concat([curve("hnas", it, name) - curve("softmax", it, name) for it in (1, 2, 3)], axis=1)
-        rows = pd.DataFrame([row for row in figure.data["rows"] if row["series"] == "hnas"]).set_index("step")
-        expected = {"mean": by_seed.mean(axis=1), "low": by_seed.min(axis=1), "high": by_seed.max(axis=1)}
+        rows = pd.DataFrame([row for row in values_of(figure) if row["arm"] == "hnas"]).set_index("update")
+        expected = {"mean": by_seed.mean(axis=1), "smallest": by_seed.min(axis=1), "largest": by_seed.max(axis=1)}
         for column, values in expected.items():
             np.testing.assert_allclose(rows[column], values, rtol=1e-3)
-        assert [style.label for style in figure.legend] == ["dnas", "hnas"]
+        assert [text.get_text() for text in figure.figure().legends[0].get_texts()] == ["dnas", "hnas"]
     assert not any("gradient" in title for title in charts)
 
 
@@ -364,8 +365,8 @@ def test_damaged_curves_do_not_keep_the_page_from_being_written(tmp_path):
         "step,layer,head,value,lr_factor\n1,encoder/0,,high,10\n2,encoder/0,,0.5"
     )
     drawings = task_of(collect([folder])).drawings
-    assert [row["mean"] for row in drawings.curves[0].data["rows"]] == [2.5, 1.5]
-    assert drawings.attention == [] and [row["mean"] for row in drawings.scalars[0].data["rows"]] == [0.5]
+    assert [row["mean"] for row in values_of(drawings.curves[0])] == [2.5, 1.5]
+    assert drawings.attention == [] and [row["mean"] for row in values_of(drawings.scalars[0])] == [0.5]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import runs
-from made_up_runs import make_run, without_charts, write_state
+from made_up_runs import make_run, values_of, without_charts, write_state
 from marks import slow
 
 from attnorm.analysis import compare
@@ -99,7 +99,7 @@ def test_what_the_sweep_chose_stands_beside_the_verdict(better, report, monkeypa
     [page] = report.tasks
     tuned, *_ = page.notes
     assert tuned == "Each arm has its best optimizer.lr: softmax 0.002, hnas 0.002."
-    monkeypatch.setitem(sys.modules, "altair", None)  # the libraries of the report are not needed
+    monkeypatch.setitem(sys.modules, "jinja2", None)  # the library of pages is not needed
     assert runs.call(monkeypatch, "compare", f"against={better}", "baseline=softmax") == 0
     said = " ".join("".join(capsys.readouterr()).split())
     assert tuned in said
@@ -178,7 +178,7 @@ def test_the_whole_curve_and_the_budget_are_shown(report):
         ["hnas", "0.002", "2.5850", "2.4950", "2.5750"],
     ]
     assert [[cell.mark for cell in row] for row in tuning.table.rows] == [["", "", "", "shown", ""]] * 2
-    points = [(it["series"], it["step"], it["size"]) for it in tuning.figures[0].data["rows"]]
+    points = [(it["arm"], it["optimizer.lr"], it["values"]) for it in values_of(tuning.figures[0])]
     assert points == [(arm, float(rate), 2) for arm in ("softmax", "hnas") for rate in RATES]
     assert "12 runs, 36,000 updates, 0.20 hours" in tuning.about and "0.004 were added" in tuning.about
     assert "8 runs compare the worse arm of a verdict at its other values, with the comparison seeds" in tuning.about

@@ -12,8 +12,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from torch import Tensor
 
-from attnorm.analysis.paper import Figure, FigureSet
-from attnorm.analysis.pictures import COLUMN, PAGE
+from attnorm.analysis.paper import COLUMN, PAGE, Figure, FigureSet
 from attnorm.analysis.run import LoadedRun
 from attnorm.data.sampler import MicroBatch
 from attnorm.tasks.vqa.answers import tally

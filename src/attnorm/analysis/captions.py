@@ -13,8 +13,7 @@ from matplotlib.colors import Normalize
 from matplotlib.ticker import PercentFormatter
 from torch import Tensor
 
-from attnorm.analysis.paper import Figure
-from attnorm.analysis.pictures import PAGE
+from attnorm.analysis.paper import PAGE, Figure
 from attnorm.analysis.run import LoadedRun
 from attnorm.data.sampler import MicroBatch
 from attnorm.errors import ConfigError, Problem

@@ -5,19 +5,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
-from attnorm.analysis.pictures import COLUMN, PAGE
+from attnorm.analysis.colours import styles_of_arms, styles_of_layers
+from attnorm.analysis.paper import COLUMN, PAGE, Figure, FigureSet
 from attnorm.imports import short_name
 from attnorm.run.run import Run
 from attnorm.run.tables import NO_EVIDENCE, is_share, rate_note
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from attnorm.analysis.paper import Figure, FigureSet
 
 DECADES = 12  # maximum range of a logarithmic axis; underflow would extend it to 1e-45 and below
 
@@ -33,11 +32,9 @@ def draw_run(run: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
     return figures_of(run).save(run / "figures", formats)
 
 
-def figures_of(run: Path) -> "FigureSet":
+def figures_of(run: Path) -> FigureSet:
     """All figures for which the run folder has data: one per learned scalar, such as "hybrid_weights", then "mix", and
     "attention" with the entropy and the smallest column mass of every head."""
-    from attnorm.analysis.paper import FigureSet
-
     recorded = Run(run)
     scalars = {name: recorded.rows(name) for name in recorded.learned_scalars}
     attention = recorded.rows("attention")
@@ -60,7 +57,7 @@ def figures_of(run: Path) -> "FigureSet":
     return drawn
 
 
-def draw_learned_scalars(words: str, scalars: dict[str, Rows], cfg: dict, are_shares: bool) -> "Figure":
+def draw_learned_scalars(words: str, scalars: dict[str, Rows], cfg: dict, are_shares: bool) -> Figure:
     """Draws learned scalars, such as the hybrid weights or the shares of the members of a mix, against the update
     number.
 
@@ -76,21 +73,19 @@ def draw_learned_scalars(words: str, scalars: dict[str, Rows], cfg: dict, are_sh
     return figure.finished(caption, *rates, NO_EVIDENCE * are_shares)
 
 
-def compare_column_mass(runs: dict[str, Path], site: str | None = None) -> "Figure":
+def compare_column_mass(runs: dict[str, Path], site: str | None = None) -> Figure:
     """Draws the smallest column mass of several runs against the update number, on a logarithmic scale.
 
     The value of a run is the minimum over its heads and layers, or over those of one site, on the recorded batch
     ("Doubly-Normalized Attention", Figure 1). runs: name to show -> folder. Raises ValueError for a run without
     recorded values of such a layer.
     """
-    from attnorm.analysis.paper import Figure
-
     curves = {name: least_mass(run, site) for name, run in runs.items()}
     figure = Figure(COLUMN, 2.2)
     axes = figure.subplots()
     floor = log_floor(value for curve in curves.values() for value in curve.values())
-    for name, curve in curves.items():
-        line(axes, curve, floor, label=name)
+    for (name, curve), style in zip(curves.items(), styles_of_arms([*curves]).values(), strict=True):
+        line(axes, curve, floor, label=name, **style)
     axes.set(xlabel="update", ylabel="smallest attention mass of a key" + (f", {site}" if site else ""))
     log_axis(axes, floor, (value for curve in curves.values() for value in curve.values()))
     figure.name_lines(dict(zip(curves, axes.get_lines(), strict=True)))
@@ -136,19 +131,12 @@ def normalizer_of(stack: str, attention: dict) -> str:
     return short_name(names[0]) if names else ""
 
 
-def draw_stacks(quantities: list[Quantity], words: str, cfg: dict) -> tuple["Figure", np.ndarray, str]:
+def draw_stacks(quantities: list[Quantity], words: str, cfg: dict) -> tuple[Figure, np.ndarray, str]:
     """A figure with one row of panels per quantity and one column per stack, its axes (rows x columns), and the first
     sentence of its caption. words: what is drawn."""
-    from matplotlib import colormaps
-    from matplotlib.lines import Line2D
-    from matplotlib.ticker import MaxNLocator
-
-    from attnorm.analysis.paper import Figure
-
     stacks = list(quantities[0].stacks)
     numbers = sorted({number for stack in quantities[0].stacks.values() for number in stack if number}, key=int)
-    colours: dict[str, Any] = {"": "black"}
-    colours |= {n: colormaps["viridis"](0.9 * i / max(1, len(numbers) - 1)) for i, n in enumerate(numbers)}
+    colours = {"": "black"} | {number: style["color"] for number, style in styles_of_layers(numbers).items()}
     figure = Figure(COLUMN if len(stacks) == 1 else PAGE, 1.6 * len(quantities) + 0.4)
     panels = figure.subplots(len(quantities), len(stacks), sharex=True, squeeze=False)
     for row, quantity in zip(panels, quantities, strict=True):
@@ -177,7 +165,7 @@ def draw_stacks(quantities: list[Quantity], words: str, cfg: dict) -> tuple["Fig
     return figure, panels, f"{caption}."
 
 
-def line(axes: "Axes", curve: Curve, floor: float | None = None, **style: Any) -> None:
+def line(axes: Axes, curve: Curve, floor: float | None = None, **style: Any) -> None:
     """A line with a dot at its last point; values below `floor` are drawn at `floor`."""
     values = [value if floor is None else max(value, floor) for value in curve.values()]
     axes.plot(list(curve), values, marker="o", markersize=3, markevery=[-1], **style)
@@ -197,7 +185,7 @@ def log_floor(values: Iterable[float]) -> float:
     return max(smallest, 10.0 ** math.floor(math.log10(max(positive)) - DECADES))
 
 
-def log_axis(axes: "Axes", floor: float, values: Iterable[float]) -> None:
+def log_axis(axes: Axes, floor: float, values: Iterable[float]) -> None:
     """Makes the axis logarithmic, starting at `floor`, and adds a note if there are values below it."""
     axes.set_yscale("log")
     low, high = 0.7 * floor, axes.get_ylim()[1]

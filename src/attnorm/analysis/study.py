@@ -12,6 +12,7 @@ from pathlib import Path
 
 from attnorm.analysis import Places
 from attnorm.analysis.arms import Arm, arms_of, baseline_of, differing, find_runs, is_of_normalizer, numbers_of
+from attnorm.analysis.colours import COLOURS
 from attnorm.analysis.comparison import Comparison, ReadExamples, Terms, compare_arms
 from attnorm.analysis.ladder.runs import ladder_of
 from attnorm.analysis.scores import (
@@ -32,7 +33,6 @@ from attnorm.run.folder import find_folder
 from attnorm.run.run import Run
 
 Compare = Callable[[Sequence[Arm], str | None], Comparison]
-COLOURS = 8  # arms that the colours of a chart tell apart
 AS_USUAL = Terms()
 
 

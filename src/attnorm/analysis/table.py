@@ -87,13 +87,13 @@ class Table:
     def latex(self) -> str:
         """A float with a table of `booktabs` and the caption. It is as wide as a page at most."""
         shown = self.filled(lambda column: not column.in_caption)
-        head, *rows = (" & ".join(map(_in_latex, row)) + r" \\" for row in shown.texts)
+        head, *rows = (" & ".join(map(in_latex, row)) + r" \\" for row in shown.texts)
         alignment = "".join("r" if column.is_numeric else "l" for column in shown.columns)
         lines = [
             r"% \usepackage{booktabs,graphicx}",
             r"\begin{table*}",
             r"\centering\footnotesize\setlength{\tabcolsep}{4pt}",
-            rf"\caption{{{_in_latex(self.full_caption)}}}",
+            rf"\caption{{{in_latex(self.full_caption)}}}",
             r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
             rf"\begin{{tabular}}{{{alignment}}}",
             *(r"\toprule", head, r"\midrule", *rows, r"\bottomrule"),
@@ -133,7 +133,7 @@ class Table:
         return f"{self.caption}. {self.about}".strip()
 
 
-def _in_latex(text: str) -> str:
+def in_latex(text: str) -> str:
     return re.sub("-(?=-)", "-{}", on_one_line(text).translate(IN_LATEX))  # two hyphens would be a dash
 
 

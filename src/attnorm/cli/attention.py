@@ -25,7 +25,7 @@ from attnorm.config.recorded import OVERRIDABLE
 from attnorm.errors import Problem
 from attnorm.run.folder import check_links, find_folder
 from attnorm.run.run import Run
-from attnorm.schema import PictureFormats, Text, WholeNumber
+from attnorm.schema import ColumnWidth, PictureFormats, Text, WholeNumber
 from attnorm.tasks.seq2seq import Seq2SeqTask
 
 MOST_ROWS = 12  # heads that are printed one by one; the means over the heads of a layer are printed if there are more
@@ -66,6 +66,7 @@ class AttentionKeys:
     heads: tuple[WholeNumber, ...] | None = None
     out: Text | None = None
     formats: Annotated[PictureFormats, Field(min_length=1)] = ("png",)
+    column: ColumnWidth = 3.3
     ckpt: CheckpointName = "best"
     trust_code: bool = False
 
@@ -92,7 +93,7 @@ def show_attention(arguments: list[str]) -> None:
     target = Path(keys.out or folders[0] / "figures" / "attention")
     if len({reading.run for reading in readings}) < len(readings):
         readings = [replace(of, run=f"{of.run} ({folder})") for of, folder in zip(readings, folders, strict=True)]
-    written = draw_reading(readings).save(target, keys.formats)
+    written = draw_reading(readings).save(target, keys.formats, keys.column)
     for number, run in enumerate(runs, start=1):
         written += pictures_of_task(run, keys, target / f"run_{number}" if len(runs) > 1 else target)
     written += write_tables(readings, target)
@@ -125,14 +126,14 @@ def pictures_of_task(run: LoadedRun, keys: AttentionKeys, folder: Path) -> list[
     """
     if keys.text is not None:
         aligned = isinstance(run.task, Seq2SeqTask) and keys.layers is None
-        return draw_alignments(run, [keys.text]).save(folder, keys.formats) if aligned else []
+        return draw_alignments(run, [keys.text]).save(folder, keys.formats, keys.column) if aligned else []
     example = keys.example or ""
     if getattr(run.model, "fusion", None) is not None:
-        return draw_boxes(run, [run.row_of(example)]).save(folder, keys.formats)
+        return draw_boxes(run, [run.row_of(example)]).save(folder, keys.formats, keys.column)
     if run.task.interface == "captioning" and image_of(run, 0).dtype == torch.uint8:  # and no features of regions
         pictures = looks(run, example)
         drawn = draw_words(pictures, f"{run.name}: {pictures.caption}")
-        return FigureSet({f"words_{Path(example).stem}": drawn}).save(folder, keys.formats)
+        return FigureSet({f"words_{Path(example).stem}": drawn}).save(folder, keys.formats, keys.column)
     return []
 
 

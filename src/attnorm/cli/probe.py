@@ -35,7 +35,7 @@ from attnorm.probes.experiment import ProbeFailure, ProbePlan, compare
 from attnorm.probes.jobs import Cell, ProbeJob, ProbeResult, cells_named
 from attnorm.probes.presets import PRESETS, comparison_seeds, tuning_seeds
 from attnorm.run.folder import why_not_writable
-from attnorm.schema import Count, PictureFormats, Positive, Text
+from attnorm.schema import ColumnWidth, Count, PictureFormats, Positive, Text
 from attnorm.training.console import print_table, show_warnings
 from attnorm.wording import counted, listed
 
@@ -58,6 +58,7 @@ class ProbeSettings:
     jobs: Count = 1
     out: Text = "logs/probe"
     formats: PictureFormats = ()
+    column: ColumnWidth = 3.3
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -83,7 +84,7 @@ def run_probe(arguments: list[str]) -> int:
     note = PREVIEW if settings.preset == "quick" else ""
     write_csv(cells, folder / "probe.csv", preset=settings.preset)
     command = shlex.join(["attnorm", "probe", *arguments])
-    page = write_page(cells, arms, folder / "probe.html", command, note, settings.formats)
+    page = write_page(cells, arms, folder / "probe.html", command, note, settings.formats, settings.column)
     show_cells(cells, arms)
     if note:
         progress.console.print(note, markup=False)

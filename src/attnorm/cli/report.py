@@ -10,10 +10,9 @@ from attnorm.config.command import Command, read
 from attnorm.errors import Problem, UserError
 from attnorm.progress import console
 from attnorm.run.folder import check_links, find_folder, is_of_run, why_not_writable
-from attnorm.schema import Level, PictureFormats, Text
+from attnorm.schema import ColumnWidth, Level, PictureFormats, Text
 
 PAGE = "report.html"
-LIBRARIES = {"altair": "altair", "vl_convert": "vl-convert-python", "jinja2": "jinja2"}  # modules and packages
 MOST_VERDICTS = 12  # of a task, that are printed one by one; of more, one sentence on all arms
 
 
@@ -23,12 +22,13 @@ class ReportSettings:
 
     runs: run folders, folders with runs below them, or patterns. out: the file to write; None for report.html in the
     place, or in the current folder for several places. formats: of its charts as files, in figures/ beside the page.
-    baseline, metric, split, level: see `collect`. open: open it in the web browser.
+    column: see `FigureSet.save`. baseline, metric, split, level: see `collect`. open: open it in the web browser.
     """
 
     runs: tuple[Text, ...] = ()
     out: Text | None = None
     formats: PictureFormats = ()
+    column: ColumnWidth = 3.3
     baseline: Text | None = None
     metric: Text | None = None
     split: Literal["auto", "test", "validation"] = "auto"
@@ -50,23 +50,10 @@ OWN = tuple(key.name for key in fields(ReportSettings))
 def run_report(arguments: Sequence[str]) -> int:
     """Writes the page. Returns the exit code."""
     settings = read_report(arguments)
-    check_installed()
     write_page(settings)
     if settings.open:
         webbrowser.open(settings.path.resolve().as_uri())
     return 0
-
-
-def check_installed() -> None:
-    """Raises UserError if a library of the page is missing."""
-    for name in LIBRARIES:
-        try:
-            __import__(name)
-        except ImportError as error:
-            if error.name != name:
-                raise
-            needed = f"pip install {' '.join(LIBRARIES.values())}"
-            raise UserError(f"the report needs the package {name}; install it with: {needed}") from error
 
 
 def read_report(arguments: Sequence[str]) -> ReportSettings:
@@ -91,16 +78,14 @@ def read_report(arguments: Sequence[str]) -> ReportSettings:
 
 def write_page(settings: ReportSettings, ended: bool = False) -> None:
     """Writes the page and its pictures, and prints the verdicts. ended: see `collect`."""
-    from attnorm.analysis.pictures import save_pictures
     from attnorm.analysis.report.content import collect
-    from attnorm.analysis.report.page import write_report
-    from attnorm.analysis.report.pictures import pictures_of
+    from attnorm.analysis.report.page import figures_of_report, write_report
 
     options: dict[str, Any] = {"split": settings.split, "level": settings.level, "ended": ended}
     report = collect(settings.runs, settings.baseline, settings.metric, **options)
     size = write_report(report, settings.path)
-    ladders = {name: figure for page in report.ladders for name, figure in page.pictures.items()}
-    save_pictures({**pictures_of(report), **ladders}, settings.path.parent / "figures", settings.formats)
+    if settings.formats:
+        figures_of_report(report).save(settings.path.parent / "figures", settings.formats, settings.column)
     for page in report.ladders:
         for line in page.sentences or [page.refused]:
             console.print(line, markup=False)
@@ -116,7 +101,6 @@ def write_page(settings: ReportSettings, ended: bool = False) -> None:
 def write_report_of_sweep(folder: Path) -> None:
     """Writes report.html into the folder of a sweep that has ended. A problem is one line, and never an error."""
     try:
-        check_installed()
         write_page(ReportSettings(runs=(str(folder),)), ended=True)
     except Exception as error:  # the runs are done: nothing about a page may change how the sweep ends
         kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "

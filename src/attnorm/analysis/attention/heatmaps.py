@@ -10,8 +10,7 @@ from matplotlib.colors import Normalize, PowerNorm
 from torch import Tensor
 
 from attnorm.analysis.attention.reading import LayerAttention, Reading
-from attnorm.analysis.paper import Figure, FigureSet
-from attnorm.analysis.pictures import COLUMN, LETTER, LINE, PAGE
+from attnorm.analysis.paper import COLUMN, LETTER, LINE, PAGE, Figure, FigureSet, plain
 
 CELL, LARGEST, SMALLEST = 0.17, 5.0, 1.0  # inches: a cell, and the longest and shortest side of a heat map
 SCALE = 0.8  # inches that the bar of colours takes
@@ -92,7 +91,7 @@ def written(token: str) -> str:
     """A token as it is written at an axis: visible if it is white space, cut if it is long, and plain text."""
     token = token.strip("▁ \n") or token.replace(" ", "␣").replace("\n", "↵") or "·"
     token = token if len(token) <= LONGEST else f"{token[: LONGEST - 1]}…"
-    return token.replace("$", r"\$")
+    return plain(token)
 
 
 def overview(readings: Sequence[Reading], labels: Sequence[str]) -> Figure:

@@ -1,38 +1,36 @@
-"""The figures of a comparison on probes."""
+"""The charts of a comparison on probes."""
 
 import re
-from collections.abc import Mapping, Sequence
-from itertools import cycle
+from collections.abc import Callable, Sequence
 from math import isnan, nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from attnorm.analysis.pictures import COLUMN, LETTER, LINE, PAGE
+import numpy as np
+from matplotlib.axes import Axes
+
+from attnorm.analysis.chart import Chart, values_table
+from attnorm.analysis.colours import styles_of_arms
+from attnorm.analysis.paper import COLUMN, LETTER, LINE, PAGE, Figure, bare, plain
 from attnorm.analysis.probes.verdicts import LEVEL, CellResults
+from attnorm.analysis.table import Table
 from attnorm.probes.arm import Arm
 
-if TYPE_CHECKING:
-    from attnorm.analysis.paper import Figure, FigureSet
-
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
-COLOURS = ("#333333", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#a6761d")  # Okabe and Ito
-LINES = ("solid", "dashed", "dotted", "dashdot")
-STYLES = [{"color": colour, "linestyle": line} for line in LINES for colour in COLOURS]  # the first is of the baseline
+WHITE, BLACK = "#fafafa", "#111111"  # which stay in dark mode, as the fields of the map do
 
 
-def draw_cells(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "FigureSet":
-    """All figures for which there are results: "map", "doses", "rates" and "training"."""
-    from attnorm.analysis.paper import FigureSet
-
-    drawn = {
-        "map": draw_map(cells, arms) if len(arms) > 1 else None,
-        "doses": draw_doses(cells, arms),
-        "rates": draw_rates(cells, arms),
-        "training": draw_training(cells, arms),
+def charts_of_cells(cells: Sequence[CellResults], arms: Sequence[Arm]) -> dict[str, Chart]:
+    """All charts for which there are results: "map", "doses", "rates" and "training"."""
+    charts = {
+        "map": map_chart(cells, arms) if len(arms) > 1 else None,
+        "doses": doses_chart(cells, arms),
+        "rates": rates_chart(cells, arms),
+        "training": training_chart(cells, arms),
     }
-    return FigureSet({name: figure for name, figure in drawn.items() if figure is not None})
+    return {name: chart for name, chart in charts.items() if chart is not None}
 
 
-def draw_doses(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | None":
+def doses_chart(cells: Sequence[CellResults], arms: Sequence[Arm]) -> Chart | None:
     """The difference to the baseline against the dose, with bands of the intervals, one panel per probe whose doses are
     numbers."""
     dosed: dict[str, list[CellResults]] = {}
@@ -42,137 +40,191 @@ def draw_doses(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | N
     dosed = {name: of for name, of in dosed.items() if len(of) > 1}
     if not dosed or len(arms) < 2:
         return None
-    figure, panels = figure_of(len(dosed))
-    for axes, (name, of) in zip(panels, dosed.items(), strict=True):
-        axes.axhline(0, color=COLOURS[0], linewidth=1, label=arms[0].short)
-        for style, arm in [*zip(cycle(STYLES), arms, strict=False)][1:]:
-            rows = [row for cell in of for row in cell.rows if row.arm == arm.short and row.trained]
-            rows = sorted((row for row in rows if not isnan(row.difference)), key=lambda row: float(row.dose))
-            x = [float(row.dose) for row in rows]
-            axes.plot(x, [row.difference for row in rows], **style, marker="o", markersize=4, label=arm.short)
-            low, high = [row.low for row in rows], [row.high for row in rows]
-            axes.fill_between(x, low, high, color=style["color"], alpha=0.2)
-        axes.set(
-            xlabel=of[0].outcome.cell.probe().axis,
-            ylabel=f"{of[0].rows[0].metric},\ndifference to {arms[0].short}",
-            title=name,
+    styles = styles_of_arms([arm.short for arm in arms])
+    rows = {
+        (name, arm.short): sorted(
+            (float(row.dose), row.difference, row.low, row.high)
+            for cell in of
+            for row in cell.rows
+            if row.arm == arm.short and row.trained and not isnan(row.difference)
         )
-        axes.set_xticks([float(cell.outcome.cell.dose) for cell in of])
-    name_lines(figure, panels)
-    return figure.finished(
-        f"Difference to {arms[0].short} at the size of training. Bands are 95 % intervals for new seeds and "
-        "new examples."
-    )
+        for name, of in dosed.items()
+        for arm in arms[1:]
+    }
+
+    def draw(width: float) -> Figure:
+        figure, panels = figure_of(len(dosed), width)
+        for axes, (name, of) in zip(panels, dosed.items(), strict=True):
+            axes.axhline(0, **styles[arms[0].short], linewidth=1, label=arms[0].short)
+            for arm in arms[1:]:
+                x, middle, low, high = zip(*rows[name, arm.short], strict=True) if rows[name, arm.short] else [()] * 4
+                axes.plot(x, middle, **styles[arm.short], marker="o", markersize=4, label=arm.short)
+                axes.fill_between(x, low, high, color=styles[arm.short]["color"], alpha=0.2, linewidth=0)
+            ylabel = f"{of[0].rows[0].metric},\ndifference to {arms[0].short}"
+            axes.set(xlabel=of[0].outcome.cell.probe().axis, ylabel=ylabel, title=name)
+            axes.set_xticks([float(cell.outcome.cell.dose) for cell in of])
+        name_lines(figure, panels)
+        return figure
+
+    title = f"difference to {arms[0].short} by dose"
+    columns = ("probe", "normalizer", "dose", "difference", "from", "to")
+    values = values_table(title, columns, [(*names, *row) for names, of in rows.items() for row in of])
+    reading = "At the size of training. Bands are 95 % intervals for new seeds and new examples."
+    return chart_of("doses", title, draw, values, reading, len(dosed))
 
 
-def draw_rates(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | None":
+def rates_chart(cells: Sequence[CellResults], arms: Sequence[Arm]) -> Chart | None:
     """The mean score of the tuning seeds on the selection data against the learning rate, one panel per cell."""
     tuned = [cell for cell in cells if any(cell.curves.values())]
     if not tuned:
         return None
-    figure, panels = figure_of(len(tuned))
-    for axes, cell in zip(panels, tuned, strict=True):
-        for style, arm in zip(cycle(STYLES), arms, strict=False):
-            curve: Mapping[float, float] = cell.curves.get(arm.label, {})
-            axes.plot([*curve], [*curve.values()], **style, marker="o", markersize=4, label=arm.short)
-        rates = sorted({rate for curve in cell.curves.values() for rate in curve})
-        axes.set(
-            xscale="log", xlabel="learning rate", ylabel=cell.outcome.cell.probe().metric, title=cell.outcome.cell.title
-        )
-        axes.set_xticks(rates, [f"{rate:g}" for rate in rates], rotation=45, ha="right", rotation_mode="anchor")
-        axes.minorticks_off()
-    name_lines(figure, panels)
-    return figure.finished(
-        "Mean score of the tuning seeds on the selection data, by learning rate. Every normalizer has the same grid, "
-        "and is compared at its best rate with other seeds."
-    )
+    styles = styles_of_arms([arm.short for arm in arms])
+
+    def draw(width: float) -> Figure:
+        figure, panels = figure_of(len(tuned), width)
+        for axes, cell in zip(panels, tuned, strict=True):
+            for arm in arms:
+                curve = cell.curves.get(arm.label, {})
+                axes.plot([*curve], [*curve.values()], **styles[arm.short], marker="o", markersize=4, label=arm.short)
+            set_labels(axes, cell, "learning rate")
+            axes.set_xscale("log")
+            rates = sorted({rate for curve in cell.curves.values() for rate in curve})
+            axes.set_xticks(rates, [f"{rate:g}" for rate in rates], rotation=45, ha="right", rotation_mode="anchor")
+            axes.minorticks_off()
+        name_lines(figure, panels)
+        return figure
+
+    title, rows = "mean score of the tuning seeds on the selection data, by learning rate", []
+    for cell in tuned:
+        for rate in sorted({rate for curve in cell.curves.values() for rate in curve}):
+            scores = [cell.curves.get(arm.label, {}).get(rate) for arm in arms]
+            rows.append((cell.outcome.cell.title, rate, *scores))
+    values = values_table(title, ("probe", "learning rate", *(arm.short for arm in arms)), rows)
+    reading = "Every normalizer has the same grid, and is compared at its best rate with other seeds."
+    return chart_of("rates", title, draw, values, reading, len(tuned))
 
 
-def draw_training(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | None":
+def training_chart(cells: Sequence[CellResults], arms: Sequence[Arm]) -> Chart | None:
     """The mean score on the selection data in the course of training at the chosen rate, one panel per cell."""
     trained = [cell for cell in cells if cell.outcome.cell.probe().updates and cell.outcome.tests]
     if not trained:
         return None
-    figure, panels = figure_of(len(trained))
-    for axes, cell in zip(panels, trained, strict=True):
-        for style, arm in zip(cycle(STYLES), arms, strict=False):
-            if (result := cell.outcome.tests.get(arm.label)) is not None:
-                points = result.curve.shape[1]
-                shares = [100 * (point + 1) / points for point in range(points)]
-                axes.plot(shares, result.curve.mean(0), **style, label=arm.short)
-        axes.set(xlabel="% of the training", ylabel=cell.outcome.cell.probe().metric, title=cell.outcome.cell.title)
-    name_lines(figure, panels)
-    return figure.finished(
-        "Mean score on the selection data in the course of training, at the chosen rate. The rate falls to zero, so a "
-        "curve may rise a little until the end, which does not show that longer training would help. A curve that "
-        "still rises much faster than the others at the end belongs to a normalizer that learns more slowly."
+    styles = styles_of_arms([arm.short for arm in arms])
+    curves = [
+        {arm.short: test.curve.mean(0) for arm in arms if (test := cell.outcome.tests.get(arm.label)) is not None}
+        for cell in trained
+    ]
+
+    def draw(width: float) -> Figure:
+        figure, panels = figure_of(len(trained), width)
+        for axes, cell, of in zip(panels, trained, curves, strict=True):
+            for arm, curve in of.items():
+                axes.plot(shares(len(curve)), curve, **styles[arm], label=arm)
+            set_labels(axes, cell, "% of the training")
+        name_lines(figure, panels)
+        return figure
+
+    title, rows = "mean score on the selection data in the course of training, at the chosen rate", []
+    for cell, of in zip(trained, curves, strict=True):
+        for point, share in enumerate(shares(max(map(len, of.values()), default=0))):
+            scores = [float(of[arm.short][point]) if arm.short in of else None for arm in arms]
+            rows.append((cell.outcome.cell.title, share, *scores))
+    values = values_table(title, ("probe", "% of the training", *(arm.short for arm in arms)), rows)
+    reading = (
+        "The rate falls to zero, so a curve may rise a little until the end, which does not show that longer training "
+        "would help. A curve that still rises much faster than the others at the end belongs to a normalizer that "
+        "learns more slowly."
     )
+    return chart_of("training", title, draw, values, reading, len(trained))
 
 
-def draw_map(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure":
+def shares(points: int) -> list[float]:
+    """The percentages of the training after which a curve of so many points has them."""
+    return [100 * (point + 1) / points for point in range(points)]
+
+
+def map_chart(cells: Sequence[CellResults], arms: Sequence[Arm]) -> Chart:
     """The differences to the baseline in points at the size of training, one row per cell and one column per arm.
 
     The number in a field is gray unless it is a discovery (`Row.discovery`) that does not flip. A field without a
     difference is empty.
     """
-    from attnorm.analysis.paper import Figure
-
     compared, titles = arms[1:], [cell.outcome.cell.title for cell in cells]
     rows = [
         [next((row for row in cell.rows if row.arm == arm.short and row.trained), None) for arm in compared]
         for cell in cells
     ]
     values = [[nan if row is None else 100 * row.difference for row in line] for line in rows]
-    names, labels = (LETTER * max(map(len, texts)) for texts in (titles, [arm.short for arm in compared]))
-    width = COLUMN if names + 0.35 * len(compared) + 0.7 <= COLUMN else PAGE
-    figure = Figure(width, 1.3 * LINE * len(cells) + labels + 0.3)
-    axes = figure.subplots()
-    edges = [[number - 0.5 for number in range(len(names) + 1)] for names in (compared, cells)]
-    fields = axes.pcolormesh(*edges, values, cmap="PuOr", vmin=-40, vmax=40, edgecolors="white", linewidth=0.5)
-    axes.invert_yaxis()
-    for y, line in enumerate(rows):
-        for x, row in enumerate(line):
-            if row is not None and not isnan(row.difference):
-                points = round(100 * row.difference)
-                strong, faint = ("white", "#cccccc") if abs(points) > 25 else ("black", "#777777")
-                colour = strong if row.discovery < 1 - LEVEL and not row.flips else faint
-                text = f"{points:+}" if points else "0"
-                axes.text(x, y, text, ha="center", va="center", color=colour)
-    axes.xaxis.tick_top()
-    axes.set_xticks(
-        range(len(compared)), [arm.short for arm in compared], rotation=60, ha="left", rotation_mode="anchor"
+
+    def draw(width: float) -> Figure:
+        names, labels = (LETTER * max(map(len, texts)) for texts in (titles, [arm.short for arm in compared]))
+        width = COLUMN if names + 0.35 * len(compared) + 0.7 <= COLUMN else PAGE
+        figure = Figure(width, 1.3 * LINE * len(cells) + labels + 0.3)
+        axes = figure.subplots()
+        edges = [[number - 0.5 for number in range(len(names) + 1)] for names in (compared, cells)]
+        fields = axes.pcolormesh(*edges, values, cmap="PuOr", vmin=-40, vmax=40, edgecolors="white", linewidth=0.5)
+        axes.invert_yaxis()
+        for y, line in enumerate(rows):
+            for x, row in enumerate(line):
+                if row is not None and not isnan(row.difference):
+                    points = round(100 * row.difference)
+                    strong, faint = (WHITE, "#cccccc") if abs(points) > 25 else (BLACK, "#777777")
+                    colour = strong if row.discovery < 1 - LEVEL and not row.flips else faint
+                    text = f"{points:+}" if points else "0"
+                    axes.text(x, y, text, ha="center", va="center", color=colour)
+        axes.xaxis.tick_top()
+        axes.set_xticks(
+            range(len(compared)), [plain(arm.short) for arm in compared], rotation=60, ha="left", rotation_mode="anchor"
+        )
+        axes.set_yticks(range(len(titles)), [plain(title) for title in titles])
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        side, length = ("right", figure.get_figheight()) if width == COLUMN else ("bottom", width)
+        bar: Any = figure.colorbar(
+            fields, label="points", location=side, shrink=min(1.0, 2.5 / length), aspect=25, extend="both", pad=0.02
+        )
+        bar.solids.set(rasterized=False, edgecolor="face")  # the page allows no images
+        return figure
+
+    title = f"difference to {arms[0].short} in points, for each probe and normalizer"
+    listed = [
+        (title, *(None if isnan(value) else value for value in line))
+        for title, line in zip(titles, values, strict=True)
+    ]
+    table = values_table(title, ("probe", *(arm.short for arm in compared)), listed)
+    reading = (
+        "At the size of training. Black or white numbers: discoveries, of which 5 % are expected to be false "
+        "(Benjamini and Hochberg). Empty: not defined or not run."
     )
-    axes.set_yticks(range(len(titles)), titles)
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    side, length = ("right", figure.get_figheight()) if width == COLUMN else ("bottom", width)
-    bar: Any = figure.colorbar(
-        fields, label="points", location=side, shrink=min(1.0, 2.5 / length), aspect=25, extend="both", pad=0.02
-    )
-    bar.solids.set(rasterized=False, edgecolor="face")  # the page allows no images
-    return figure.finished(
-        f"Difference to {arms[0].short} in points, for each probe and normalizer at the size of training. Black or "
-        "white numbers: discoveries, of which 5 % are expected to be false (Benjamini and Hochberg). Empty: not "
-        "defined or not run."
-    )
+    return chart_of("map", title, draw, table, reading)
 
 
-def figure_of(panels: int) -> tuple["Figure", list[Any]]:
-    """A figure with panels in rows of at most three."""
-    from attnorm.analysis.paper import Figure
+def chart_of(
+    name: str, title: str, draw: Callable[[float], Figure], values: Table, reading: str, panels: int = 1
+) -> Chart:
+    """A chart; of several panels, it is as wide as a page."""
+    return Chart(f"chart-{name}", title, f"{title}. {reading}", draw, values, reading=reading, is_wide=panels > 1)
 
-    columns = min(panels, 3)
+
+def set_labels(axes: Axes, cell: CellResults, xlabel: str) -> None:
+    """The title and the labels of a panel of a cell."""
+    axes.set(xlabel=xlabel, ylabel=cell.outcome.cell.probe().metric, title=cell.outcome.cell.title)
+
+
+def figure_of(panels: int, width: float) -> tuple[Figure, list[Axes]]:
+    """A figure with panels in rows of at most three, or one below the other in a column."""
+    columns = 1 if width == COLUMN else min(panels, 3)
     rows = -(-panels // columns)
     figure = Figure(COLUMN if columns == 1 else PAGE, 1.8 * rows)
     grid = [*figure.subplots(rows, columns, squeeze=False).flat]
     for axes in grid:
-        axes.spines[["top", "right"]].set_visible(False)
+        bare(axes)
     for axes in grid[panels:]:
         axes.set_visible(False)
     return figure, grid[:panels]
 
 
-def name_lines(figure: "Figure", panels: Sequence[Any]) -> None:
+def name_lines(figure: Figure, panels: Sequence[Axes]) -> None:
     """Names the lines of all panels once, above them."""
-    lines = (line for axes in panels for line in axes.get_lines() if len(line.get_xdata()))
+    lines = (line for axes in panels for line in axes.get_lines() if np.size(line.get_xdata()))
     figure.name_lines({str(line.get_label()): line for line in lines})

@@ -8,8 +8,10 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
+from attnorm.analysis.colours import chart_css
 from attnorm.analysis.html import templates_of
-from attnorm.analysis.probes.figures import draw_cells
+from attnorm.analysis.paper import COLUMN, PAGE, FigureSet
+from attnorm.analysis.probes.figures import charts_of_cells
 from attnorm.analysis.probes.verdicts import CellResults, Row
 from attnorm.analysis.verdict import AT_THESE_RATES
 from attnorm.files import write_text
@@ -33,17 +35,20 @@ def write_page(
     command: str,
     note: str = "",
     formats: Sequence[str] = (),
+    column: float = COLUMN,
 ) -> Path:
     """Writes the page, whole or not at all, and returns its path.
 
-    command: the command line of the comparison. note: a text above the results. formats: of its figures as files, in
-    figures/ beside it.
+    command: the command line of the comparison. note: a text above the results. formats: of its charts as files, in
+    figures/ beside it. column: see `FigureSet.save`.
     """
     compared = [arm for arm in arms if arm.label not in NULLS]
     names = [arm.short for arm in compared]
     at_size = [(cell.outcome.cell.title, row) for cell in cells for row in cell.rows if row.trained]
-    figures = draw_cells(cells, compared)
-    figures.save(path.parent / "figures", formats)
+    charts = charts_of_cells(cells, compared)
+    if formats:
+        figures = FigureSet({name: chart.figure(PAGE) for name, chart in charts.items()})
+        figures.save(path.parent / "figures", formats, column)
     templates = templates_of("attnorm.analysis.probes")
     templates.filters["number"] = lambda value, form: "" if isnan(value) else format(value, form)
     page = templates.get_template("page.html").render(
@@ -55,7 +60,8 @@ def write_page(
         arms=names,
         tables=[table_of_scores(cells, name, arms) for name in dict.fromkeys(of.outcome.cell.short for of in cells)],
         at_an_edge=at_an_edge(cells),
-        figures={name: (figure.drawn_as("svg").decode(), figure.caption) for name, figure in figures.items()},
+        charts=charts,
+        style=chart_css(),
         sentences=sentences(cells, compared),
         cells=[about(cell) for cell in cells],
         measures=[(title, row) for title, row in at_size if row.arm in names],
@@ -88,7 +94,7 @@ def table_of_scores(
 def entry_of(row: Row | None, reason: str) -> Entry:
     """The score of an arm, coloured by its place between the null arms and the ceiling, and the difference."""
     if row is None:
-        return Entry("", "", "#eeeeee", reason or "not run")
+        return Entry("", "", "", reason or "not run")
     words = f"score {row.score:.3f}" + ("" if isnan(row.rate) else f" with the learning rate {row.rate:g}")
     if isnan(row.difference):
         reason = f"; no difference: {row.verdict}" if row.verdict else ""
@@ -99,9 +105,9 @@ def entry_of(row: Row | None, reason: str) -> Entry:
 
 
 def colour_of(share: float) -> str:
-    """From light (the null arms) to blue (the ceiling), on which dark text can be read. Gray if it is not known."""
+    """From light (the null arms) to blue (the ceiling), on which dark text can be read. "" if it is not known."""
     if isnan(share):
-        return "#f4f4f4"
+        return ""
     share = min(max(share, 0.0), 1.0)
     light, dark = (255, 250, 235), (120, 175, 225)
     return "#{:02x}{:02x}{:02x}".format(*(round(a + (b - a) * share) for a, b in zip(light, dark, strict=True)))

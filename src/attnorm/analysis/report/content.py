@@ -100,7 +100,7 @@ def collect(
     ladders = ladder_pages(on_rungs, baseline, metric, split, level, pending)
     finished = sum(run.state is RunState.FINISHED for _, run in named)
     return Report(
-        title=_title_of(studies) if studies or not ladders else f"Ladder on {ladders[0].task}",
+        title=_title_of(studies) if studies or not ladders else f"Ladder on {ladders[0].name}",
         written=f"{datetime.now():%Y-%m-%d %H:%M:%S}",
         places=[str(place) for place in places],
         facts=[("runs finished", f"{finished:,} of {len(named) + len(waiting):,}")],

@@ -7,8 +7,10 @@ from statistics import median
 import pandas as pd
 
 from attnorm.analysis.arms import Arm, as_number
+from attnorm.analysis.chart import Chart
+from attnorm.analysis.colours import COLOURS, Style, styles_of_arms, styles_of_layers
 from attnorm.analysis.provenance import device_of
-from attnorm.analysis.report.charts import Chart, Style, by_layer, curves, styles_of_arms, styles_of_layers
+from attnorm.analysis.report.charts import by_layer, curves
 from attnorm.analysis.report.curves import (
     Point,
     attention_curves,
@@ -20,7 +22,6 @@ from attnorm.analysis.report.curves import (
     runs_to_draw,
     scalar_curves,
 )
-from attnorm.analysis.study import COLOURS
 from attnorm.analysis.table import GRADIENT_NORM, title_of, title_of_curve
 from attnorm.analysis.tuning import TuningRecord
 from attnorm.run.run import Run

@@ -1,15 +1,15 @@
 """The forest plot of the report: the differences of all arms from the baseline, with their intervals."""
 
 from math import isfinite
-from typing import Any
+from textwrap import fill
 
-import altair as alt
+from matplotlib.ticker import MaxNLocator
 
+from attnorm.analysis.chart import Chart, values_table
+from attnorm.analysis.colours import light_colours, styles_of_arms
 from attnorm.analysis.comparison import Comparison
-from attnorm.analysis.report.charts import Chart, specified
-from attnorm.analysis.report.curves import rounded
+from attnorm.analysis.paper import LETTER, Figure, panel, plain
 from attnorm.analysis.table import title_of
-from attnorm.analysis.verdict import AT_THESE_RATES
 
 MANY = 12  # rows from which it is drawn narrowly, without single seeds
 
@@ -20,63 +20,46 @@ def forest(name: str, comparison: Comparison) -> Chart:
     verdicts = [verdict for verdict in comparison.verdicts if not verdict.is_silent]
     if many := len(verdicts) > MANY:
         verdicts.sort(key=lambda verdict: -verdict.difference.estimate)
-    rows, sentences = list[dict[str, Any]](), list[str]()
+    rows, sentences = [], []
     for verdict in verdicts:
         difference, wide, narrow = verdict.difference.estimate, verdict.interval, verdict.difference.new_seeds
-        ends = {"low": wide.low, "high": wide.high, "seeds_low": narrow.low, "seeds_high": narrow.high}
-        known = {name: rounded(value) if isfinite(value) else None for name, value in ends.items()}
-        rows.append({"arm": verdict.label, "difference": rounded(difference), **known, "verdict": verdict.word})
-        interval = "" if known["low"] is None else f", interval {known['low']:.4g} to {known['high']:.4g}"
-        sentences.append(f"{verdict.label}: {rounded(difference):+.4g}{interval}, {verdict.word}")
-    each = [(verdict.label, seed, value) for verdict in verdicts for seed, value in verdict.by_seed.items()]
-    seeds = [] if many else [{"arm": arm, "seed": seed, "value": rounded(value)} for arm, seed, value in each]
-    fields = {
-        "arm": "arm",
-        "difference": "difference",
-        "low": f"{level:g} % interval from",
-        "high": "to",
-        "seeds_low": "for new seeds only from",
-        "seeds_high": "to ",
-        "verdict": "verdict",
-    }
+        ends = [end if isfinite(end) else None for end in (wide.low, wide.high, narrow.low, narrow.high)]
+        rows.append((verdict.label, difference, *ends, verdict.word))
+        interval = "" if ends[0] is None else f", interval {ends[0]:.4g} to {ends[1]:.4g}"
+        sentences.append(f"{verdict.label}: {difference:+.4g}{interval}, {verdict.word}")
     title = f"difference from {comparison.baseline} in {title_of(comparison.metric)}"
-    of_axis = f"difference in {title_of(comparison.metric)}"  # the label of the baseline can be long
-    labels = [row["arm"] for row in rows]
-    limit = alt.ExprRef("max(100, 0.38 * containerSize()[0])")  # names of arms can be long, and phones are narrow
-    y = alt.Y("arm:N", sort=labels, title=None, axis=alt.Axis(labelLimit=limit))
-    axis = alt.Axis(tickCount=6, format=".6~g")  # with "~g", the browser writes 10 as 1e+1
+    styles = styles_of_arms([comparison.baseline, *(verdict.label for verdict in verdicts)])
 
-    def x(field: str) -> alt.X:
-        return alt.X(f"{field}:Q", title=of_axis, axis=axis, scale=alt.Scale(zero=True, nice=True))
+    def draw(width: float) -> Figure:
+        figure = Figure(width, (0.17 if many else 0.34) * len(verdicts) + 0.5)
+        axes = panel(figure)
+        axes.axvline(0, color=light_colours()["--ink-soft"], linewidth=0.8, linestyle=(0, (4, 3)))
+        for y, verdict in enumerate(verdicts):
+            colour, ends, seeds = styles[verdict.label]["color"], verdict.interval, verdict.difference.new_seeds
+            axes.hlines(y, seeds.low, seeds.high, color=colour, linewidth=4, alpha=0.35)
+            axes.hlines(y, ends.low, ends.high, color=colour, linewidth=1.4)
+            inside = colour if verdict.is_shown else "#ffffff"
+            axes.plot(verdict.difference.estimate, y, "o", color=colour, markerfacecolor=inside, markersize=5)
+            if not many:
+                each = [*verdict.by_seed.values()]
+                axes.plot(each, [y + 0.3] * len(each), "|", color=light_colours()["--ink-soft"], markersize=4)
+        names = [plain(fill(verdict.label, int(0.38 * width / LETTER))) for verdict in verdicts]
+        axes.set_yticks(range(len(verdicts)), names)
+        axes.set_ylim(len(verdicts) - 0.5, -0.5)
+        axes.tick_params(axis="y", length=0)
+        axes.spines["left"].set_visible(False)
+        axes.grid(visible=False, axis="y")
+        axes.grid(axis="x", color=light_colours()["--grid"], linewidth=0.7)
+        axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+        axes.set_xlabel(f"difference in {title_of(comparison.metric)}")  # the label of the baseline can be long
+        return figure
 
-    base = alt.Chart(alt.NamedData("rows")).encode(y=y)
-    tooltip = [
-        alt.Tooltip("arm:N", title="arm"),
-        alt.Tooltip("difference:Q", title="difference", format="+.4~g"),
-        alt.Tooltip("low:Q", title="from", format="+.4~g"),
-        alt.Tooltip("high:Q", title="to", format="+.4~g"),
-        alt.Tooltip("verdict:N", title="verdict"),
-    ]
-    zero = alt.Chart(alt.NamedData("zero")).mark_rule(strokeDash=[4, 3], color="var(--ink-soft)").encode(x=x("at"))
-    wide_rule = base.mark_rule(strokeWidth=2, color="var(--accent)").encode(x=x("low"), x2="high:Q")
-    narrow_rule = base.mark_rule(strokeWidth=6, color="var(--accent)", opacity=0.35).encode(
-        x=x("seeds_low"), x2="seeds_high:Q"
-    )
-    words, paper = ["shown", AT_THESE_RATES, "not shown", "no verdict"], "var(--paper)"
-    fill = alt.Scale(domain=words, range=["var(--accent)", paper, paper, paper])
-    dots = base.mark_point(size=90, strokeWidth=2, stroke="var(--accent)", opacity=1, filled=False).encode(
-        x=x("difference"), fill=alt.Fill("verdict:N", scale=fill, legend=None), tooltip=tooltip
-    )
-    tick = alt.Chart(alt.NamedData("seeds")).mark_tick(color="var(--ink-soft)", thickness=1.5, height=9, yOffset=13)
-    value = alt.Tooltip("value:Q", title="difference", format="+.4~g")
-    ticks = tick.encode(y=y, x=x("value"), tooltip=[tooltip[0], alt.Tooltip("seed:N", title="seed"), value])
     listed = "; ".join(sentences[:MANY]) + ("; and others" if many else "")
-    chart = alt.layer(zero, narrow_rule, wide_rule, *([ticks] if seeds else []), dots)
-    spec = specified(chart, height=(22 if many else 46) * len(rows))
-    data = {"rows": rows, "seeds": seeds, "zero": [{"at": 0}]}
+    columns = ("arm", "difference", f"{level:g} % interval from", "to", "for new seeds only from", "to", "verdict")
     reading = (
         "Thin line: interval for new seeds and new examples, on which the verdict rests. Thick line: for new seeds on "
-        f"these examples only.{' Ticks: the difference of each seed.' if seeds else ''} Both intervals are unadjusted. "
+        f"these examples only.{'' if many else ' Ticks: the difference of each seed.'} Both intervals are unadjusted. "
         "A filled dot: shown, adjusted for all comparisons."
     )
-    return Chart(name, title, f"Forest plot of the {title}. {listed}.", spec, data, fields, [], reading=reading)
+    description, values = f"Forest plot of the {title}. {listed}.", values_table(title, columns, rows)
+    return Chart(name, title, description, draw, values, reading=reading, is_wide=True)

@@ -2,19 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from attnorm.analysis.chart import Chart
 from attnorm.analysis.ladder.comparison import compare_ladder
-from attnorm.analysis.ladder.figures import (
-    difference_against_compute,
-    in_page,
-    loss_against_compute,
-    loss_against_seconds,
-    losses_table,
-)
+from attnorm.analysis.ladder.figures import charts_of_ladder
 from attnorm.analysis.ladder.record import sentences, table_of
 from attnorm.analysis.ladder.runs import scores_of_runs
-from attnorm.analysis.pictures import COLUMN, PAGE, Picture
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.table import Table
 from attnorm.errors import RunError
@@ -22,24 +15,12 @@ from attnorm.run.folder import RunState
 from attnorm.run.run import Run
 from attnorm.wording import counted
 
-DRAWN = (loss_against_compute, difference_against_compute, loss_against_seconds)
-
-
-@dataclass(frozen=True)
-class InlineFigure:
-    """A figure in the page: its SVG as wide as a page, and as a column of it, for a phone."""
-
-    caption: str
-    wide: str
-    narrow: str
-
 
 class LadderPage:
     """What the page says about a ladder.
 
-    task: its name. refused: why it is not compared, as a sentence; "" if it is. sentences: what is shown of each arm.
-    notes: what a reader has to know. tables: the differences, and the values of the other figures. pictures: the
-    figures in one column, by the name of their files.
+    name: that of the task. refused: why it is not compared, as a sentence; "" if it is. sentences: what is shown of
+    each arm. notes: what a reader has to know. table: the differences. charts: see `charts_of_ladder`.
     """
 
     def __init__(
@@ -52,9 +33,9 @@ class LadderPage:
         level: float,
         pending: Sequence[str],
     ):
-        self.anchor, self.task, self.refused = anchor, str(runs[0].settings["task.name"]), ""
-        self.sentences, self.notes, self.tables = list[str](), list[str](), list[Table]()
-        self.figures, self.pictures = list[InlineFigure](), dict[str, Picture]()
+        self.anchor, self.name, self.refused = anchor, str(runs[0].settings["task.name"]), ""
+        self.sentences, self.notes, self.charts = list[str](), list[str](), list[Chart]()
+        self.table: Table | None = None
         if pending := [*pending, *(str(run.folder) for run in runs if run.state is RunState.RUNNING)]:
             verb = "is" if len(pending) == 1 else "are"
             self.refused = f"No verdict yet: {counted(len(pending), 'planned run')} {verb} not finished."
@@ -70,13 +51,8 @@ class LadderPage:
         comparison = compare_ladder(scores, baseline, level=level)
         self.sentences = [line for arm in comparison.arms for line in sentences(comparison, arm)]
         self.notes = [*(note for arm in comparison.arms for note in arm.notes), *scores.notes]
-        self.tables = [table_of(comparison).filled(), losses_table(scores)]
-        for draw in DRAWN:
-            wide, narrow = draw(comparison, PAGE), draw(comparison, COLUMN)
-            name = f"{draw.__name__}_{anchor}"
-            self.pictures[name] = narrow
-            svgs = [in_page(figure, f"{name}-{size}") for figure, size in ((wide, "wide"), (narrow, "narrow"))]
-            self.figures.append(InlineFigure(narrow.caption, *svgs))
+        self.table = table_of(comparison).filled()
+        self.charts = charts_of_ladder(anchor, comparison)
 
 
 def ladder_pages(

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from attnorm.analysis.arms import is_of_normalizer, varying
 from attnorm.analysis.cautions import withheld_lines
+from attnorm.analysis.chart import Chart
 from attnorm.analysis.comparison import Comparison
 from attnorm.analysis.provenance import doubts_of
-from attnorm.analysis.report.charts import Chart
 from attnorm.analysis.report.drawings import drawings_of, tuning_figures
 from attnorm.analysis.report.examples import confusions_of, contrasts_of, samples_of
 from attnorm.analysis.report.forest import forest
