@@ -12,6 +12,7 @@ import runs
 from omegaconf import OmegaConf
 
 from attnorm.attention import Normalizer
+from attnorm.attention.normalizers.base import Given
 from attnorm.cli import main
 
 PAGE = (runs.ROOT / "docs/add_your_own.md").read_text()
@@ -40,6 +41,15 @@ def test_the_page_has_the_commands_that_are_run_here():
     verbs = [re.match(r"(?:\w+=\w+ )?attnorm (\w+) ", typed)[1] for typed in COMMANDS]
     assert verbs == [*["train"] * 5, "eval", "generate"] and SHELL_CHECK.startswith("attnorm check ")
     assert len(FILE.splitlines()) <= 22
+
+
+def test_the_page_and_the_docstring_say_what_a_formula_is_given():
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \| (.+) \|$", PAGE.partition("`given`, a")[2], re.M)
+    assert [name for name, *_ in rows] == [*Given._fields]
+    assert re.findall(r"^(\w+): ", inspect.getdoc(Given), re.M) == [*Given._fields]
+    assert {name: none.startswith("never") for name, *_, none in rows} == {
+        name: default is not None for name, default in Given._field_defaults.items()
+    }
 
 
 @pytest.mark.slow

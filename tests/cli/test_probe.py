@@ -90,6 +90,7 @@ def test_an_own_normalizer_that_sees_the_future_is_refused_at_the_causal_site():
     typed = "normalizers=softmax,probe_parts.Leaky"
     [problem] = problems(typed, "probes=recall,hub")
     assert re.match("normalizers=probe_parts.Leaky: no_leak_in_causal_use does not hold", str(problem)), problem
+    assert problem.endswith("type attnorm check probe_parts.Leaky")
     read_probe([typed, "probes=hub"])
 
 

@@ -23,7 +23,7 @@ from attnorm.analysis.probes.verdicts import (
     write_csv,
 )
 from attnorm.analysis.verdict import AT_THESE_RATES
-from attnorm.attention.testing.before_training import failure_of, is_of_attnorm
+from attnorm.attention.testing.before_training import check_command, failure_of, is_of_attnorm
 from attnorm.attention.testing.cases import WIDTH
 from attnorm.config.command import read
 from attnorm.errors import ConfigError, Problem
@@ -162,7 +162,8 @@ def probe_problems(settings: ProbeSettings) -> list[Problem]:
             problems.append(Problem("normalizers", f"not defined in any of these probes: {reasons[0]}", arm.label))
         elif not is_of_attnorm(normalizer := arm.normalizer(2, WIDTH)):
             use = {"heads": 2, "causal": "causal" in sites, "prior": arm.has_prior, "padded": False}
-            if failure := failure_of(normalizer, f"normalizers={arm.label}", **use):
+            tries = check_command(arm.name, arm.options)
+            if failure := failure_of(normalizer, f"normalizers={arm.label}", tries, **use):
                 problems.append(Problem("normalizers", failure, arm.label))
     return problems
 

@@ -12,7 +12,18 @@ from attnorm.attention.surroundings import without_autocast
 
 
 class Given(NamedTuple):
-    """What the formula of a normalizer may use besides the scores, as it was passed to `Normalizer.forward`."""
+    """What the formula of a normalizer, `weights(s, given)`, may use besides the scores.
+
+    mask:      bool, broadcastable to the scores (B, H, N, M), True where a query may attend to a key; or a `Mask`. None
+               without a mask. The scores are masked already.
+    log_prior: log u, a float tensor broadcastable to the scores, -inf where u = 0. None without a prior.
+    keys:      (B, H, M, D), in the dtype in which the layer computes. May be None without the declaration `needs_keys`.
+    scale:     a number, the scale of the scores. None where `keys` is.
+    queries:   (B, H, N, D), in the dtype of the keys. May be None without the declaration `needs_queries`.
+    features:  (B, H, N, F) with needs_states = "queries", and (B, H, M, F) with "keys": what the method `features` has
+               returned, a float tensor. None without this declaration.
+    repeats_mask: whether there is no prior, and `log_prior` only excludes masked pairs; only with `finite_scores`.
+    """
 
     mask: Tensor | Mask | None = None
     log_prior: Tensor | None = None
@@ -20,7 +31,7 @@ class Given(NamedTuple):
     scale: float | None = None
     queries: Tensor | None = None
     features: Tensor | None = None
-    repeats_mask: bool = False  # whether the prior only excludes masked pairs
+    repeats_mask: bool = False
 
     @property
     def row_prior(self) -> Tensor | None:

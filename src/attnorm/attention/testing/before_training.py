@@ -5,6 +5,7 @@ compute its formula trains another one.
 """
 
 import logging
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from operator import attrgetter
@@ -12,16 +13,15 @@ from typing import Any
 
 import torch
 
-from attnorm.attention.names import PARTS
 from attnorm.attention.normalizers._key_bias import attention_form
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.site import Site
 from attnorm.attention.sites import Sites
-from attnorm.attention.testing.cases import PRIORS, WIDTH, Subject, needed
+from attnorm.attention.testing.cases import PRIORS, WIDTH, Subject
 from attnorm.attention.testing.check import PROPERTIES, meaning_of
 from attnorm.attention.testing.report import Failure, Result, Skip
-from attnorm.errors import Problem
-from attnorm.imports import find, short_name
+from attnorm.errors import Problem, in_yaml
+from attnorm.imports import short_name
 
 CHEAPEST = ("masked_entries_are_zero", "dead_rows_give_zero")
 SHORTCUT = "attend_equals_forward_times_values"  # tried if there is one, also in the form that stores no weights
@@ -55,22 +55,24 @@ def problems_before_training(sites: Sites) -> Iterator[Problem]:
         facts = {"heads": heads, "width": WIDTH, "state_width": WIDTH, "place": (site.name, layer)}
         normalizer = site.build("normalizer", name, **facts)
         key, use = f"attention.{site.key}", {"causal": site.autoregressive, "prior": bool(site.priors)}
-        if failure := failure_of(normalizer, f"{key}={name}", heads=heads, **use):
-            yield Problem(key, f"{failure}. All properties: {command(name, sites.tables)}", name)
+        options = sites.tables["options"].get(short_name(name)) or {}
+        if failure := failure_of(normalizer, f"{key}={name}", check_command(name, options), heads=heads, **use):
+            yield Problem(key, failure, name)
 
 
-def failure_of(normalizer: Normalizer, name: str, **use: Any) -> str | None:
-    """The first of the cheapest properties that a normalizer lacks, and numbers that show it. If it raises an error, a
-    warning is logged. name: in the warning. use: as in `first_failure`."""
+def failure_of(normalizer: Normalizer, name: str, tries: str, **use: Any) -> str | None:
+    """The first of the cheapest properties that a normalizer lacks, numbers that show it, and `tries`, the command that
+    tries all of them. If it raises an error, a warning is logged. name: in the warning. use: as in `first_failure`."""
     try:
         failure = first_failure(normalizer, **use)
     except Exception as error:
         raised = f"{type(error).__name__}: {error}"
-        log.warning("%s: not checked before training, because it raised %s", name, raised)
+        log.warning("%s: not checked before training, because it raised %s; try %s", name, raised, tries)
         return None
     if failure is None:
         return None
-    return f"{failure.name} does not hold ({failure.meaning}); {failure.detail.splitlines()[-1]}"
+    shown = failure.detail.splitlines()[-1]
+    return f"{failure.name} does not hold ({failure.meaning}); {shown}. For all properties, type {tries}"
 
 
 def is_of_attnorm(normalizer: Normalizer) -> bool:
@@ -107,15 +109,6 @@ def first_failure(normalizer: Normalizer, heads: int, causal: bool, prior: bool,
     return None
 
 
-def command(name: str, attention: Mapping[str, Any]) -> str:
-    """The command that tries all properties of a normalizer with its options."""
-    options = attention["options"].get(short_name(name)) or {}
-    facts = needed(find("normalizer", name, *PARTS["normalizer"]), heads=1, width=1, state_width=1)
-    arguments = [
-        repr(name),
-        *(f"{fact}={fact}" for fact in facts),
-        *(f"{key}={value!r}" for key, value in options.items()),
-    ]
-    make = f"lambda {', '.join(facts)}: build_normalizer({', '.join(arguments)})".replace("lambda :", "lambda:")
-    imports = "from attnorm.attention import build_normalizer; from attnorm.attention.testing import check_normalizer"
-    return f'python -c "{imports}; check_normalizer({make})"'
+def check_command(name: str, options: Mapping[str, Any]) -> str:
+    """The command that tries all properties of a normalizer with these options."""
+    return shlex.join(["attnorm", "check", name, *(f"options.{key}={in_yaml(it)}" for key, it in options.items())])
