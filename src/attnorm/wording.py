@@ -5,7 +5,10 @@ from collections.abc import Sequence
 LONGEST = 60  # maximum number of characters of a name in a message
 CONTROLS = {  # characters that a terminal obeys, that end a line, or that reorder what is beside them -> their escapes
     code: f"\\u{code:04x}"
-    for code in (*range(9), *range(11, 32), *range(127, 160), *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+    for code in (
+        *(*range(9), *range(11, 32), *range(127, 160), 0x061C, 0x200E, 0x200F),
+        *(*range(0x2028, 0x202F), *range(0x2066, 0x206A)),
+    )
 }
 
 

@@ -149,7 +149,7 @@ def test_text_that_looks_like_markup_is_shown_as_it_is(screen, text):
     assert screen.export_text().count(text) == 8
 
 
-@pytest.mark.parametrize("text", ["\x1b[2Jgone", "a\rb", "\u202eba", "\x9b2J", "a\u2028b"])
+@pytest.mark.parametrize("text", ["\x1b[2Jgone", "a\rb", "\u202eba", "\x9b2J", "a\u2028b", "\u200fb"])
 def test_control_characters_of_a_text_are_shown_as_escapes(screen, text):
     escaped = json.dumps(text)[1:-1].replace("\\r", "\\u000d")
     console.show_samples([{"article": text, "title": text}])
