@@ -947,11 +947,13 @@ def test_a_verdict_that_is_withheld_is_written_without_numbers(monkeypatch, tmp_
 def test_labels_of_tables_are_escaped(label, latex, markdown, in_csv):
     rows = [[Cell(label), Cell(""), interval(-0.1234, 1 / 3, 2)]]
     table = Table("Cap", [Column("arm"), Column("no"), Column("ends \u2191", True)], rows, about="More.")
-    assert table.latex.splitlines()[5:9] == [
+    lines = table.latex.splitlines()
+    assert lines[3:5] == [r"\caption{Cap.}", r"\label{tab:cap}"] and lines[-3:] == [r"\end{table*}", "", "More."]
+    assert lines[6:10] == [
         r"\begin{tabular}{lr}", r"\toprule", r"arm & ends $\uparrow$ \\", r"\midrule"
     ]  # fmt: skip
-    assert table.latex.splitlines()[9] == rf"{latex} & $-$0.12 to 0.33 \\" and r"\caption{Cap. More.}" in table.latex
-    assert table.markdown.splitlines()[2] == f"| {markdown} | \u22120.12 to 0.33 |"
+    assert lines[10] == rf"{latex} & $-$0.12 to 0.33 \\"
+    assert table.markdown.splitlines()[2:] == [f"| {markdown} | \u22120.12 to 0.33 |", "", "Cap.", "", "More."]
     assert table.csv == f"arm,no,ends from,ends to\n{in_csv},,-0.1234,{1 / 3:.15g}\n"
 
 

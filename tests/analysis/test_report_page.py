@@ -3,6 +3,8 @@
 import base64
 import hashlib
 import re
+import shutil
+import subprocess
 
 import pytest
 from browser import Page
@@ -128,6 +130,30 @@ def test_a_chart_is_a_picture_for_a_paper_too(report, tmp_path):
     caption, label = (tmp_path / f"{name}.tex").read_text().splitlines()
     assert caption.startswith(r"\caption{Difference from softmax in ROUGE-L F1 (gigaword). Thin line: ")
     assert label == rf"\label{{fig:{name}}}" and caption.endswith("}")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    shutil.which("pdflatex") is None, reason="needs pdflatex: apt-get install texlive-latex-recommended"
+)
+def test_a_paper_of_two_columns_takes_figures_and_tables_as_they_are(report, tmp_path):
+    """Without a warning; figures are as wide as a column."""
+    figures = FigureSet(list(figures_of_report(report).items())[:4])
+    figures.save(tmp_path / "figures", ["pdf"], column=3.03)
+    (tmp_path / "result.tex").write_text(report.tasks[0].main.latex)
+    floats = "\n".join(
+        rf"\begin{{figure}}\includegraphics{{figures/{name}}}\input{{figures/{name}}}\end{{figure}}" for name in figures
+    )
+    (tmp_path / "paper.tex").write_text(
+        r"\documentclass[twocolumn]{article}\usepackage[textwidth=6.3in,columnsep=0.24in]{geometry}"
+        r"\usepackage{booktabs,graphicx}\begin{document}\input{result} See Figure~\ref{fig:training_loss_nats}."
+        rf"\ref{{tab:final-rouge-l-f}} {floats}\end{{document}}"
+    )
+    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "paper.tex"]
+    for _ in range(2):  # for the references
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert ended.returncode == 0, ended.stdout
+    assert "Warning" not in ended.stdout and "Overfull" not in ended.stdout
 
 
 @pytest.mark.parametrize("label", ["a$b$c", r"$\frac$", "a_b", "\u4e2d\u6587"])

@@ -36,7 +36,7 @@ def write_study(study: Study, path: Path) -> None:
     ]
     of_all = ("task", "metric", "is_primary", "source", "examples", "baseline", "simple")
     content = {name: getattr(main, name) for name in of_all}
-    content |= {"better": "lower" if main.direction < 0 else "higher", "setup": table.full_caption, "arms": arms}
+    content |= {"better": "lower" if main.direction < 0 else "higher", "setup": table.about, "arms": arms}
     content |= {"withheld": withheld_lines(main.withheld), "notes": study.notes}
     write_text(path, json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 

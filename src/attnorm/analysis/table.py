@@ -64,7 +64,7 @@ class Table:
     """A table. The first cell of each row is its header.
 
     caption: what the table shows, also for screen readers. can_copy: whether the page offers to copy it.
-    about: what a reader has to know who sees nothing but the table, as sentences after the caption.
+    about: what a reader has to know who sees nothing but the table, such as the setup, as a paragraph.
     """
 
     caption: str
@@ -85,7 +85,8 @@ class Table:
 
     @property
     def latex(self) -> str:
-        """A float with a table of `booktabs` and the caption. It is as wide as a page at most."""
+        """A float with a table of `booktabs`, as wide as a page at most, with its caption and a label, and `about` as a
+        paragraph of its own."""
         shown = self.filled(lambda column: not column.in_caption)
         head, *rows = (" & ".join(map(in_latex, row)) + r" \\" for row in shown.texts)
         alignment = "".join("r" if column.is_numeric else "l" for column in shown.columns)
@@ -93,21 +94,24 @@ class Table:
             r"% \usepackage{booktabs,graphicx}",
             r"\begin{table*}",
             r"\centering\footnotesize\setlength{\tabcolsep}{4pt}",
-            rf"\caption{{{in_latex(self.full_caption)}}}",
+            rf"\caption{{{in_latex(self.caption)}.}}",
+            rf"\label{{tab:{'-'.join(re.findall('[a-z]+', self.caption.lower())[:4])}}}",
             r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
             rf"\begin{{tabular}}{{{alignment}}}",
             *(r"\toprule", head, r"\midrule", *rows, r"\bottomrule"),
             *(r"\end{tabular}}", r"\end{table*}", ""),
+            *([in_latex(self.about), ""] if self.about else []),
         ]
         return "\n".join(lines)
 
     @property
     def markdown(self) -> str:
-        """A table and the caption."""
+        """A table, the caption, and `about` as a paragraph of its own."""
         shown = self.filled()
         head, *rows = (f"| {' | '.join(map(_in_markdown, row))} |" for row in shown.texts)
         rule = f"|{'|'.join('---:' if column.is_numeric else '---' for column in shown.columns)}|"
-        return "\n".join([head, rule, *rows, "", _in_markdown(self.full_caption), ""])
+        paragraphs = [f"{self.caption}.", *filter(None, [self.about])]
+        return "\n".join([head, rule, *rows, *(f"\n{_in_markdown(each)}" for each in paragraphs), ""])
 
     @property
     def csv(self) -> str:
@@ -126,11 +130,6 @@ class Table:
         kept = [has and is_shown(column) for has, column in zip(has_entry, self.columns, strict=True)]
         rows = [list(compress(row, kept)) for row in self.rows]
         return replace(self, columns=list(compress(self.columns, kept)), rows=rows)
-
-    @property
-    def full_caption(self) -> str:
-        """The caption, and what else a reader has to know."""
-        return f"{self.caption}. {self.about}".strip()
 
 
 def in_latex(text: str) -> str:
