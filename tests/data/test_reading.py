@@ -6,6 +6,7 @@ import json
 import lzma
 import os
 import random
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -223,6 +224,55 @@ def test_a_wrong_column_name_is_not_a_reason_to_leave_out_every_row(tmp_path):
     path = table(tmp_path / "x.jsonl")
     with pytest.raises(ValueError, match=r"data.title=titel: no such column.*Did you mean 'title'"):
         list(build_source("pair_files", train=path, title="titel", skip_bad=True).rows("train"))
+
+
+# nested columns
+
+CHATS = [
+    {"messages": [{"content": "a b"}, {"content": "c"}], "meta": {"a.b": "plain"}, "a.b": "dots"},
+    {"messages": [{"content": None}, {"content": "d"}], "meta": None, "a.b": "dots"},
+]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "folder", "saved"])
+def test_a_column_inside_another_one_is_named_by_the_way_to_it(tmp_path, kind):
+    import datasets
+
+    def chats(rows, **columns):
+        path = tmp_path / ("train.jsonl" if kind == "jsonl" else "train.parquet")
+        if kind == "jsonl":
+            write(path, "".join(f"{json.dumps(row)}\n" for row in rows))
+        elif kind == "saved":
+            datasets.Dataset.from_list(rows).save_to_disk(tmp_path)
+        else:
+            parquet.write_table(pa.Table.from_pylist(rows), path)
+        of_folder = kind in ("folder", "saved")
+        given = {"path": str(tmp_path)} if of_folder else {"train": str(path)}
+        return build_source("hub_pairs" if of_folder else "pair_files", **given, **columns)
+
+    source = chats(CHATS, article="messages[0].content", title="messages[1].content")
+    assert source.check(["train"]) == [] and list(source.rows("train")) == [("a b", "c"), ("", "d")]
+    named = chats(CHATS, article="messages[0].content", title="a.b")
+    assert list(named.rows("train")) == [("a b", "dots"), ("", "dots")]
+    assert named.fingerprint("train") != source.fingerprint("train")
+    for title, said in (
+        ("massages[0].content", "data.title=massages[0].content: no such column"),
+        ("messages[2].content", "messages[2].content: no item 2 in [{"),
+        ("messages[1].text", 'messages[1].text: no entry text in {"content": "c"'),
+        ("messages.content", "messages.content: no entry content in [{"),
+        ("messages[1]", 'messages[1] is {"content": "c"'),
+    ):
+        with pytest.raises(ValueError, match=re.escape(said)):
+            list(chats(CHATS, article="messages[0].content", title=title).rows("train"))
+    short = [CHATS[0], {**CHATS[1], "messages": []}]
+    skipping = chats(short, article="messages[0].content", title="messages[1].content", skip_bad=True)
+    assert list(skipping.rows("train")) == [("a b", "c")]
+
+
+def test_a_nested_column_of_a_csv_file_is_no_column(tmp_path):
+    path = table(tmp_path / "x.csv", [("[]", "a")], ("messages", "title"))
+    with pytest.raises(ValueError, match=r"x.csv:1: data.article=messages\[0\]: no such column"):
+        list(build_source("pair_files", train=path, article="messages[0]").rows("train"))
 
 
 # columns by number

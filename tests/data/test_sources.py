@@ -296,6 +296,29 @@ def test_hub_reads_a_local_folder_of_parquet_files(hub_folder):
     assert first != source.fingerprint("train")
 
 
+@pytest.mark.parametrize("single", [True, False])
+def test_hub_reads_what_save_to_disk_has_written(tmp_path, single):
+    import datasets
+
+    def saved(rows, folder, **options):
+        data = datasets.Dataset.from_list([{"text": article, "head": title, "id": 1} for article, title in rows])
+        whole = data if single else datasets.DatasetDict({"train": data, "dev": data.select([0])})
+        whole.save_to_disk(tmp_path / folder, num_shards=2 if single else {"train": 2, "dev": 1})
+        return hub(tmp_path / folder, **options)
+
+    source = saved(ROWS, "with [a] pattern", valid_split="dev")
+    assert source.check() == [] and list(source.rows("train")) == ROWS
+    if single:
+        with pytest.raises(ValueError, match=r"data.valid_split=dev: no such split; allowed: train"):
+            list(source.rows("validation"))
+    else:
+        assert list(source.rows("validation")) == ROWS[:1]
+    assert source.fingerprint("train") == saved(ROWS, "again", valid_split="dev").fingerprint("train")
+    assert source.fingerprint("train") != saved(ROWS[1:], "other").fingerprint("train")
+    with pytest.raises(ValueError, match=r"data.title=title: no such column; allowed: head, id, text"):
+        list(hub(tmp_path / "again", title="title").rows("train"))
+
+
 def test_hub_names_what_is_not_there(hub_folder, tmp_path):
     with pytest.raises(ValueError, match=r"data.article=document: no such column; .*head, id, text"):
         list(hub(hub_folder, article="document").rows("train"))

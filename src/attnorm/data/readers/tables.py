@@ -3,7 +3,7 @@
 The file name extension determines the format: .jsonl or .json (one object per line), .csv (commas, quotes as in
 spreadsheets), .tsv (tabs; quotes are ordinary characters, unless all names of the header are in quotes), each also with
 .gz or .xz; .parquet. In .csv and .tsv files, a column may also be given by its number, from 0. Then the file has no
-header, and its first line is an ordinary row.
+header, and its first line is an ordinary row. In the others, it may be inside another one, see `readers.nested`.
 """
 
 import csv
@@ -17,6 +17,7 @@ from typing import Any
 from attnorm.data import validation as checks
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
+from attnorm.data.readers.nested import cells_of, outer
 from attnorm.data.readers.records import without_surrogates
 from attnorm.errors import DataError, reading
 from attnorm.schema import Text, WholeNumber
@@ -100,20 +101,31 @@ def text_cells(where: str, columns: Columns, cells: Iterable[object]) -> tuple[s
     return tuple(text_cell(where, name, cell) for (_, name), cell in zip(columns, cells, strict=False))
 
 
-def missing_columns(where: str, wanted: Columns, existing: Sequence[str]) -> None:
-    """Raises ValueError if a column of `wanted` is not in `existing`. The message lists the existing columns."""
-    if problem := no_column(where, wanted, existing):
+def missing_columns(where: str, wanted: Columns, existing: Sequence[str], nested: bool = False) -> None:
+    """Raises ValueError if a column of `wanted` is not in `existing`. The message lists the existing columns.
+
+    nested: whether a column may be inside another one, see `readers.nested`.
+    """
+    if problem := no_column(where, wanted, existing, nested):
         raise DataError(problem)
 
 
-def no_column(where: str, wanted: Columns, existing: Sequence[str]) -> str:
+def no_column(where: str, wanted: Columns, existing: Sequence[str], nested: bool = False) -> str:
     """The message for the first column of `wanted` that is not in `existing`, or there twice; "" if all are there."""
     for key, name in wanted:
-        if name not in existing:
+        if (outer(str(name), existing) if nested else name) not in existing:
             return checks.unknown(f"{where}: {key}={name}: no such column", name, map(str, existing))
         if existing.count(str(name)) > 1:
             return f"{where}: {key}={name}: {existing.count(str(name))} columns have this name"
     return ""
+
+
+def row_of(where: str, columns: Sequence[str], row: dict[str, object]) -> Cells | BadRow:
+    """The cells of these columns, which may be nested, in a row that has the columns around them."""
+    try:
+        return where, cells_of(where, columns, row)
+    except BadRow as error:
+        return error
 
 
 def columns_of(path: Path, encoding: str | None = files.UTF8) -> list[str]:
@@ -134,7 +146,7 @@ def columns_of(path: Path, encoding: str | None = files.UTF8) -> list[str]:
 
 
 def _json_rows(path: Path, columns: Columns, encoding: str | None) -> Rows:
-    names = [name for _, name in columns]
+    names = [str(name) for _, name in columns]
     for number, line in enumerate(files.path_lines(path, encoding), start=1):
         if isinstance(line, BadRow):
             yield line
@@ -146,11 +158,11 @@ def _json_rows(path: Path, columns: Columns, encoding: str | None) -> Rows:
                 if not isinstance(row, dict):
                     kind = type(row).__name__
                     raise BadRow(f"{path}:{number}: expected a JSON object on each line, got {kind}")
-                cells: Cells | BadRow = f"{path}:{number}", tuple(row[name] for name in names)
+                cells: Cells | BadRow = f"{path}:{number}", cells_of(f"{path}:{number}", names, row)
             except BadRow as error:
                 cells = error
             except KeyError:
-                cells = BadRow(no_column(f"{path}:{number}", columns, list(row)))
+                cells = BadRow(no_column(f"{path}:{number}", columns, list(row), nested=True))
             yield cells
 
 
@@ -231,15 +243,17 @@ def _parquet_rows(path: Path, columns: Columns, encoding: str | None) -> Rows:
     import pyarrow
     from pyarrow import parquet
 
-    names, number = [name for _, name in columns], 0
+    names, number = [str(name) for _, name in columns], 0
     try:
         with parquet.ParquetFile(path) as file:
-            missing_columns(str(path), columns, file.schema_arrow.names)
-            for batch in file.iter_batches(columns=list(dict.fromkeys(names))):
-                cells = (batch.column(batch.schema.get_field_index(name)).to_pylist() for name in names)
+            existing = file.schema_arrow.names
+            missing_columns(str(path), columns, existing, nested=True)
+            outers = list(dict.fromkeys(outer(name, existing) for name in names))
+            for batch in file.iter_batches(columns=outers):
+                cells = (batch.column(batch.schema.get_field_index(name)).to_pylist() for name in outers)
                 for row in zip(*cells, strict=True):
                     number += 1
-                    yield f"{path}: row {number}", row
+                    yield row_of(f"{path}: row {number}", names, dict(zip(outers, row, strict=True)))
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         said = str(error).removeprefix(f"{path}: ")
         raise DataError(f"{path}: cannot be read as parquet after row {number}: {said}") from error

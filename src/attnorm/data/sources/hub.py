@@ -7,7 +7,8 @@ from typing import Any
 
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import usable
-from attnorm.data.readers.tables import Cells, Columns, missing_columns, text_cells
+from attnorm.data.readers.nested import outer
+from attnorm.data.readers.tables import Columns, Rows, missing_columns, row_of, text_cells
 from attnorm.data.sources.base import DOCUMENTS, SHORT, NamedSplits
 from attnorm.errors import DataError, Problem
 from attnorm.schema import Text
@@ -21,7 +22,8 @@ class HubSource(NamedSplits):
     columns:     [(config key, column name)].
     skip_bad:    skip rows with a cell that is not text and log their number, instead of raising an error.
 
-    A folder is streamed from its files. A dataset from the hub is downloaded once and memory-mapped.
+    A folder is one of parquet files, which are streamed, or one that `save_to_disk` of a Dataset, or of a DatasetDict,
+    has written, which is memory-mapped. A dataset from the hub is downloaded once and memory-mapped.
     """
 
     def __init__(
@@ -36,7 +38,7 @@ class HubSource(NamedSplits):
         self.given, self.columns, self.skip_bad = given, columns, skip_bad
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
-        """Splits without a name, and a folder that does not exist or does not contain a parquet file."""
+        """Splits without a name, and a folder that does not exist or does not contain a dataset."""
         problems: list[str] = [
             Problem(f"data.{SHORT[split]}_split", f"the {split} split is asked for; name it", None)
             for split in splits
@@ -44,11 +46,13 @@ class HubSource(NamedSplits):
         ]
         folder = Path(self.path)
         if folder.is_dir():
-            if has_magic(str(folder.resolve())):
+            if has_magic(str(folder.resolve())) and not self._is_saved:
                 message = "the library datasets takes *, ? and [ in the path of a folder for a pattern; rename it"
                 problems.append(f"data.path={self.path}: {message}")
             if not self._files():
-                problems.append(f"data.path={self.path}: no parquet file in this folder")
+                problems.append(
+                    f"data.path={self.path}: no parquet file in this folder, and nothing that save_to_disk has written"
+                )
         elif self.path.count("/") > 1 or self.path.startswith((".", "~", "/")):  # a hub name is "name" or "owner/name"
             problems.append(f"data.path={self.path}: no such folder, and not the name of a dataset on the hub")
         return problems
@@ -67,29 +71,41 @@ class HubSource(NamedSplits):
         """Streams the rows. Raises ValueError if a split or column does not exist, or if the hub cannot be reached."""
         yield from usable(self._cells(split), lambda row: text_cells(row[0], self.columns, row[1]), self.skip_bad)
 
-    def _cells(self, split: str) -> Iterator[Cells]:
+    def _cells(self, split: str) -> Rows:
         from pyarrow import ArrowException
 
         dataset = self._load(split)
-        missing_columns(f"data.path={self.path}", self.columns, dataset.column_names or list(dataset.features or ()))
-        names = [name for _, name in self.columns]
-        tables = dataset.select_columns(list(dict.fromkeys(names))).with_format("arrow").iter(batch_size=1000)
+        existing, names = dataset.column_names or list(dataset.features or ()), [str(name) for _, name in self.columns]
+        missing_columns(f"data.path={self.path}", self.columns, existing, nested=True)
+        outers = list(dict.fromkeys(outer(name, existing) for name in names))
+        tables = dataset.select_columns(outers).with_format("arrow").iter(batch_size=1000)
         where, number = f"data.path={self.path}: {self.given[split]} row", 0
         try:
             for table in tables:
-                for cells in zip(*(table.column(name).to_pylist() for name in names), strict=True):
+                for cells in zip(*(table.column(name).to_pylist() for name in outers), strict=True):
                     number += 1
-                    yield f"{where} {number}", cells
+                    yield row_of(f"{where} {number}", names, dict(zip(outers, cells, strict=True)))
         except (OSError, UnicodeDecodeError, ArrowException) as error:
             raise DataError(f"{where} {number + 1} cannot be read: {error}") from error
 
+    @property
+    def _is_saved(self) -> bool:
+        """Whether `save_to_disk` has written the folder."""
+        return any((Path(self.path) / name).is_file() for name in ("dataset_dict.json", "state.json"))
+
     def _files(self) -> list[Path]:
-        return sorted(Path(self.path).rglob("*.parquet"))
+        return sorted(Path(self.path).rglob("data-*.arrow" if self._is_saved else "*.parquet"))
 
     def _load(self, split: str) -> Any:
         import datasets
 
         try:
+            if self._is_saved:
+                saved = datasets.load_from_disk(self.path)
+                splits = saved if isinstance(saved, dict) else {str(saved.split or "train"): saved}
+                if self.given[split] not in splits:
+                    raise ValueError(f"no such split; allowed: {', '.join(splits)}")
+                return splits[self.given[split]]
             return datasets.load_dataset(
                 self.path, self.config_name, split=self.given[split], streaming=Path(self.path).is_dir()
             )
