@@ -226,6 +226,38 @@ def test_a_wrong_column_name_is_not_a_reason_to_leave_out_every_row(tmp_path):
         list(build_source("pair_files", train=path, title="titel", skip_bad=True).rows("train"))
 
 
+# several files
+
+
+@pytest.mark.parametrize("name", ["pair_files", "labelled", "text"])
+def test_a_split_may_have_several_files_and_globs(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    rows = [(f"text {number}", "no") for number in range(6)]
+    for file, part in (("b.csv", rows[:2]), ("a[1].jsonl", rows[2:4]), ("c.csv", rows[4:])):
+        table(tmp_path / file, part)
+
+    def source(files, **options):
+        columns = {"labelled": {"labels": ["no", "yes"], "text": "article", "label": "title"}}
+        columns["text"] = {"column": "article", "holdout": 0}
+        split = "files" if name == "text" else "train"
+        return build_source(name, **{split: files}, **columns.get(name, {}), **options)
+
+    def texts(*given):
+        return [row[0] for row in source(*given).rows("train")]
+
+    every = [text for text, _ in rows]
+    assert texts(["b.csv", "a[1].jsonl", "c.csv"]) == every == texts(["b.csv", "a[1].jsonl", "*.csv"])
+    assert texts("*.csv") == every[:2] + every[4:]
+    assert source(["b.csv", "*.csv"]).fingerprint("train") == source("*.csv").fingerprint("train")
+    prints = [source(files).fingerprint("train") for files in ("b.csv", "*.csv", ["c.csv", "b.csv"], "*.*")]
+    assert len({*prints}) == 4
+    problems = source(["b.csv", "x*.csv", "absent.csv"]).check(["train"])
+    assert [problem.partition(": ")[2] for problem in problems] == ["no file matches", "no such file: absent.csv"]
+    write(tmp_path / "c.csv", "article,title\na\n")
+    with pytest.raises(ValueError, match=r"c.csv:2: 1 fields, but the header has 2"):
+        texts(["b.csv", "c.csv"])
+
+
 # nested columns
 
 CHATS = [

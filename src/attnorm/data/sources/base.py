@@ -5,6 +5,8 @@ A source reads and checks its data; `preprocess.prepare` cleans and tokenizes it
 `generate.py` applies the same changes to its input.
 """
 
+import glob
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,12 +15,13 @@ from typing import Any, ClassVar, TypeVar
 
 from attnorm.errors import DataError, Problem
 from attnorm.imports import parameters
-from attnorm.schema import read_options
+from attnorm.schema import Text, read_options
 
 SPLITS = ("train", "validation", "test")
 # The name of each split in config keys such as data.valid_size and data.max_valid.
 SHORT = {"train": "train", "validation": "valid", "test": "test"}
 Row = TypeVar("Row")
+Entries = Text | Sequence[Text]  # the files of a split: a file or a glob, or a list of them
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,18 @@ def path_of(paths: Mapping[str, str | None], split: str) -> Path:
     path = paths[split]
     assert path is not None, f"no file for the {split} split"
     return Path(path)
+
+
+def entries_of(entries: Entries | None) -> list[str]:
+    """The files and globs of a split."""
+    return [entries] if isinstance(entries, str) else list(entries or ())
+
+
+def matching(entry: str) -> list[Path]:
+    """The file or folder of this name, or the files that match a glob, sorted."""
+    if os.path.exists(entry):
+        return [Path(entry)]
+    return sorted(file for file in map(Path, glob.glob(entry, recursive=True)) if file.is_file())
 
 
 class Source(ABC):

@@ -1,4 +1,4 @@
-"""Labelled texts, or pairs of texts, from one file per split, with the columns of a table and the labels' names."""
+"""Labelled texts or pairs of texts, from the files of each split, with columns of a table and names of the labels."""
 
 import json
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from attnorm.data.readers import tables as table_files
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
 from attnorm.data.readers.tables import Column
-from attnorm.data.sources.base import LABELLED
+from attnorm.data.sources.base import LABELLED, Entries
 from attnorm.data.sources.pair_files import TableSource
 from attnorm.schema import Share, Text
 
@@ -22,7 +22,7 @@ Labels = Annotated[Sequence[Text], Field(description=NAMES)]
 
 
 class LabelledFiles(TableSource):
-    """`train`, `validation` and `test` are paths or None, in the formats of `readers.tables`.
+    """`train`, `validation` and `test` are a file, a glob, a list of them, or None, in the formats of `readers.tables`.
 
     text, second, label: names of columns. `second` is None for single texts.
     labels:  the names of the labels, in the order of their numbers. A cell contains the name of a label, or its number
@@ -36,10 +36,10 @@ class LabelledFiles(TableSource):
     def __init__(
         self,
         *,
-        train: Text | None,
+        train: Entries | None,
         labels: Labels,
-        validation: Text | None = None,
-        test: Text | None = None,
+        validation: Entries | None = None,
+        test: Entries | None = None,
         holdout: Share = 0,
         text: Column = "text",
         second: Column | None = None,

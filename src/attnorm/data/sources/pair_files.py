@@ -1,26 +1,27 @@
-"""Sources that read one table per split, and that of pairs, which are two of its columns.
+"""Sources that read the tables of each split, and that of pairs, which are two of its columns.
 
 A table is JSON lines, CSV, TSV (each plain or gzipped) or parquet.
 """
 
+import glob
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from itertools import chain
 from pathlib import Path
 
-from attnorm.data import validation as checks
 from attnorm.data.readers import tables as table_files
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import usable
 from attnorm.data.readers.tables import Column
-from attnorm.data.sources.base import DividedTrain, path_of
-from attnorm.schema import Share, Text
+from attnorm.data.sources.base import DividedTrain, Entries, entries_of, matching
+from attnorm.errors import Problem
+from attnorm.schema import Share
 
 
 class TableSource(DividedTrain):
-    """Rows of tables, one file per split.
+    """Rows of tables.
 
-    given:    the file of each split, or None, in the formats of `readers.tables`.
+    given:    the files of each split, or None, in the formats of `readers.tables`.
     columns:  [(config key, column)].
     holdout:  if the validation split has no file, this share of the rows of train, evenly spaced, is held out for it.
     encoding: the encoding of text formats.
@@ -29,7 +30,7 @@ class TableSource(DividedTrain):
 
     def __init__(
         self,
-        given: Mapping[str, str | None],
+        given: Mapping[str, Entries | None],
         columns: table_files.Columns,
         holdout: float,
         encoding: str,
@@ -42,6 +43,11 @@ class TableSource(DividedTrain):
     def settings(self, path: Path) -> list:
         """JSON-serializable values that determine the rows of a file, in addition to those of all table sources."""
 
+    def paths(self, split: str) -> list[Path]:
+        """The distinct files of the split, in the order in which they are named."""
+        entries = entries_of(self.given[self.origin(split)])
+        return list(dict.fromkeys(path for entry in entries for path in matching(entry)))
+
     @abstractmethod
     def row(self, where: str, cells: tuple) -> tuple[str, ...]:
         """The texts of a row. Raises BadRow, starting with `where`, for an invalid cell."""
@@ -49,30 +55,44 @@ class TableSource(DividedTrain):
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
         """Invalid options; missing or empty files, unknown formats, and content that is not text."""
         read = list(dict.fromkeys(map(self.origin, splits)))
-        paths = [Path(path) for split in read if isinstance(path := self.given[split], str)]
-        problem = partial(table_files.problem, encoding=self.encoding, skip_bad=self.skip_bad)
+        paths = [path for split in read for path in self.paths(split)]
         return [
             *table_files.column_problems(self.columns, paths),
             *self.holdout_problems(splits, "file"),
             *table_files.encoding_problems(self.encoding, paths),
-            *checks.split_files(self.given, read, problem),
+            *(problem for split in read for problem in self._file_problems(split)),
         ]
 
+    def _file_problems(self, split: str) -> list[str]:
+        if not (entries := entries_of(self.given[split])):
+            return [Problem(f"data.{split}", f"the {split} split is asked for; name its file", self.given[split])]
+        problems: list[str] = []
+        for entry in entries:
+            key, found = f"data.{split}={entry}", matching(entry)
+            if not found and glob.has_magic(entry):
+                problems.append(f"{key}: no file matches")
+            for path in found or [Path(entry)] * (not glob.has_magic(entry)):
+                problems += table_files.problem(key, path, self.encoding, self.skip_bad)
+        return problems
+
     def fingerprint(self, split: str) -> str:
-        """A hash of the file and of all settings that determine its rows."""
-        path = path_of(self.given, self.origin(split))
+        """A hash of the files and of all settings that determine their rows."""
+        first, *others = self.paths(split)
         held_out = [["holdout", split, self.holdout]] if self.is_divided(split) and self.holdout else []
         reading = files.reading_settings(self.encoding, self.skip_bad)
-        return files.digest([*self.settings(path), *held_out, *reading], path)
+        formats = [table_files.suffix(path) for path in others]
+        return files.digest([*self.settings(first), *held_out, *reading, *formats], first, *others)
 
     def rows(self, split: str) -> Iterator[tuple[str, ...]]:
         """Streams the rows. Raises ValueError that names file and line for an invalid column or row."""
-        read = table_files.read_rows(path_of(self.given, self.origin(split)), self.columns, self.encoding)
+        read = chain.from_iterable(
+            table_files.read_rows(path, self.columns, self.encoding) for path in self.paths(split)
+        )
         return self.part(usable(read, lambda cells: self.row(*cells), self.skip_bad), split, "data.train")
 
 
 class PairFiles(TableSource):
-    """`train`, `validation` and `test` are paths or None, in the formats of `readers.tables`.
+    """`train`, `validation` and `test` are a file, a glob, a list of them, or None, in the formats of `readers.tables`.
 
     article, title: the names of the columns. A null cell counts as empty text.
     holdout:        the share of the rows of train that becomes the validation split if `validation` is None.
@@ -82,9 +102,9 @@ class PairFiles(TableSource):
     def __init__(
         self,
         *,
-        train: Text | None,
-        validation: Text | None = None,
-        test: Text | None = None,
+        train: Entries | None,
+        validation: Entries | None = None,
+        test: Entries | None = None,
         holdout: Share = 0,
         article: Column = "article",
         title: Column = "title",

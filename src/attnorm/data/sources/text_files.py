@@ -9,11 +9,10 @@ from attnorm.data.readers import tables as table_files
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow, usable
 from attnorm.data.readers.documents import Unit, documents
-from attnorm.data.sources.base import DOCUMENTS, DividedTrain
+from attnorm.data.sources.base import DOCUMENTS, DividedTrain, Entries, entries_of, matching
 from attnorm.errors import Problem
-from attnorm.schema import Share, Text
+from attnorm.schema import Share
 
-Entries = Text | Sequence[Text]  # a file, a folder or a glob, or a list of them
 OPTIONS = {"train": "files", "validation": "validation", "test": "test"}  # the option with the files of a split
 _NAMED = 10  # maximum number of listed problems per entry; the others are only counted
 
@@ -89,8 +88,7 @@ class TextFiles(DividedTrain):
 
     def _entries(self, split: str) -> list[str]:
         """The entries of the option that names the files of the split."""
-        entries = self.given[self.origin(split)]
-        return [entries] if isinstance(entries, str) else list(entries or ())
+        return entries_of(self.given[self.origin(split)])
 
     def _paths(self, split: str) -> list[Path]:
         """The distinct files of the split, in the order in which they are named."""
@@ -121,13 +119,8 @@ class TextFiles(DividedTrain):
 
 
 def _matching(entry: str) -> list[Path]:
-    """The files that match an entry, sorted."""
-    path = Path(entry)
-    if path.is_dir():
-        return files.files_in(path)
-    if path.exists():
-        return [path]
-    return sorted(file for file in map(Path, glob.glob(entry, recursive=True)) if file.is_file())
+    """The files that match an entry, which may be a folder, sorted."""
+    return files.files_in(Path(entry)) if Path(entry).is_dir() else matching(entry)
 
 
 def _format(path: Path) -> str:
