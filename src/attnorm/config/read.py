@@ -53,6 +53,13 @@ class Given:
     trains: bool = True
 
 
+def remedy(model: Any, facts: Collection[str]) -> str:
+    """The tasks that pass these facts to a model of this class, as the end of a sentence. It is pickled with the sites
+    for processes that are spawned."""
+    fitting = fitting_files("task", Task, lambda other: {*facts} <= {*other.provides(model)})
+    return f"; use {' or '.join(fitting)}" if fitting else ""
+
+
 def resolve(
     settings: Mapping[str, Any], overrides: Sequence[str] = (), checkpoint: Path | None = None, trains: bool = True
 ) -> Settings:
@@ -194,12 +201,8 @@ class Checked(Settings):
         if (options := info.data.get("model")) is None:
             return None
 
-        def remedy(facts: Collection[str]) -> str:
-            fitting = fitting_files("task", Task, lambda other: {*facts} <= {*other.provides(model)})
-            return f"; use {' or '.join(fitting)}" if fitting else ""
-
         facts, attention = task.provides(model) if task else None, as_group("attention", attention)
-        tables = Sites.of_model(model, vars(options), attention, given.typed, facts, remedy)
+        tables = Sites.of_model(model, vars(options), attention, given.typed, facts, partial(remedy, model))
         if tables.problems:
             raise about("attention", tables.problems)
         return tables

@@ -39,6 +39,10 @@ class GracefulStop(pl.Callback):
         self.previous: dict[int, Any] = {}
         self.ignores = sys.unraisablehook
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For processes that are spawned, which have hooks of their own."""
+        return {**vars(self), "ignores": None}
+
     def __enter__(self) -> "GracefulStop":
         self._install(may_use_nccl=torch.cuda.is_available())
         progress.stops.append(self._receive)
