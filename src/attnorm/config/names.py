@@ -10,6 +10,7 @@ from attnorm.imports import SYNONYMS, accepts_any, did_you_mean, parameters
 from attnorm.optim import GROUPING, SchedulerTiming
 from attnorm.parts import RESERVED, TARGET, class_of, names_of
 from attnorm.settings import CleaningConfig, DataConfig, StartConfig, leaves
+from attnorm.tasks.task import Task
 
 OF_DATA = (*names_of(DataConfig), *names_of(CleaningConfig))
 SHARED = {*RESERVED, *OF_DATA, *GROUPING, *names_of(SchedulerTiming), *names_of(StartConfig)}  # not of a class
@@ -22,6 +23,13 @@ def fitting_files(group: str, base: type, fits: Callable[[Any], bool]) -> list[s
         with suppress(ConfigError):
             fitting += [f"{group}={name}"] if fits(class_of(group, settings, base)) else []
     return fitting
+
+
+def remedy(model: Any, facts: Collection[str]) -> str:
+    """The tasks that pass these facts to a model of this class, as the end of a sentence. It is pickled with the sites
+    for processes that are spawned."""
+    fitting = fitting_files("task", Task, lambda other: {*facts} <= {*other.provides(model)})
+    return f"; use {' or '.join(fitting)}" if fitting else ""
 
 
 def without_leftovers(settings: Mapping[str, Any], target: str, typed: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 Each group is read once, and what the groups demand of each other is in one validator. No data is read.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache, partial
@@ -18,7 +18,7 @@ from attnorm.attention.sites import Sites
 from attnorm.attention.testing.before_training import problems_before_training
 from attnorm.config import lightning
 from attnorm.config.compose import values_typed
-from attnorm.config.names import OF_DATA, fitting_files, is_of_files, keys_named, with_owners, without_leftovers
+from attnorm.config.names import OF_DATA, fitting_files, is_of_files, keys_named, remedy, with_owners, without_leftovers
 from attnorm.data.sources.base import Source
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem, key_of, unknown
@@ -51,13 +51,6 @@ class Given:
     checkpoint: Path | None = None
     splits: Sequence[str] = ("train", "validation")
     trains: bool = True
-
-
-def remedy(model: Any, facts: Collection[str]) -> str:
-    """The tasks that pass these facts to a model of this class, as the end of a sentence. It is pickled with the sites
-    for processes that are spawned."""
-    fitting = fitting_files("task", Task, lambda other: {*facts} <= {*other.provides(model)})
-    return f"; use {' or '.join(fitting)}" if fitting else ""
 
 
 def resolve(
