@@ -755,3 +755,26 @@ def test_the_decision_log_has_every_experiment_and_every_verdict():
                 _, arm, _, difference, interval, seeds, word = shown(row)
                 verdict = re.compile(rf"\*\*{word}:\*\* [^*]*{re.escape(f'{arm} {difference} ({interval})')}")
                 assert any(verdict.search(text) for n, text in lines[path.parent.name] if n == seeds), (path, row)
+
+
+# the ladder
+
+
+def test_the_rule_for_the_rates_of_a_ladder_goes_through_minima_of_parabolas():
+    ladder = load("ladder/run")
+    rates = [2e-3, 4e-3, 8e-3, 1.6e-2]
+    assert ladder.best_rate({rate: np.log(rate / 5e-3) ** 2 for rate in rates}) == pytest.approx(5e-3)
+    assert ladder.best_rate({rate: -rate for rate in rates}) == 1.6e-2  # no neighbour above it
+
+
+def test_the_texts_of_the_ladder_are_paragraphs_in_a_file_per_article(tmp_path, monkeypatch, capsys):
+    train = [{"title": f"A {n:03}", "paragraphs": [{"context": "Zoë  ran."}, {"context": "So."}]} for n in range(80)]
+    (tmp_path / "train.json").write_text(json.dumps({"data": train}))
+    (tmp_path / "dev.json").write_text(json.dumps({"data": [{"title": "B/1", "paragraphs": [{"context": "Hm"}]}]}))
+    typed = ["texts.py", *(str(tmp_path / name) for name in ("train.json", "dev.json", "texts"))]
+    monkeypatch.setattr(sys, "argv", typed)
+    load("ladder/texts").main()
+    texts = {path.name: path.read_text() for path in (tmp_path / "texts").iterdir()}
+    assert len(texts) == 81 and sum(name.startswith("test_") for name in texts) == 41
+    assert texts["A_001.txt"] == "Zoe ran.\n\nSo.\n" and texts["test_B_1.txt"] == "Hm\n"
+    assert "81 articles" in capsys.readouterr().out

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from attnorm.analysis.arms import Arm, arms_of, as_number, find_runs, labels_of, run_folders
-from attnorm.analysis.comparison import metric_of
+from attnorm.analysis.comparison import found_in_data, metric_of
 from attnorm.analysis.ladder.scores import LOSS, LadderRun, LadderScores, Rung, ladder_scores
 from attnorm.analysis.provenance import check_code, device_of, doubts_of
-from attnorm.analysis.scores import SplitName, check_current, common_split, direction_of, example_table
+from attnorm.analysis.scores import SplitName, check_current, common_split, direction_of, example_table, test_table
 from attnorm.analysis.waiting import waiting_jobs
 from attnorm.errors import RunError
 from attnorm.run.folder import RunState
-from attnorm.run.run import Run
+from attnorm.run.run import VALIDATION, Run
 from attnorm.wording import counted
 
 FREE = ("attention.", "optimizer.")  # settings that may differ between arms on one rung
@@ -99,7 +99,8 @@ def scores_of_runs(runs: Sequence[Run], metric: str | None = None, split: SplitN
             place = f"{arm.label}, rung {rung.number}, seed {run.seed} ({run.folder})"
             examples = None if is_nan else table
             found.append(LadderRun(arm.label, rung, run.seed, examples, diverged, seconds, device_of(run), place))
-    notes = doubts_of(every)
+    records = [run.evaluation((test_table(run) if shared == "test" else None) or VALIDATION) for run in finished]
+    notes = [*doubts_of(every), *found_in_data(finished, records)]
     if sources == {"validation"}:
         notes.append("The checkpoints were selected on these examples, so all scores are too good.")
     more = {
