@@ -9,9 +9,10 @@ import torch
 from torch.testing import assert_close
 
 from attnorm.attention import build_normalizer, check_attention
-from attnorm.attention.names import PRIORS, build_prior, build_scorer
+from attnorm.attention.names import NORMALIZERS, PARTS, PRIORS, build_prior, build_scorer
 from attnorm.attention.priors import needs_of
 from attnorm.attention.site import Site
+from attnorm.imports import find, parameters
 
 pytestmark = pytest.mark.numerical
 
@@ -121,6 +122,14 @@ WRONG_NORMALIZERS = [  # a name, options, and what the message says
     ("dnas_slack_prefix", {"fixed": NAN}, f"fixed=nan: {FINITE}"),
     ("asentmax", {"heads": 1, "state_width": 4, "delta": -1}, "delta=-1: allowed: numbers from 0"),
     ("stick_breaking", {"remainder": "sink"}, "remainder='sink': allowed: residual, value"),
+    ("constrained_sparsemax", {"upper": -1}, "upper=-1: allowed: finite numbers >= 0"),
+    (
+        "fertility_softmax",
+        {"fertility": "guessed"},
+        "fertility='guessed': allowed: finite numbers above 0, or predicted",
+    ),
+    ("fertility_softmax", {"most": 2.0}, "most=2.0: has no effect with fertility=1.0"),
+    ("fertility_softmax", {"sink": 1}, f"sink=1: {BOOL}"),
     (
         "stick_breaking",
         {"remainder": "value", "heads": 2},
@@ -199,6 +208,14 @@ def test_what_is_wrong_is_named_with_what_is_allowed(build, case):
     with pytest.raises(ValueError) as error:
         build(name, **options)
     assert_mentions(error, *words)
+
+
+def test_each_option_of_a_normalizer_is_given_a_wrong_value_here():
+    tried = {option for _, options, *_ in WRONG_NORMALIZERS for option in options}
+    facts = {"heads", "width", "state_width", "place", "queries", "builder"}  # what a model passes, and a mix its members
+    classes = {name: find("normalizer", name, *PARTS["normalizer"]) for name in NORMALIZERS}
+    options = [(name, option) for name, cls in classes.items() for option in parameters(cls) if option not in facts]
+    assert len(options) > 50 and [pair for pair in options if pair[1] not in tried] == []
 
 
 # ------------------------------------------------------------------------------------------ dotted paths

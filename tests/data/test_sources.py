@@ -1,6 +1,7 @@
 """Sources: what they give, and that whatever is wrong is named by key, file and line."""
 
 import gzip
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -100,6 +101,9 @@ WRONG = [
     ("scenes", {"corpus_seed": -1}, "data.corpus_seed=-1: allowed: whole numbers from 0"),
     ("scenes_captions", {"side": 8}, "data.side=8: allowed: whole numbers from 16"),
     ("newswire", {"difficulty": "medium"}, "data.difficulty=medium: allowed: easy, hard"),
+    ("chronicles", {"words": 0}, "data.words=0: allowed: whole numbers from 1"),
+    ("digits", {"validation": 2}, "data.validation=2: allowed: numbers from 0 and below 1"),
+    ("folders", {"folder": "x", "words": 0}, "data.words=0: allowed: whole numbers from 1"),
     ("text", {"files": "x", "document": "page"}, "data.document=page: allowed: line, paragraph, file"),
     ("text", {"files": ["x", 3]}, "data.files=[x,3]: allowed: text that is not empty or a list of"),
     ("text", {"files": "x", "holdout": 1}, "data.holdout=1: allowed: numbers from 0 and below 1"),
@@ -117,6 +121,15 @@ WRONG = [
         for name, needed in {"gigaword": "dir", "squad": "train", "pair_files": "train", "hub_pairs": "path"}.items()
     ),
 ]
+
+
+def test_each_source_has_a_page_and_is_given_a_wrong_option_here():
+    pages = "".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
+    sources = {name: it for name, it in choices("data").items() if "_target_" in it}
+    without = [name for name in sources if not re.search(rf"data={name}\b|`{name}`", pages)]
+    given = {name for name, *_ in WRONG}
+    without += [name for name, it in sources.items() if parameters(class_of("data", it, Source)) and name not in given]
+    assert len(sources) > 15 and without == []
 
 
 @pytest.mark.parametrize(("name", "options", "message"), WRONG)

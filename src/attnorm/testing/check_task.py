@@ -15,8 +15,7 @@ from attnorm.testing.task_runs import RowLoss, TaskRuns
 
 def check_task(
     task: str,
-    overrides: Sequence[str] = (),
-    *,
+    *overrides: str,
     config_dir: str | Path | None = None,
     files: Iterable[str] | None = None,
     row_loss: RowLoss | None = None,
@@ -31,8 +30,8 @@ def check_task(
     finishes, nothing else is tested.
 
     task:       the file of the group `task`, as in `attnorm train task=<file>`.
-    overrides:  further arguments of `attnorm train`. They should make the model and the data small, with batches of
-                several rows.
+    overrides:  further arguments of `attnorm train`, such as "data.train_size=40". They should make the model and the
+                data small, with batches of several rows.
     config_dir: a folder with YAML files of your own, as `--config-dir`; by default the folder conf/ in the working
                 directory, if it has files for attnorm.
     files:      all files that a run leaves besides those of every run and what the task and the tokenizer
