@@ -212,7 +212,14 @@ def test_what_is_wrong_is_named_with_what_is_allowed(build, case):
 
 def test_each_option_of_a_normalizer_is_given_a_wrong_value_here():
     tried = {option for _, options, *_ in WRONG_NORMALIZERS for option in options}
-    facts = {"heads", "width", "state_width", "place", "queries", "builder"}  # what a model passes, and a mix its members
+    facts = {
+        "heads",
+        "width",
+        "state_width",
+        "place",
+        "queries",
+        "builder",
+    }  # what a model passes, and a mix its members
     classes = {name: find("normalizer", name, *PARTS["normalizer"]) for name in NORMALIZERS}
     options = [(name, option) for name, cls in classes.items() for option in parameters(cls) if option not in facts]
     assert len(options) > 50 and [pair for pair in options if pair[1] not in tried] == []
