@@ -36,20 +36,9 @@ SYNONYMS = {  # names of settings in other libraries -> the names here
     "offline": "mode=offline",
 }
 LABORATORY = {  # the modules of the packages of the extra `train` in pyproject.toml
-    *(
-        "datasets",
-        "hydra",
-        "jinja2",
-        "matplotlib",
-        "numpy",
-        "omegaconf",
-        "pandas",
-        "pyarrow",
-        "pydantic",
-        "pytorch_lightning",
-    ),
-    *("rich", "rouge_score", "safetensors", "scipy", "sentencepiece", "tensorboard", "tokenizers", "tqdm", "wandb"),
-    "yaml",
+    *("datasets", "hydra", "jinja2", "matplotlib", "numpy", "omegaconf", "pandas", "pyarrow", "pydantic"),
+    *("pytorch_lightning", "rich", "rouge_score", "safetensors", "scipy", "sentencepiece", "tensorboard"),
+    *("tokenizers", "tqdm", "wandb", "yaml"),
 }
 PATH = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*)[.:]([^\W\d]\w*)")  # only what matches is ever imported
 TRUST = "ATTNORM_TRUST"  # environment variable: top-level packages that may be imported, separated by commas

@@ -1,7 +1,7 @@
 """The charts of a comparison on probes."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isnan, nan
 from typing import Any
 
@@ -75,72 +75,66 @@ def doses_chart(cells: Sequence[CellResults], arms: Sequence[Arm]) -> Chart | No
 
 def rates_chart(cells: Sequence[CellResults], arms: Sequence[Arm]) -> Chart | None:
     """The mean score of the tuning seeds on the selection data against the learning rate, one panel per cell."""
-    tuned = [cell for cell in cells if any(cell.curves.values())]
-    if not tuned:
-        return None
-    styles = styles_of_arms([arm.short for arm in arms])
-
-    def draw(width: float) -> Figure:
-        figure, panels = figure_of(len(tuned), width)
-        for axes, cell in zip(panels, tuned, strict=True):
-            for arm in arms:
-                curve = cell.curves.get(arm.label, {})
-                axes.plot([*curve], [*curve.values()], **styles[arm.short], marker="o", markersize=4, label=arm.short)
-            set_labels(axes, cell, "learning rate")
-            axes.set_xscale("log")
-            rates = sorted({rate for curve in cell.curves.values() for rate in curve})
-            axes.set_xticks(rates, [f"{rate:g}" for rate in rates], rotation=45, ha="right", rotation_mode="anchor")
-            axes.minorticks_off()
-        name_lines(figure, panels)
-        return figure
-
-    title, rows = "mean score of the tuning seeds on the selection data, by learning rate", []
-    for cell in tuned:
-        for rate in sorted({rate for curve in cell.curves.values() for rate in curve}):
-            scores = [cell.curves.get(arm.label, {}).get(rate) for arm in arms]
-            rows.append((cell.outcome.cell.title, rate, *scores))
-    values = values_table(title, ("probe", "learning rate", *(arm.short for arm in arms)), rows)
     reading = "Every normalizer has the same grid, and is compared at its best rate with other seeds."
-    return chart_of("rates", title, draw, values, reading, len(tuned))
+    curves = [(cell, {arm.short: cell.curves.get(arm.label, {}) for arm in arms}) for cell in cells]
+    title = "mean score of the tuning seeds on the selection data, by learning rate"
+    return courses("rates", title, arms, curves, "learning rate", reading)
 
 
 def training_chart(cells: Sequence[CellResults], arms: Sequence[Arm]) -> Chart | None:
     """The mean score on the selection data in the course of training at the chosen rate, one panel per cell."""
-    trained = [cell for cell in cells if cell.outcome.cell.probe().updates and cell.outcome.tests]
-    if not trained:
-        return None
-    styles = styles_of_arms([arm.short for arm in arms])
-    curves = [
-        {arm.short: test.curve.mean(0) for arm in arms if (test := cell.outcome.tests.get(arm.label)) is not None}
-        for cell in trained
-    ]
-
-    def draw(width: float) -> Figure:
-        figure, panels = figure_of(len(trained), width)
-        for axes, cell, of in zip(panels, trained, curves, strict=True):
-            for arm, curve in of.items():
-                axes.plot(shares(len(curve)), curve, **styles[arm], label=arm)
-            set_labels(axes, cell, "% of the training")
-        name_lines(figure, panels)
-        return figure
-
-    title, rows = "mean score on the selection data in the course of training, at the chosen rate", []
-    for cell, of in zip(trained, curves, strict=True):
-        for point, share in enumerate(shares(max(map(len, of.values()), default=0))):
-            scores = [float(of[arm.short][point]) if arm.short in of else None for arm in arms]
-            rows.append((cell.outcome.cell.title, share, *scores))
-    values = values_table(title, ("probe", "% of the training", *(arm.short for arm in arms)), rows)
+    curves = []
+    for cell in (cell for cell in cells if cell.outcome.cell.probe().updates):
+        tests = {arm.short: test for arm in arms if (test := cell.outcome.tests.get(arm.label)) is not None}
+        means = {arm: test.curve.mean(0) for arm, test in tests.items()}
+        shares = {arm: 100 * np.arange(1, len(of) + 1) / len(of) for arm, of in means.items()}
+        curves.append((cell, {arm: dict(zip(shares[arm].tolist(), means[arm].tolist(), strict=True)) for arm in tests}))
     reading = (
         "The rate falls to zero, so a curve may rise a little until the end, which does not show that longer training "
         "would help. A curve that still rises much faster than the others at the end belongs to a normalizer that "
         "learns more slowly."
     )
-    return chart_of("training", title, draw, values, reading, len(trained))
+    title = "mean score on the selection data in the course of training, at the chosen rate"
+    return courses("training", title, arms, curves, "% of the training", reading)
 
 
-def shares(points: int) -> list[float]:
-    """The percentages of the training after which a curve of so many points has them."""
-    return [100 * (point + 1) / points for point in range(points)]
+def courses(
+    name: str,
+    title: str,
+    arms: Sequence[Arm],
+    curves: Sequence[tuple[CellResults, Mapping[str, Mapping[float, float]]]],
+    along: str,
+    reading: str,
+) -> Chart | None:
+    """A panel per cell with a line per arm. curves: for each cell, the scores by arm and place along the axis."""
+    curves = [(cell, of) for cell, of in curves if any(of.values())]
+    styles = styles_of_arms([arm.short for arm in arms])
+    places = [sorted({place for curve in of.values() for place in curve}) for _, of in curves]
+    if not curves:
+        return None
+
+    def draw(width: float) -> Figure:
+        figure, panels = figure_of(len(curves), width)
+        for axes, (cell, of), of_cell in zip(panels, curves, places, strict=True):
+            for arm, curve in of.items():
+                marker = "o" if along == "learning rate" else ""
+                axes.plot([*curve], [*curve.values()], **styles[arm], marker=marker, markersize=4, label=arm)
+            axes.set(xlabel=along, ylabel=cell.outcome.cell.probe().metric, title=cell.outcome.cell.title)
+            if along == "learning rate":
+                ticks: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+                axes.set_xscale("log")
+                axes.set_xticks(of_cell, [f"{rate:g}" for rate in of_cell], **ticks)
+                axes.minorticks_off()
+        name_lines(figure, panels)
+        return figure
+
+    rows = [
+        (cell.outcome.cell.title, place, *(of.get(arm.short, {}).get(place) for arm in arms))
+        for (cell, of), of_cell in zip(curves, places, strict=True)
+        for place in of_cell
+    ]
+    values = values_table(title, ("probe", along, *(arm.short for arm in arms)), rows)
+    return chart_of(name, title, draw, values, reading, len(curves))
 
 
 def map_chart(cells: Sequence[CellResults], arms: Sequence[Arm]) -> Chart:
@@ -204,11 +198,6 @@ def chart_of(
 ) -> Chart:
     """A chart; of several panels, it is as wide as a page."""
     return Chart(f"chart-{name}", title, f"{title}. {reading}", draw, values, reading=reading, is_wide=panels > 1)
-
-
-def set_labels(axes: Axes, cell: CellResults, xlabel: str) -> None:
-    """The title and the labels of a panel of a cell."""
-    axes.set(xlabel=xlabel, ylabel=cell.outcome.cell.probe().metric, title=cell.outcome.cell.title)
 
 
 def figure_of(panels: int, width: float) -> tuple[Figure, list[Axes]]:
