@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from attnorm.analysis.colours import styles_of_arms, styles_of_layers
-from attnorm.analysis.paper import COLUMN, PAGE, Figure, FigureSet
+from attnorm.analysis.paper import COLUMN, PAGE, Figure, FigureSet, bare, panel
 from attnorm.imports import short_name
 from attnorm.run.run import Run
 from attnorm.run.tables import NO_EVIDENCE, is_share, rate_note
@@ -82,7 +82,7 @@ def compare_column_mass(runs: dict[str, Path], site: str | None = None) -> Figur
     """
     curves = {name: least_mass(run, site) for name, run in runs.items()}
     figure = Figure(COLUMN, 2.2)
-    axes = figure.subplots()
+    axes = panel(figure)
     floor = log_floor(value for curve in curves.values() for value in curve.values())
     for (name, curve), style in zip(curves.items(), styles_of_arms([*curves]).values(), strict=True):
         line(axes, curve, floor, label=name, **style)
@@ -139,6 +139,8 @@ def draw_stacks(quantities: list[Quantity], words: str, cfg: dict) -> tuple[Figu
     colours = {"": "black"} | {number: style["color"] for number, style in styles_of_layers(numbers).items()}
     figure = Figure(COLUMN if len(stacks) == 1 else PAGE, 1.6 * len(quantities) + 0.4)
     panels = figure.subplots(len(quantities), len(stacks), sharex=True, squeeze=False)
+    for axes in panels.flat:
+        bare(axes)
     for row, quantity in zip(panels, quantities, strict=True):
         floor = log_floor(quantity.values()) if quantity.log else None
         for axes, stack in zip(row, stacks, strict=True):

@@ -15,7 +15,7 @@ from typing import Any
 import matplotlib
 import matplotlib.figure
 from matplotlib.axes import Axes
-from matplotlib.font_manager import fontManager
+from matplotlib.font_manager import findfont, fontManager
 from matplotlib.ft2font import FT2Font
 from matplotlib.text import Text
 
@@ -79,17 +79,20 @@ class Figure(matplotlib.figure.Figure):
             words.set_fontsize(POINTS)
             words.set_parse_math(words in ticks)  # a name with two dollars is no formula
             if not words.get_text().isascii():
-                words.set_fontfamily([FONT, *fonts_of(words.get_text())])
+                words.set_fontfamily([FONT, *fonts_of(words.get_text())[0]])
 
     def drawn_as(self, suffix: str, width: float | None = None, style: Any = IN_FILES) -> bytes:
         """The content of a file of a format. Only a PNG, which stands alone on a screen, has its caption in it."""
         file, options, usual = BytesIO(), dict[str, Any](format=suffix, dpi=SCREEN), self.get_figwidth()
         if suffix != "png":
             options["metadata"] = {"CreationDate" if suffix == "pdf" else "Date": None}
+        if style is IN_FILES:  # in a page, the browser has fonts
+            for words in self.findobj(Text):
+                say_missing(fonts_of(words.get_text())[1])
         try:
             self.fit(width or usual, has_caption=suffix == "png")
             with matplotlib.rc_context(style), warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Glyph", UserWarning)  # `fonts_of` has named them
+                warnings.filterwarnings("ignore", "Glyph", UserWarning)  # `say_missing` has named them
                 self.savefig(file, **options)
         finally:
             self.fit(usual)
@@ -167,18 +170,25 @@ def plain(text: str) -> str:
 
 
 @cache
-def fonts_of(text: str) -> list[str]:
-    """Installed fonts that have the characters of a text that FONT does not have. Prints a line if there are none."""
-    missing, families = {*text} - {"\n"} - characters_of(matplotlib.font_manager.findfont(FONT)), list[str]()
+def fonts_of(text: str) -> tuple[list[str], str]:
+    """Installed fonts for the characters of a text that FONT does not have, and the characters that no font has."""
+    missing, families = {*text} - {"\n"} - characters_of(findfont(FONT)), list[str]()
+    fonts = [font for font in fontManager.ttflist if "Last Resort" not in font.name]  # which has boxes for all
     while missing:
-        fonts = (font for font in fontManager.ttflist if "Last Resort" not in font.name)  # which has boxes
         found = max(fonts, key=lambda font: len(missing & characters_of(font.fname)))
         if not missing & characters_of(found.fname):
-            progress.console.print(f"no installed font has {' '.join(sorted(missing))}, which figures show as boxes")
             break
         families.append(found.name)
         missing -= characters_of(found.fname)
-    return families
+    return families, "".join(sorted(missing))
+
+
+@cache
+def say_missing(characters: str) -> None:
+    """Prints a line, once, if there are characters that no font has."""
+    if characters:
+        said = f"no installed font has {' '.join(characters)}, which figures show as boxes"
+        progress.console.print(said, markup=False)
 
 
 @cache

@@ -3,12 +3,13 @@
 from math import isfinite
 from textwrap import fill
 
+import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from attnorm.analysis.chart import Chart, values_table
-from attnorm.analysis.colours import light_colours, styles_of_arms
+from attnorm.analysis.colours import COLOURS, light_colours, styles_of_arms
 from attnorm.analysis.comparison import Comparison
-from attnorm.analysis.paper import LETTER, Figure, panel, plain
+from attnorm.analysis.paper import LETTER, LINE, Figure, panel, plain
 from attnorm.analysis.table import title_of
 
 MANY = 12  # rows from which it is drawn narrowly, without single seeds
@@ -28,13 +29,19 @@ def forest(name: str, comparison: Comparison) -> Chart:
         interval = "" if ends[0] is None else f", interval {ends[0]:.4g} to {ends[1]:.4g}"
         sentences.append(f"{verdict.label}: {difference:+.4g}{interval}, {verdict.word}")
     title = f"difference from {comparison.baseline} in {title_of(comparison.metric)}"
-    styles = styles_of_arms([comparison.baseline, *(verdict.label for verdict in verdicts)])
+    labels = [verdict.label for verdict in verdicts]
+    styles = styles_of_arms([comparison.baseline, *labels])
+    if len(styles) > COLOURS:  # the curves show fewer arms, in other colours
+        styles = {label: {"color": light_colours()["--accent"]} for label in labels}
 
     def draw(width: float) -> Figure:
-        figure = Figure(width, (0.17 if many else 0.34) * len(verdicts) + 0.5)
+        names = [plain(fill(label, int(0.38 * width / LETTER))) for label in labels]
+        heights = np.array([max(0.17 if many else 0.34, LINE * (name.count("\n") + 1) + 0.03) for name in names])
+        places = heights.cumsum() - heights / 2  # inches
+        figure = Figure(width, heights.sum() + 0.5)
         axes = panel(figure)
         axes.axvline(0, color=light_colours()["--ink-soft"], linewidth=0.8, linestyle=(0, (4, 3)))
-        for y, verdict in enumerate(verdicts):
+        for y, verdict in zip(places, verdicts, strict=True):
             colour, ends, seeds = styles[verdict.label]["color"], verdict.interval, verdict.difference.new_seeds
             axes.hlines(y, seeds.low, seeds.high, color=colour, linewidth=4, alpha=0.35)
             axes.hlines(y, ends.low, ends.high, color=colour, linewidth=1.4)
@@ -42,10 +49,9 @@ def forest(name: str, comparison: Comparison) -> Chart:
             axes.plot(verdict.difference.estimate, y, "o", color=colour, markerfacecolor=inside, markersize=5)
             if not many:
                 each = [*verdict.by_seed.values()]
-                axes.plot(each, [y + 0.3] * len(each), "|", color=light_colours()["--ink-soft"], markersize=4)
-        names = [plain(fill(verdict.label, int(0.38 * width / LETTER))) for verdict in verdicts]
-        axes.set_yticks(range(len(verdicts)), names)
-        axes.set_ylim(len(verdicts) - 0.5, -0.5)
+                axes.plot(each, [y + 0.1] * len(each), "|", color=light_colours()["--ink-soft"], markersize=4)
+        axes.set_yticks(places, names)
+        axes.set_ylim(heights.sum(), 0)
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
         axes.grid(visible=False, axis="y")
