@@ -1,6 +1,6 @@
 """The files of conf/, by group: what can be chosen with `group=file`, and from which further folders."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -64,3 +64,14 @@ def choices(group: str) -> dict[str, dict[str, Any]]:
         if base in settings
     }
     return {name: values for name, values in settings.items() if "_target_" in values or name not in bases}
+
+
+def is_of_files(group: str, settings: Mapping[str, Any], checked: Iterable[str] = ()) -> bool:
+    """Whether a file of the group in conf/ sets the same, which is known to be right.
+
+    checked: keys whose values are checked completely without the class of the group.
+    """
+    files = choices(group).values()
+    return any(
+        {key for key in {*settings, *file} if settings.get(key) != file.get(key)} <= {*checked} for file in files
+    )

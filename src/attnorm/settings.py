@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from attnorm.errors import Problem
 from attnorm.parts import Part, keys
 from attnorm.schema import Count, FolderName, NonNegative, PictureFormats, Positive, Text, WholeNumber
 
@@ -252,3 +253,14 @@ def leaves(cfg: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield from leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def not_recordable(value: Any, key: str = "") -> Iterator[Problem]:
+    """A problem for each mapping inside settings with a key that is no text: JSON has no other keys."""
+    for name, inner in value.items() if isinstance(value, Mapping) else ():
+        if isinstance(name, str):
+            yield from not_recordable(inner, f"{key}.{name}" if key else name)
+        else:
+            yield Problem(key, f"the key {name!r} must be text, as in '{name}'", value)
+    for number, inner in enumerate(value) if isinstance(value, list) else ():
+        yield from not_recordable(inner, f"{key}[{number}]")

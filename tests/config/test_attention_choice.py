@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 import runs
@@ -11,7 +12,7 @@ from torch import nn
 
 from attnorm.attention.sites import Sites
 from attnorm.config.compose import values_typed
-from attnorm.config.read import options_of_model
+from attnorm.config.read import Checked
 from attnorm.errors import ConfigError
 from attnorm.models.grid import GridClassifier
 from attnorm.models.vqa.mcan import MCAN
@@ -223,7 +224,8 @@ class Shaped(Stack):
 def test_a_model_sees_the_defaults_of_its_options_when_it_names_its_sites():
     def sites(cls, **options):
         settings = {"_target_": f"{Stack.__module__}:{cls.__name__}", **options}
-        return Sites.of_model(cls, vars(options_of_model(cls, settings)), {}, ())
+        shape = Checked.read_model(settings, SimpleNamespace(data={"model_class": cls}))
+        return Sites.of_model(cls, vars(shape), {}, ())
 
     assert sites(Stack).autoregressive == {"stack": False, "gate": True}
     assert sites(Stack).layers == {"stack": 3, "gate": 3} and sites(Stack).heads == {"stack": 2, "gate": 2}

@@ -22,7 +22,7 @@ from attnorm import settings as resolved
 from attnorm.choices import choices
 from attnorm.cli.main import VERBS
 from attnorm.config import lightning
-from attnorm.config.lightning import FACTS, build_entries
+from attnorm.config.lightning import FACTS
 from attnorm.config.read import GROUPS, resolve
 from attnorm.data.sources.base import DOCUMENTS
 from attnorm.data.sources.gigaword import FILES
@@ -34,6 +34,7 @@ from attnorm.optim import ParamGroups, warmup_decay
 from attnorm.parts import TARGET, Part
 from attnorm.schema import parameters
 from attnorm.settings import DataConfig, PathsConfig, RunConfig, StartConfig, TaskConfig, TrainerConfig
+from attnorm.training.trainer import build_entries
 
 YAML_FILES = sorted(runs.CONF.rglob("*.yaml"))
 GROUP_FILES = [file for file in YAML_FILES if file.parent != runs.CONF and file.parent.name not in ("hydra", "ladder")]

@@ -117,7 +117,7 @@ class Site:
                 yield f"{key}={name}: {name} has no gradient, so a model cannot be trained with it"
             if self.autoregressive and part.couples_queries == "all" and self.key != DEFAULT:
                 yield f"{key}={name}: {part.leak_message(name)}"
-            if shares := self.wrong_shares(name, part):
+            if name in MIXTURES and (shares := self.wrong_shares(name, part)):
                 yield f"attention.options.{name}.fixed: {shares}"
 
         if self.per_layer and layers is None:
@@ -166,7 +166,7 @@ class Site:
 
     def wrong_shares(self, name: str, mixture: Any) -> str:
         """What is wrong with the fixed shares of a mixture for the layers and heads of this site; "" if nothing is."""
-        fixed = (self.tables["options"].get(name) or {}).get("fixed") if name in MIXTURES else None
+        fixed = (self.tables["options"].get(name) or {}).get("fixed")
         if fixed is None or type(self.layers) is not int:
             return ""
         heads = self.maps(self.heads) if type(self.heads) is int else None

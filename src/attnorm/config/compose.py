@@ -33,7 +33,7 @@ from omegaconf.errors import OmegaConfBaseException
 from attnorm.choices import CONF, choices
 from attnorm.errors import ConfigError, Problem
 from attnorm.imports import PATH, nearest
-from attnorm.run.record import not_recordable
+from attnorm.settings import not_recordable
 
 PATH_KEYS = frozenset(  # their values are never numbers, not even 2024
     {

@@ -15,11 +15,11 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
-from attnorm.choices import choices
-from attnorm.config.misfits import misfits
-from attnorm.config.names import is_of_files, with_owners
+from attnorm.choices import choices, is_of_files
+from attnorm.config.names import with_owners
 from attnorm.errors import ConfigError, Problem, UnknownOption, key_of, unknown
 from attnorm.imports import nearest, parameters, short_name
 from attnorm.parts import RESERVED, TARGET, Part, as_group, class_of, made
@@ -51,6 +51,23 @@ FACTS = {
     "callbacks": ("run_folder", "dirpath", "monitor", "mode"),
     "logger": ("run_folder", "save_dir", "run_name", "tags", "config", "entry"),
 }
+NOT_CALLBACKS = {  # classes of Lightning that cannot be callbacks of a run, with the reason
+    "ProgressBar": "a run has a progress bar of its own; use callbacks.progress.bar",
+    "StochasticWeightAveraging": (
+        "it averages the weights when training has ended, so the best checkpoint, which is kept and scored, would not "
+        "have averaged weights; use pytorch_lightning.callbacks.EMAWeightAveraging"
+    ),
+    "LearningRateFinder": "the schedule sets the rate of every update; use tune=optimizer.lr=... of attnorm sweep",
+    "BatchSizeFinder": "data.batch_tokens sets the size of an update",
+    "GradientAccumulationScheduler": (
+        "trainer.accumulate_grad_batches divides an update into parts, and never changes its size"
+    ),
+    "LambdaCallback": "a YAML file cannot hold a function; write a callback of your own",
+    "SpikeDetection": "a run with it cannot be resumed, since it loses its state",
+    "ThroughputMonitor": "a YAML file cannot hold its batch_size_fn, and a run measures its tokens per second anyway",
+    "BackboneFinetuning": "the model of a task has no attribute `backbone`; write a BaseFinetuning of your own",
+}
+PACKAGES_OF_LOGGERS = {"CometLogger": "comet_ml", "MLFlowLogger": "mlflow", "WandbLogger": "wandb"}
 
 
 @cache
@@ -255,7 +272,12 @@ def read_entries(group: str, settings: Mapping[str, Any]) -> dict[str, Part]:
         key = f"{group}.{name}"
         try:
             cls = class_of(key, entry, base)
-            why = misfits(cls)
+            why = [reason for name, reason in NOT_CALLBACKS.items() if issubclass(cls, getattr(pl.callbacks, name))]
+            if cls is pl.callbacks.BaseFinetuning:
+                why.append("it does nothing by itself; write a subclass of it")
+            for name_of_class, package in PACKAGES_OF_LOGGERS.items():
+                if issubclass(cls, getattr(pl.loggers, name_of_class)) and find_spec(package) is None:
+                    why.append(f"needs the package {package}, which is not installed")
             if why:
                 raise ConfigError([Problem(f"{key}.{TARGET}", why[0], entry[TARGET])])
             facts = {*FACTS[group]} - entry.keys()
@@ -265,23 +287,3 @@ def read_entries(group: str, settings: Mapping[str, Any]) -> dict[str, Part]:
     if problems:
         raise ConfigError(problems)
     return entries
-
-
-def build_entries(
-    entries: Mapping[str, Part], directions: Mapping[str, str] | None = None, /, **facts: Any
-) -> list[Any]:
-    """The callbacks or loggers of a run, in order.
-
-    An entry gets those facts that its class names as parameters, unless they are set. facts: values of FACTS, to which
-    `entry`, the name, is added, `dirpath`, a folder of its own, and `mode`, the direction of the metric that a callback
-    watches.
-    """
-    built = []
-    for name, part in entries.items():
-        takes = parameters(part.cls).keys()  # not what a **kwargs would also take
-        known = {**facts, "entry": name, "dirpath": facts["run_folder"] / "callbacks" / name}
-        if "monitor" in takes and (mode := (directions or {}).get(part.options.get("monitor", facts.get("monitor")))):
-            known["mode"] = mode
-        known = {fact: value for fact, value in known.items() if fact in takes - part.options.keys()}
-        built.append(part.build(**known))
-    return built

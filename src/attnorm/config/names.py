@@ -74,13 +74,3 @@ def keys_named(key: str, settings: Mapping[str, Any]) -> list[str]:
         return [name] * (name != key)
     same = (other for other, _ in leaves(settings) if other.endswith((f".{last}", f".{name}")) and other != key)
     return [f"{other}{equals}{value}" for other in same]
-
-
-def is_of_files(group: str, settings: Mapping[str, Any], checked: Collection[str] = ()) -> bool:
-    """Whether a file of the group in conf/ sets the same, which is known to be right.
-
-    checked: keys whose values are checked completely without the class of the group.
-    """
-    rest = {key: value for key, value in settings.items() if key not in checked}
-    files = choices(group).values()
-    return any(rest == {key: value for key, value in file.items() if key not in checked} for file in files)

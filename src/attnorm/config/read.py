@@ -16,9 +16,10 @@ from torch import nn
 
 from attnorm.attention.sites import Sites
 from attnorm.attention.testing.before_training import problems_before_training
+from attnorm.choices import is_of_files
 from attnorm.config import lightning
 from attnorm.config.compose import values_typed
-from attnorm.config.names import OF_DATA, fitting_files, is_of_files, keys_named, remedy, with_owners, without_leftovers
+from attnorm.config.names import OF_DATA, fitting_files, keys_named, remedy, with_owners, without_leftovers
 from attnorm.data.sources.base import Source
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem, key_of, unknown
@@ -60,14 +61,14 @@ def resolve(
     groups, or else with what Lightning, the optimizer's class and the checkpoint say of them.
 
     settings: the composed values. overrides: those of the command line, "key=value". checkpoint: as in `Given`.
-    trains: whether this process trains the run; if not, what the files of conf/ set is not tried.
+    trains: whether this process trains the run; if not, Lightning is imported only for what no file of conf/ sets.
     """
     typed = values_typed(overrides)
     if gone := REMOVED.keys() & typed.keys():
         raise ConfigError([Problem.about(key, REMOVED[key]) for key in sorted(gone)])
     config = validated(settings, Given(typed, checkpoint))
     problems = check_resume(config, config.checkpoint) if config.checkpoint else []
-    if trains or not is_of_files("optimizer", config.plain["optimizer"], names_of(ParamGroups)):
+    if not is_of_files("optimizer", config.plain["optimizer"], names_of(ParamGroups)):
         problems += refusals(config.optimization)
     if problems:
         raise ConfigError(problems)
@@ -183,8 +184,13 @@ class Checked(Settings):
     @field_validator("model", mode="plain")
     @classmethod
     def read_model(cls, settings: Any, info: ValidationInfo) -> Any:
-        model = info.data.get("model_class")
-        return model and options_of_model(model, settings)
+        """The options of the model: an instance of its `Config`, or else a namespace with the defaults filled in."""
+        model, elsewhere = info.data.get("model_class"), (*RESERVED, *names_of(StartConfig))
+        if model is None or hasattr(model, "Config"):
+            return model and made("model", model.Config, settings, elsewhere, owner=model)
+        values = read_options("model", model, settings, MODEL_FACTS, elsewhere=elsewhere)
+        free = {name: value for name, value in defaults_of(model).items() if name not in MODEL_FACTS}
+        return SimpleNamespace(**{**free, **values})
 
     @field_validator("tables", mode="plain")
     @classmethod
@@ -270,16 +276,6 @@ class Checked(Settings):
         if problems:
             raise ConfigError(problems)
         return self
-
-
-def options_of_model(model: Any, settings: Mapping[str, Any]) -> Any:
-    """The options of a model: an instance of its `Config`, or else a namespace with the defaults filled in."""
-    elsewhere = (*RESERVED, *names_of(StartConfig))
-    if hasattr(model, "Config"):
-        return made("model", model.Config, settings, elsewhere, owner=model)
-    values = read_options("model", model, settings, MODEL_FACTS, elsewhere=elsewhere)
-    free = {name: value for name, value in defaults_of(model).items() if name not in MODEL_FACTS}
-    return SimpleNamespace(**{**free, **values})
 
 
 def about(group: str, problems: Iterable[str]) -> ConfigError:

@@ -16,10 +16,9 @@ from attnorm.errors import ConfigError, Problem, RunError, in_yaml, is_in, unkno
 from attnorm.imports import nearest, texts
 from attnorm.parts import class_of, names_of
 from attnorm.run.folder import EVENTS
-from attnorm.run.record import not_recordable
 from attnorm.run.run import Run
 from attnorm.run.trust import check_names, own_cache
-from attnorm.settings import CleaningConfig, DataConfig, leaves
+from attnorm.settings import CleaningConfig, DataConfig, leaves, not_recordable
 
 log = logging.getLogger(__name__)
 

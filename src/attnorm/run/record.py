@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from attnorm.errors import Problem, RunError
+from attnorm.errors import RunError
 from attnorm.schema import is_name
 from attnorm.settings import leaves
 
@@ -74,17 +74,6 @@ def unlike_record(record: Mapping[str, Any]) -> Iterator[str]:
         yield f"optimizer.lr={rate}: expected a number"
     if not is_name(name := settings.get("task", {}).get("name")):
         yield f"task.name={name}: expected the name of a folder"
-
-
-def not_recordable(value: Any, key: str = "") -> Iterator[Problem]:
-    """A problem for each mapping inside settings with a key that is no text: JSON has no other keys."""
-    for name, inner in value.items() if isinstance(value, Mapping) else ():
-        if isinstance(name, str):
-            yield from not_recordable(inner, f"{key}.{name}" if key else name)
-        else:
-            yield Problem(key, f"the key {name!r} must be text, as in '{name}'", value)
-    for number, inner in enumerate(value) if isinstance(value, list) else ():
-        yield from not_recordable(inner, f"{key}[{number}]")
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -9,12 +9,12 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger
 
-from attnorm.config.lightning import build_entries
 from attnorm.run.run import Run
 from attnorm.settings import Settings
 from attnorm.tasks.results import Results
 from attnorm.training.loggers import MetricsFile, Samples, log_samples
 from attnorm.training.processes import is_first_rank
+from attnorm.training.trainer import build_entries
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,8 @@ import pytorch_lightning as pl
 from pytorch_lightning.plugins.environments import SLURMEnvironment
 from pytorch_lightning.profilers import SimpleProfiler
 
-from attnorm.config.lightning import build_entries
+from attnorm.imports import parameters
+from attnorm.parts import Part
 from attnorm.run.folder import RunState
 from attnorm.run.writing import RunWriter
 from attnorm.settings import Settings
@@ -118,3 +119,23 @@ def ending(trainer: pl.Trainer, steps: int, updates: int) -> dict[str, Any]:
         if isinstance(callback, TimeLimit) and (callback.time_remaining() or 0) <= 0:
             return {"state": RunState.INTERRUPTED, "why": f"trainer.max_time was reached {made}"}
     return {"state": RunState.INTERRUPTED, "why": f"training ended {made}"}
+
+
+def build_entries(
+    entries: Mapping[str, Part], directions: Mapping[str, str] | None = None, /, **facts: Any
+) -> list[Any]:
+    """The callbacks or loggers of a run, in order.
+
+    An entry gets those facts that its class names as parameters, unless they are set. facts: values of FACTS, to which
+    `entry`, the name, is added, `dirpath`, a folder of its own, and `mode`, the direction of the metric that a callback
+    watches.
+    """
+    built = []
+    for name, part in entries.items():
+        takes = parameters(part.cls).keys()  # not what a **kwargs would also take
+        known = {**facts, "entry": name, "dirpath": facts["run_folder"] / "callbacks" / name}
+        if "monitor" in takes and (mode := (directions or {}).get(part.options.get("monitor", facts.get("monitor")))):
+            known["mode"] = mode
+        known = {fact: value for fact, value in known.items() if fact in takes - part.options.keys()}
+        built.append(part.build(**known))
+    return built
