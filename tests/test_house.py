@@ -25,7 +25,7 @@ BASE: dict[str, set[str]] = {  # single files that every floor may import, and w
     "progress": {"wording"},
     "schema": {"errors", "imports"},
     "parts": {"errors", "imports", "schema"},
-    "settings": {"parts", "schema"},
+    "settings": {"errors", "parts", "schema"},
 }
 BELOW = {  # what of ours a floor may import besides BASE and itself
     "attention": set(),

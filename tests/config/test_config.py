@@ -237,7 +237,7 @@ def options_of_parts():
     for group in ("callbacks", "logger"):
         for settings in choices(group).values():
             for name, entry in settings.items():
-                if name != "defaults":
+                if name != "defaults" and entry[TARGET].startswith("attnorm."):
                     yield from (f"{group}.{name}.{key}" for key in parameters(locate(entry[TARGET])))
     yield from (f"scheduler.{name}" for name in parameters(warmup_decay))
     classes = {"paths.": PathsConfig, "data.": DataConfig, "optimizer.": ParamGroups}
