@@ -1,6 +1,7 @@
 """Reading files that users have: encodings, gzip, headers or none, bad rows left out, and what cannot be read."""
 
 import csv
+import glob
 import gzip
 import json
 import lzma
@@ -251,6 +252,13 @@ def test_a_split_may_have_several_files_and_globs(tmp_path, monkeypatch, name):
     assert source(["b.csv", "*.csv"]).fingerprint("train") == source("*.csv").fingerprint("train")
     prints = [source(files).fingerprint("train") for files in ("b.csv", "*.csv", ["c.csv", "b.csv"], "*.*")]
     assert len({*prints}) == 4
+    whole = (tmp_path / "c.csv").read_text()
+    write(tmp_path / "c.csv", whole.replace("text 5", "text 6"))
+    assert source("*.csv").fingerprint("train") != prints[1]
+    write(tmp_path / "c.csv", whole)
+    found = glob.glob
+    monkeypatch.setattr(glob, "glob", lambda *names, **options: sorted(found(*names, **options), reverse=True))
+    assert texts("*.csv") == every[:2] + every[4:]
     problems = source(["b.csv", "x*.csv", "absent.csv"]).check(["train"])
     assert [problem.partition(": ")[2] for problem in problems] == ["no file matches", "no such file: absent.csv"]
     write(tmp_path / "c.csv", "article,title\na\n")
@@ -261,7 +269,7 @@ def test_a_split_may_have_several_files_and_globs(tmp_path, monkeypatch, name):
 # nested columns
 
 CHATS = [
-    {"messages": [{"content": "a b"}, {"content": "c"}], "meta": {"a.b": "plain"}, "a.b": "dots"},
+    {"messages": [{"content": "a b"}, {"content": "c"}], "meta": {"note": "plain"}, "a.b": "dots"},
     {"messages": [{"content": None}, {"content": "d"}], "meta": None, "a.b": "dots"},
 ]
 
@@ -284,8 +292,8 @@ def test_a_column_inside_another_one_is_named_by_the_way_to_it(tmp_path, kind):
 
     source = chats(CHATS, article="messages[0].content", title="messages[1].content")
     assert source.check(["train"]) == [] and list(source.rows("train")) == [("a b", "c"), ("", "d")]
-    named = chats(CHATS, article="messages[0].content", title="a.b")
-    assert list(named.rows("train")) == [("a b", "dots"), ("", "dots")]
+    named = chats(CHATS, article="meta.note", title="a.b")
+    assert list(named.rows("train")) == [("plain", "dots"), ("", "dots")]
     assert named.fingerprint("train") != source.fingerprint("train")
     for title, said in (
         ("massages[0].content", "data.title=massages[0].content: no such column"),
