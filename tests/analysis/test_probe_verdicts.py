@@ -1,6 +1,6 @@
 """Rows of a comparison of probes, from tables of scores that are made up."""
 
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from math import isnan, nan
 
 import numpy as np
@@ -89,6 +89,20 @@ def test_a_difference_is_that_of_pairs_of_seeds_and_examples_from_the_first_arm(
         assert isnan(row_of(cell, arm).difference) and row_of(cell, arm).verdict == ""
     cell = results_of_cell(made_up(TESTS), [Arm("dnas"), Arm("softmax"), Arm("uniform")])
     assert isnan(row_of(cell, "dnas").difference) and row_of(cell, "softmax").difference < -0.1
+
+
+@pytest.mark.parametrize(
+    ("numbers", "shown"),
+    [
+        ((0.2331, 0.2104, 0.2649), "+0.233 (+0.210 to +0.265)"),
+        ((0.0002, 0.00011, 0.00031), "+0.0002 (+0.0001 to +0.0003)"),
+        ((0.0, 0.0, 0.0), "+0.000 (+0.000 to +0.000)"),
+        ((0.0004, nan, nan), "+0.000"),
+    ],
+)
+def test_a_difference_has_digits_that_tell_the_ends_of_its_interval_apart(cell, numbers, shown):
+    row = replace(cell.rows[0], **dict(zip(("difference", "low", "high"), numbers, strict=True)))
+    assert row.estimate == shown
 
 
 def test_p_values_are_adjusted_over_the_arms_of_a_size_and_decide_the_verdicts(cell):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from math import isfinite, isnan, nan
+from math import floor, isfinite, isnan, log10, nan
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +76,12 @@ class Row:
 
     @property
     def estimate(self) -> str:
-        """The difference and both ends of its interval, such as "+0.233 (+0.210 to +0.265)". They need not be equally
-        far away. Without an interval, the difference alone."""
-        interval = "" if isnan(self.low) else f" ({self.low:+.3f} to {self.high:+.3f})"
-        return f"{self.difference:+.3f}{interval}"
+        """The difference and both ends of its interval, such as "+0.233 (+0.210 to +0.265)", with enough digits to tell
+        the ends apart. They need not be equally far away. Without an interval, the difference alone."""
+        width = self.high - self.low
+        digits = max(3, -floor(log10(width))) if width > 0 else 3
+        interval = "" if isnan(self.low) else f" ({self.low:+.{digits}f} to {self.high:+.{digits}f})"
+        return f"{self.difference:+.{digits}f}{interval}"
 
 
 @dataclass(frozen=True)
