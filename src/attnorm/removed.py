@@ -4,6 +4,7 @@ REMOVED: dict[str, str] = {  # a verb: "doctor"; a key of a verb: "sweep search"
     "callbacks.loss_spike": "notices of loss spikes were removed; loggers have alerts",
     "callbacks.stalled_loader": "notices of stalls were removed; see train/data_wait_share in docs/runs.md#speed",
     "run.skip_updates": "skipping updates was removed; see docs/runs.md#nan-or-infinite-values",
+    "logger.wandb.group": "the option group was removed; wandb reads the environment variable WANDB_RUN_GROUP",
     "trainer.strategy.sharded_checkpoints": "sharded checkpoints were removed; see docs/gpu.md#several-gpus",
     "sweep search": "searches were removed; see docs/sweeps.md#search",
     "sweep trials": "searches were removed; see docs/sweeps.md#search",
