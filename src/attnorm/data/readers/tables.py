@@ -4,6 +4,8 @@ The file name extension determines the format: .jsonl or .json (one object per l
 spreadsheets), .tsv (tabs; quotes are ordinary characters, unless all names of the header are in quotes), each also with
 .gz or .xz; .parquet. In .csv and .tsv files, a column may also be given by its number, from 0. Then the file has no
 header, and its first line is an ordinary row. In the others, it may be inside another one, see `readers.nested`.
+
+`datasets` is not used: without a word it fills short rows of CSV, drops surplus cells, and reads a missing key as null.
 """
 
 import csv
