@@ -138,7 +138,9 @@ def test_a_chart_is_a_picture_for_a_paper_too(report, tmp_path):
 )
 def test_a_paper_of_two_columns_takes_figures_and_tables_as_they_are(report, tmp_path):
     """Without a warning; figures are as wide as a column."""
-    figures = FigureSet(list(figures_of_report(report).items())[:4])
+    drawn = figures_of_report(report)
+    names = ("difference_from_softmax_in_rouge_l_f1", "training_loss_nats", "hybrid_weights_encoder_hnas")
+    figures = FigureSet({name: drawn[name] for name in names})  # the last one has marks of LaTeX in its caption
     figures.save(tmp_path / "figures", ["pdf"], column=3.03)
     (tmp_path / "result.tex").write_text(report.tasks[0].main.latex)
     floats = "\n".join(
