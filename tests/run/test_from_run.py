@@ -78,6 +78,7 @@ def test_the_settings_are_those_of_the_run_but_for_what_is_typed(old, started, t
         (("from=last",), "error: from=last: there is no run below logs\n"),
         (("from=run", "task=mlm"), "error: task=mlm: sets keys of several groups, which are those of from=run here"),
         (("from=run", "optimizer.rate=1"), "optimizer.rate=1"),
+        (("from=run", "--cfg", "job"), "error: from=run: the settings of a run are in its config.yaml, and not shown"),
         (("from=run", "attention=hnsa"), "Did you mean 'hnas'?"),
     ],
 )
