@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
 
+from attnorm.analysis.colours import styles_of_arms
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -16,10 +18,9 @@ Rows = list[dict[str, Any]]
 
 # Okabe and Ito's colours, which people with any common colour blindness can tell apart; line styles differ, too.
 BLUE, VERMILION, GREEN, ORANGE, GREY = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#7F7F7F"
-STYLES: dict[str, dict[str, Any]] = {  # of a normalizer, wherever it is drawn; the paper's own colours are close
-    "softmax": {"color": BLUE, "linestyle": "-"},
-    "dnas": {"color": VERMILION, "linestyle": "--"},
-    "hnas": {"color": GREEN, "linestyle": "-."},
+STYLES: dict[str, dict[str, Any]] = {  # of a normalizer, wherever it is drawn, in the colours of reports and probes
+    name: {**style, "linestyle": line}
+    for (name, style), line in zip(styles_of_arms(["softmax", "dnas", "hnas"]).items(), ("-", "--", "-."), strict=True)
 }
 STYLE: Any = {  # of matplotlib
     "font.size": 9,
