@@ -30,7 +30,7 @@ from attnorm.data.sources.newswire import Newswire
 from attnorm.errors import ConfigError
 from attnorm.imports import locate
 from attnorm.models.generation import Decoding
-from attnorm.optim import ParamGroups, warmup_decay
+from attnorm.optim import ParamGroups, refusals, warmup_decay
 from attnorm.parts import TARGET, Part
 from attnorm.schema import parameters
 from attnorm.settings import DataConfig, PathsConfig, RunConfig, StartConfig, TaskConfig, TrainerConfig
@@ -162,7 +162,9 @@ FIRST = {f.parent: f for f in reversed(CHOSEN)}  # of each group
 def test_every_file_composes_alone_and_is_sound(needed, file):
     composed = runs.composed(*needed(file))
     cfg = OmegaConf.to_container(composed, resolve=True)
-    record = runs.checked(composed).settings
+    config = runs.checked(composed)
+    record = config.settings
+    assert refusals(config.optimization) == []  # which is not tried again for what a file sets
     assert resolve(copy.deepcopy(record)).settings == record  # a record resolves to itself
     assert record.keys() >= cfg.keys() - {"experiment", "debug"}
     assert [key for key in record if key in cfg and key in GROUPS] == [key for key in cfg if key in GROUPS]
