@@ -65,7 +65,7 @@ LOADED = [  # a command or a program, the most modules and the heavy ones that i
     (("train", "callbacks.progress.barr=x", "trainer.max_steps=9"), 1900, {"torch"}, 2),
     (("train", "resume=nowhere", "trainer.max_steps=9"), 900, set(), 2),
     (("compare", "{runs}"), 1700, {"pandas", "scipy"}, 0),
-    (("report", "{runs}", "out={texts}.html"), 2000, {"pandas", "scipy"}, 0),
+    (("report", "{runs}", "out={texts}.html"), 2000, {"matplotlib", "pandas", "scipy"}, 0),
     (("eval", "run={texts}"), 2000, {"torch"}, 2),
     (("probe", "normalizers=softmx"), 2300, {"torch", "scipy"}, 2),
 ]

@@ -10,6 +10,7 @@ from zlib import crc32
 
 COLOURS, SHADES = 8, 8  # --c0 to --c7 of assets/charts.css, for arms, and --s0 to --s7, for layers
 DASHES: tuple[Any, ...] = ("-", (0, (6, 3)), (0, (2, 2)), (0, (8, 3, 2, 3)))  # of lines, as matplotlib takes them
+OFTEN = ("dnas", "hnas", "dnas_prefix", "hnas_prefix", "sinkhorn")  # arms with a colour of their own
 
 Style = dict[str, Any]  # of a line, as matplotlib takes it
 
@@ -33,11 +34,9 @@ def styles_of_arms(labels: Sequence[str]) -> dict[str, Style]:
     the same arms have the same colours everywhere, whatever their order. After eight arms, colours return with another
     dash.
     """
-    from attnorm.attention.names import NORMALIZERS  # loads torch
-
-    known, taken = [*NORMALIZERS], dict[str, tuple[int, int]]()
+    taken = dict[str, tuple[int, int]]()
     for label in sorted(labels[1:]):
-        wanted = (known.index(label) if label in known else crc32(label.encode())) - 1
+        wanted = OFTEN.index(label) if label in OFTEN else crc32(label.encode())
         places = ((dash, 1 + (wanted + step) % (COLOURS - 1)) for dash, step in product(range(999), range(COLOURS - 1)))
         taken[label] = next(place for place in places if place not in taken.values())
     styles = dict.fromkeys(labels[:1], (0, 0)) | {label: taken[label] for label in labels[1:]}

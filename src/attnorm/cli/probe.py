@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from attnorm import progress
-from attnorm.analysis.probes.page import grouped, write_page
 from attnorm.analysis.probes.verdicts import (
     CellResults,
     Row,
@@ -84,6 +83,8 @@ def run_probe(arguments: list[str]) -> int:
     note = PREVIEW if settings.preset == "quick" else ""
     write_csv(cells, folder / "probe.csv", preset=settings.preset)
     command = shlex.join(["attnorm", "probe", *arguments])
+    from attnorm.analysis.probes.page import grouped, write_page  # matplotlib is slow to load
+
     page = write_page(cells, arms, folder / "probe.html", command, note, settings.formats, settings.column)
     show_cells(cells, arms)
     if note:
