@@ -41,13 +41,15 @@ from attnorm.cli.check import CheckKeys
 from attnorm.cli.compare import CompareSettings
 from attnorm.cli.evaluate import EvalKeys, files_of
 from attnorm.cli.generate import GenerateKeys
+from attnorm.cli.ls import LsKeys
 from attnorm.cli.probe import read_probe
 from attnorm.cli.report import read_report
 from attnorm.cli.verbs import VERBS
 from attnorm.config import lightning
 from attnorm.config import recorded as rerun
 from attnorm.config.command import read
-from attnorm.config.read import resolve_recorded
+from attnorm.config.compose import plain_settings
+from attnorm.config.read import resolve, resolve_recorded
 from attnorm.data.sources.gigaword import FILES
 from attnorm.errors import ConfigError, Interrupted
 from attnorm.experiments.papers.figures import read_figures
@@ -242,6 +244,7 @@ READERS = {
     "report": read_report,
     "figures": read_figures,
     "check": lambda typed: read(VERBS["check"].with_key(typed), CheckKeys, "attnorm check"),
+    "ls": lambda typed: read(VERBS["ls"].with_key(typed), LsKeys, "attnorm ls"),
     "compare": functools.partial(read, keys=CompareSettings, owner="attnorm compare"),
 }
 
@@ -252,6 +255,10 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
         return ["a placeholder without a value"]
     if verb == "train" and "-m" in arguments:
         verb, arguments = "sweep", [word for word in arguments if word != "-m"]
+    if verb == "train" and "".join(arguments[:1]).startswith("from="):
+        before, *typed = arguments
+        cfg = runs.composed(*typed, of_files=rerun.from_run(Path(before.removeprefix("from=")), typed))
+        return problems_in(resolve, rerun.without_unused(plain_settings(cfg), typed), typed)
     if verb == "train":
         found = problems_of_job(searched(arguments))
         # the run at hand is a tiny one, so its settings differ from those of the command
