@@ -34,7 +34,7 @@ class LsKeys:
 
 
 @dataclass(frozen=True)
-class Entry:
+class Listed:
     """A run or a sweep.
 
     seeds, attention: of a sweep, all of them. metric, score: the primary metric in the final evaluation, of a sweep
@@ -55,23 +55,23 @@ class Entry:
 def list_runs(arguments: list[str]) -> None:
     """Prints the runs and the sweeps, the newest one last, and writes the file."""
     keys = read(arguments, LsKeys, "attnorm ls", check=key_problems).settings
-    place, entries, unreadable = Path(keys.place), list[Entry](), list[str]()
+    place, entries, unreadable = Path(keys.place), list[Listed](), list[str]()
     sweeps = {file.parent for file in place.rglob(EVENTS)} - {place}
     for folder in sweeps | {run for run in folders_in(place) if sweeps.isdisjoint(run.parents)}:
         try:
-            entries.append(entry_of_sweep(folder) if folder in sweeps else entry_of_run(Run(folder)))
+            entries.append(listed_sweep(folder) if folder in sweeps else listed_run(Run(folder)))
         except RunError as error:
             unreadable.append(str(error))
     entries.sort(key=lambda entry: entry.changed)
     if entries:
-        console.print(table_of(entries))
+        console.print(listing_of(entries))
     show_warnings(sorted(unreadable))
     if not (entries or unreadable):
         show_lines(f"{place}: no runs")
     if keys.out is not None:
         with open(keys.out, "w", newline="") as file:
             writer = csv.writer(file)
-            writer.writerow(field.name for field in fields(Entry))
+            writer.writerow(field.name for field in fields(Listed))
             for entry in entries:
                 values = {**vars(entry), "changed": datetime.fromtimestamp(entry.changed).isoformat("T", "seconds")}
                 writer.writerow(values.values())
@@ -91,7 +91,7 @@ def key_problems(command: Command[LsKeys]) -> Iterator[Problem]:
             yield Problem("out", why, keys.out)
 
 
-def entry_of_run(run: Run) -> Entry:
+def listed_run(run: Run) -> Listed:
     """What a run folder says. Raises RunError if its run.json cannot be read."""
     metric, scores = str(run.outcome.get("primary")), numbers_of(run.evaluation().get("metrics"))
     if metric not in scores:
@@ -99,10 +99,10 @@ def entry_of_run(run: Run) -> Entry:
         if (best := as_number(run.progress.get("best_value"))) is not None:
             scores[metric] = best
     changed, task = run.record_file.stat().st_mtime, run.config["task"]["name"]
-    return Entry(run.folder, task, run.label, str(run.seed), run.state, metric, scores.get(metric), changed)
+    return Listed(run.folder, task, run.label, str(run.seed), run.state, metric, scores.get(metric), changed)
 
 
-def entry_of_sweep(folder: Path) -> Entry:
+def listed_sweep(folder: Path) -> Listed:
     """What the runs of a sweep say, without those that tune. Raises RunError if one of them cannot be read."""
     journal = Journal(folder)
     jobs = journal.jobs()
@@ -110,7 +110,7 @@ def entry_of_sweep(folder: Path) -> Entry:
     is_running = FolderLock(folder, SWEEP_LOCK).holder() is not None
     state = f"{done}/{len(jobs)} {'running' if is_running else 'finished'}"
     runs = [job.run for job in jobs if job.purpose not in (TUNE, FURTHER) and job.run.exists]
-    entries = {run: entry_of_run(run) for run in runs}
+    entries = {run: listed_run(run) for run in runs}
     tasks, attention, seeds = (
         listed(list(dict.fromkeys(getattr(entry, key) for entry in entries.values())))
         for key in ("task", "attention", "seed")
@@ -123,10 +123,10 @@ def entry_of_sweep(folder: Path) -> Entry:
         score = max(
             (entry.score for entry in scored.values() if entry.score is not None), key=lambda value: sign * value
         )
-    return Entry(folder, tasks, attention, seeds, state, metric, score, journal.path.stat().st_mtime)
+    return Listed(folder, tasks, attention, seeds, state, metric, score, journal.path.stat().st_mtime)
 
 
-def table_of(entries: list[Entry]) -> Table:
+def listing_of(entries: list[Listed]) -> Table:
     """A row for each run and sweep. The names of sweeps end with a slash."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("name", "task", "attention", "seed", "state", "best score", "age"):

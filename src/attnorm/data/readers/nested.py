@@ -26,7 +26,7 @@ def outer(column: str, existing: Collection[str]) -> str:
     return column if column in existing else steps_of(column)[0]
 
 
-def cells_of(where: str, columns: Sequence[str], row: Mapping[str, object]) -> tuple[object, ...]:
+def values_at(where: str, columns: Sequence[str], row: Mapping[str, object]) -> tuple[object, ...]:
     """The cells of these columns in a row that has their outer columns; None if there is a null on the way.
 
     Raises BadRow, starting with `where`, for a cell without such an item or entry, and KeyError for one of `columns`

@@ -19,7 +19,7 @@ from typing import Any
 from attnorm.data import validation as checks
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
-from attnorm.data.readers.nested import cells_of, outer
+from attnorm.data.readers.nested import outer, values_at
 from attnorm.data.readers.records import without_surrogates
 from attnorm.errors import DataError, reading
 from attnorm.schema import Text, WholeNumber
@@ -125,7 +125,7 @@ def no_column(where: str, wanted: Columns, existing: Sequence[str], nested: bool
 def row_of(where: str, columns: Sequence[str], row: dict[str, object]) -> Cells | BadRow:
     """The cells of these columns, which may be nested, in a row that has the columns around them."""
     try:
-        return where, cells_of(where, columns, row)
+        return where, values_at(where, columns, row)
     except BadRow as error:
         return error
 
@@ -160,7 +160,7 @@ def _json_rows(path: Path, columns: Columns, encoding: str | None) -> Rows:
                 if not isinstance(row, dict):
                     kind = type(row).__name__
                     raise BadRow(f"{path}:{number}: expected a JSON object on each line, got {kind}")
-                cells: Cells | BadRow = f"{path}:{number}", cells_of(f"{path}:{number}", names, row)
+                cells: Cells | BadRow = f"{path}:{number}", values_at(f"{path}:{number}", names, row)
             except BadRow as error:
                 cells = error
             except KeyError:
