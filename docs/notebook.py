@@ -18,7 +18,9 @@ def notebook(page: str) -> dict:
         if text.strip():
             text = re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", text.strip())
             cells.append({"cell_type": "markdown", "metadata": {}, "source": text})
-        if code:
+        if language == "text":  # what is not run
+            cells.append({"cell_type": "markdown", "metadata": {}, "source": f"```text\n{code}```"})
+        elif code:
             file = re.match(r"# (\w+\.py)\n", code)
             magic = "%%bash\n" if language == "bash" else f"%%writefile {file[1]}\n" if file else ""
             cell = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}

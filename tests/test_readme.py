@@ -154,7 +154,7 @@ def material(request, tmp_path, monkeypatch):
     monkeypatch.setenv("ATTNORM_CACHE", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(lightning, "refused_by_lightning", lambda *_: [])  # Lightning itself sees no GPU
-    for folder in ("my/books", "my/novels", "squad", "images", "train2014", "val2014", "bert", "t5", "gpt2"):
+    for folder in ("my/books", "my/novels", "more", "squad", "images", "train2014", "val2014", "bert", "t5", "gpt2"):
         (tmp_path / folder).mkdir(parents=True)
     parallel = (f"{stem}.{language}" for stem in ("train", "val") for language in ("de", "en", "fr"))
     texts = ("articles.txt", "headlines.txt", "titles.txt", "task1_ref1.txt")
@@ -162,7 +162,15 @@ def material(request, tmp_path, monkeypatch):
         (tmp_path / name).write_text("an article\n")
     for name in ("one.txt", "two.txt", "Doyle_one.txt", "Stevenson_one.txt"):
         (tmp_path / "my/novels" / name).write_text("a novel\n")
-    for name in ("train.jsonl", "valid.jsonl", "my/train.jsonl", "my/books/one.txt", "train.csv", "valid.csv"):
+    for name in (
+        "train.jsonl",
+        "valid.jsonl",
+        "first.jsonl",
+        "my/train.jsonl",
+        "my/books/one.txt",
+        "train.csv",
+        "valid.csv",
+    ):
         (tmp_path / name).write_text('{"text": "a", "headline": "b", "article": "a", "title": "b"}\n')
     for name in ("train-v1.1.json", "dev-v1.1.json", "train-v2.0.json", "dev-v2.0.json", "predictions.json"):
         for folder in (tmp_path, tmp_path / "squad"):
@@ -172,7 +180,9 @@ def material(request, tmp_path, monkeypatch):
         (tmp_path / name).write_text("{}\n")
     save_file({"1": torch.zeros(1, 3)}, tmp_path / "grid.safetensors")
     save_file({"1": torch.zeros(1, 3), "1.boxes": torch.zeros(1, 4)}, tmp_path / "view.safetensors")
-    (tmp_path / "my/valid.csv").write_text("article,title\na,b\n")
+    for name in ("my/valid.csv", "more/second.csv"):
+        (tmp_path / name).write_text("article,title\na,b\n")
+    (tmp_path / "chats.jsonl").write_text('{"messages": [{"content": "a"}, {"content": "b"}]}\n')
     for kind in ("bert", "t5"):
         (tmp_path / kind / "config.json").write_text(json.dumps({"model_type": kind}))
     shape = {"model_type": "gpt2", "n_positions": 1024, "vocab_size": write_bpe(tmp_path / "gpt2")}

@@ -64,7 +64,7 @@ def train(
     """Trains, keeps the best model by the task's metric, and scores it.
 
     config:     a checked configuration.
-    run_folder: made here; everything that the run leaves behind is in it. It is locked until the run ends. A run that
+    run_folder: everything that the run leaves behind is in it. It is locked until the run ends. A run that
                 continues there changes nothing in it before its settings, its data, its tokenizer and its checkpoint
                 have been found to fit.
     overrides:  the overrides of this run, which are recorded.
