@@ -49,9 +49,8 @@ def test_a_run_and_a_report_have_its_scores_beside_those_of_the_baselines(swept,
     assert places == sorted(places)
     with open_browser() as browser:  # which is not everywhere
         browser.open(tmp_path / "report.html")
-        browser.chrome.execute_async_script("drawAll().then(arguments[0])")
-        charts = "[...document.querySelectorAll('[data-chart]')]"
-        drawn = browser.run(f"return {charts}.map((it) => !!it.querySelector('svg'))")
+        charts = "[...document.querySelectorAll('figure')]"
+        drawn = browser.run(f"return {charts}.map((it) => !!it.querySelector('.chart svg'))")
         assert browser.errors() == [] and len(drawn) > 5 and all(drawn)
 
 

@@ -305,6 +305,14 @@ ENTRIES = (
 )
 
 
+def forget_wandb():
+    """Ends the run of another test, and forgets the environment, of which wandb keeps what it has read first."""
+    if WANDB:
+        wandb = importlib.import_module("wandb")
+        wandb.finish()
+        wandb.teardown()
+
+
 @functools.cache
 def tracked_run() -> Path:
     """A finished run with many loggers, to be read only."""
@@ -312,9 +320,9 @@ def tracked_run() -> Path:
     with pytest.MonkeyPatch.context() as patch:
         offline(patch, folder.parent)
         patch.setenv("WANDB_RUN_GROUP", "sweep 1")
+        forget_wandb()
         train(runs.tiny("attention=hnas", *ENTRIES), folder, draw=draw_run)
-        if WANDB:
-            importlib.import_module("wandb").teardown()  # it keeps the environment that it has read first
+        forget_wandb()
     return folder
 
 
