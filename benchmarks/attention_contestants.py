@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from speed import Attend, Inputs, make_inputs, peak, seconds_per_step, step
 
-from attnorm.attention import Normalizer, build_normalizer
+from attnorm.attention import build_normalizer
 from attnorm.attention.names import NORMALIZERS, build
 
 HEADS = 12
@@ -56,7 +56,8 @@ def peers() -> dict[str, Attend]:
 
 def dense(name: str, device: str) -> Attend:
     """Attention that computes the (N, M) weights and multiplies them by the values."""
-    return partial(Normalizer.attend, build_normalizer(name).to(device))
+    module = build_normalizer(name).to(device)
+    return lambda q, k, v: module.weights_of(q, k, scale=q.shape[-1] ** -0.5).to(v.dtype) @ v
 
 
 def inputs_of(args: argparse.Namespace, length: int, heads: int = HEADS) -> Inputs:

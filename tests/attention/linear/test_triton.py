@@ -18,7 +18,7 @@ import torch
 from reference import BATCH, HEADS, case, randn, value_and_gradients
 from tolerance import rounding
 
-from attnorm.attention import Mask, Normalizer, build_normalizer
+from attnorm.attention import Mask, build_normalizer
 from attnorm.attention.linear import kernels, on_triton, self_check
 from attnorm.attention.linear.flash import Call
 from attnorm.attention.linear.logsumexp import attention
@@ -104,7 +104,7 @@ def test_normalizers_compute_the_dense_formula(name, dtype, monkeypatch):
         mask = Mask(MASKS[which].queries, MASKS[which].keys, causal, MASKS[which].segments)
         found = value_and_gradients(lambda q, k, v, u, m=mask: module.attend(q, k, v, m, log_prior=u), inputs)
         wanted = value_and_gradients(
-            lambda q, k, v, u, m=mask: Normalizer.attend(exact, q, k, v, m, log_prior=u), [x.double() for x in inputs]
+            lambda q, k, v, u, m=mask: reference.dense_attend(exact, q, k, v, m, u), [x.double() for x in inputs]
         )
         for part, a, b in zip(PARTS, found, wanted, strict=True):
             with case(which, causal, part):
