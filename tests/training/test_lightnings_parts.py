@@ -1,6 +1,7 @@
 """Every callback and every logger that Lightning has works in a run, also in one that is resumed, or is refused."""
 
 import inspect
+import sys
 
 import pytest
 import pytorch_lightning as pl
@@ -55,6 +56,9 @@ def test_a_part_of_lightning_works_or_is_refused_at_the_start(monkeypatch, tmp_p
         with pytest.raises(ConfigError, match=REFUSED[name]):
             runs.tiny(*typed)
         return
+    if name == "WandbLogger" and "wandb" in sys.modules:  # it keeps the environment of the test that loaded it
+        sys.modules["wandb"].finish()
+        sys.modules["wandb"].teardown()
     folder = tmp_path / "run"
     runs.stopped(monkeypatch, folder, 3, *typed)
     assert resume_in(folder, [f"resume={folder}"]) == 0
