@@ -9,7 +9,7 @@
 rates:      trains every arm on the first three rungs at every learning rate, and prints a rule for each arm.
 rungs:      trains every arm on the five rungs of conf/ladder/<arm>.yaml, and scores it on the test articles.
 neighbours: trains the largest rung at half and at twice the rate of each arm, with one seed.
-beyond:     trains the sixth rung, and scores it on the test articles.
+beyond:     trains the sixth rung, which is then at the end of the same files with `beyond: true`, and scores it.
 
 A step that was interrupted continues when it is repeated.
 """
@@ -32,7 +32,7 @@ from sweeps import Run, on_test, several, sweep
 
 HERE = Path(__file__).parent
 ARMS = ("softmax", "hnas_prefix", "stick_breaking")
-ARMS_BEYOND = {"softmax", "hnas_prefix"}
+ARMS_BEYOND = ("softmax", "hnas_prefix")
 RATES = (2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2)
 TUNING_SEED = 100
 SEEDS, SEEDS_BEYOND = (110, 111, 112, 113, 114), (110, 111, 112)
@@ -58,17 +58,17 @@ def trained(args: argparse.Namespace, folder: str, ladder: str, arm: str, *overr
 
 
 def rates(args: argparse.Namespace) -> None:
-    rows = []
     for arm in args.arms:
         runs = trained(args, f"rates/{arm}", "untuned", arm, f"optimizer.lr={several(RATES)}", f"seed={TUNING_SEED}")
         found = losses(runs)
-        rows += [[arm, *size_and_rate, f"{loss:.4f}"] for size_and_rate, loss in sorted(found.items())]
         best = {size: best_rate({rate: loss for (of, rate), loss in found.items() if of == size}) for size, _ in found}
         slope, constant = np.polyfit([math.log(size) for size in best], [math.log(rate) for rate in best.values()], 1)
         minima = ", ".join(f"{rate:.2g}" for rate in best.values())
         print(f"{arm}: minima {minima}; {math.exp(constant):.3g} N^{slope:.2f} for N parameters", flush=True)
-    with open(HERE / "rates.csv", "w", newline="") as stream:
-        csv.writer(stream, lineterminator="\n").writerows([["arm", "parameters", "rate", "validation loss"], *rows])
+        with open(HERE / f"rates_{arm}.csv", "w", newline="") as stream:
+            writer = csv.writer(stream, lineterminator="\n")
+            writer.writerow(["parameters", "rate", "validation loss"])
+            writer.writerows([size, rate, f"{loss:.4f}"] for (size, rate), loss in sorted(found.items()))
 
 
 def losses(runs: Sequence[Run]) -> dict[tuple[int, float], float]:
@@ -96,8 +96,8 @@ def rungs(args: argparse.Namespace) -> None:
 
 
 def beyond(args: argparse.Namespace) -> None:
-    for arm in set(args.arms) & ARMS_BEYOND:
-        on_test(trained(args, f"{arm}_beyond", f"{arm}_beyond", arm, f"seed={several(SEEDS_BEYOND)}"))
+    for arm in (arm for arm in args.arms if arm in ARMS_BEYOND):
+        on_test(trained(args, arm, arm, arm, f"seed={several(SEEDS_BEYOND)}"))
 
 
 def neighbours(args: argparse.Namespace) -> None:
