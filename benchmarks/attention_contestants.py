@@ -9,7 +9,7 @@ import torch
 from speed import Attend, Inputs, make_inputs, peak, seconds_per_step, step
 
 from attnorm.attention import build_normalizer
-from attnorm.attention.names import NORMALIZERS, build
+from attnorm.attention.registry import NORMALIZERS, build
 
 HEADS = 12
 OPTIONS = {"fusedmax": {"lam": 0.1}, "fenchel": {"order": 2}, "constrained_softmax": {"upper": 0.1}}

@@ -34,7 +34,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from attnorm.attention import Mask, build_normalizer
-from attnorm.attention.names import build
+from attnorm.attention.registry import build
 
 LINEAR = ("dnas", "hnas", "sinkhorn")
 GOALS = {"dnas": 1.9, "hnas": 3.0}

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from attnorm.attention.linear import kernels
 from attnorm.attention.linear.flash import head_slices
-from attnorm.attention.names import build_normalizer
-from attnorm.attention.normalizers._key_bias import DENSE_UP_TO, memory_linear
 from attnorm.attention.normalizers.base import Given
+from attnorm.attention.normalizers.shared.key_bias import DENSE_UP_TO, memory_linear
+from attnorm.attention.registry import build_normalizer
 
 BASE = "SDPA"
 EXPECTED = {"softmax": 1.0, "dnas": 2.0, "hnas": 3.0}  # times SDPA: attention passes over all pairs

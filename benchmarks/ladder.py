@@ -38,7 +38,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from attnorm.analysis.statistics.ladder import (
+from attnorm.analysis.statistics.contrasts import (
     STANDARD_ERRORS,
     deviation_weights,
     held_weights,

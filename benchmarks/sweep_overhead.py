@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from statistics import mean, median
 
-from attnorm.sweeps.record import recorded
+from attnorm.sweeps.job_record import recorded
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 SHORT = (

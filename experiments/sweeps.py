@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attnorm.cli.main import run
-from attnorm.sweeps.record import recorded
+from attnorm.sweeps.job_record import recorded
 
 ROOT = Path(__file__).parents[1]
 NOTHING = "-"

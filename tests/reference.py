@@ -299,7 +299,7 @@ def make(variant, dtype=torch.float64):
     `dtype`. Outside of layers, one that couples all queries refuses the causal masks that its formula is tested with.
     """
     from attnorm.attention import build_normalizer
-    from attnorm.attention.surroundings import in_layer
+    from attnorm.attention.call_context import in_layer
 
     name, options = (VARIANTS | PREFIX)[variant]
     module = in_layer(build_normalizer(name, **options)).to(dtype)

@@ -26,7 +26,7 @@ from attnorm.config.compose import compose_files, plain_settings, run_folder
 from attnorm.config.compose import composed as compose_settings
 from attnorm.config.read import resolve
 from attnorm.errors import ConfigError, Interrupted
-from attnorm.run.tables import read_csv
+from attnorm.run.csv_files import read_csv
 from attnorm.settings import Settings
 from attnorm.tasks.results import Results
 from attnorm.training import console

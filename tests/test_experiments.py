@@ -20,7 +20,7 @@ from attnorm.analysis.statistics.crossed import paired_difference
 from attnorm.analysis.statistics.power import detectable
 from attnorm.attention import check_attention
 from attnorm.experiments.vqa_table1.shape_questions import EasyVqa
-from attnorm.run.tables import read_csv
+from attnorm.run.csv_files import read_csv
 
 FOLDER = runs.ROOT / "experiments"
 
@@ -256,7 +256,7 @@ def test_translation_has_a_sweep_per_part_and_a_report_per_model(tmp_path, monke
 
 def test_captions_have_an_arm_per_preference_and_two_without_attention(tmp_path, monkeypatch, capsys, commands):
     drawn = []
-    monkeypatch.setattr("attnorm.analysis.run.load_run", lambda folder: folder)
+    monkeypatch.setattr("attnorm.analysis.loaded_run.load_run", lambda folder: folder)
     monkeypatch.setattr("attnorm.analysis.captions.looks", lambda run, example: SimpleNamespace(caption=run.name))
     picture = SimpleNamespace(savefig=lambda target, dpi: drawn.append(target.name))
     monkeypatch.setattr("attnorm.analysis.captions.draw_words", lambda found, title: picture)

@@ -63,7 +63,7 @@ ALONE = {  # libraries that importing a module does not load
     "attnorm.models.seq2seq": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "transformers"},
     "attnorm.data": {"pytorch_lightning", "hydra", "datasets", "pyarrow"},
     "attnorm.analysis.statistics.crossed": {"torch", "pytorch_lightning", "pandas", "matplotlib", "hydra", "omegaconf"},
-    "attnorm.analysis.run": {"torch", "numpy", "pytorch_lightning", "hydra", "omegaconf", "matplotlib"},
+    "attnorm.analysis.loaded_run": {"torch", "numpy", "pytorch_lightning", "hydra", "omegaconf", "matplotlib"},
     "attnorm.cli.train": {"torch", "pytorch_lightning", "datasets", "matplotlib"},
     "attnorm.cli.sweep": {"torch", "pytorch_lightning", "datasets", "matplotlib", "submitit", "ray"},
 }
@@ -129,7 +129,7 @@ def test_a_floor_imports_only_from_below():
 
 
 def test_a_normalizer_knows_no_table_of_names():
-    of_names = ("attnorm.attention.names", "attnorm.attention.build", "attnorm.attention.site")
+    of_names = ("attnorm.attention.registry", "attnorm.attention.site")
     files = [file for file in FILES if module_of(file).startswith("attnorm.attention.normalizers.")]
     assert len(files) > 30
     wrong = [f"{path_of(file)}:{line}: {name}" for file in files for name, line in imports(file) if name in of_names]
@@ -251,7 +251,7 @@ def test_tasks_models_data_and_optimizers_do_not_load_the_libraries_of_training(
 
 def test_every_name_that_is_listed_can_be_imported():
     """In a table of names, or in the `__all__` of a module."""
-    from attnorm.attention.names import NORMALIZERS, PRIORS, SCORERS
+    from attnorm.attention.registry import NORMALIZERS, PRIORS, SCORERS
 
     wrong = []
     for table in (NORMALIZERS, PRIORS, SCORERS):

@@ -20,7 +20,7 @@ from attnorm.probes.experiment import CellOutcome
 from attnorm.probes.jobs import Cell, ProbeResult
 from attnorm.probes.jobs import load as load_result
 from attnorm.probes.presets import PRESETS
-from attnorm.run.tables import read_csv
+from attnorm.run.csv_files import read_csv
 
 FOLDER = runs.ROOT / "experiments/atlas"
 ARMS = ("softmax", "dnas", "hnas", "dnas_slack_u", "sinkhorn")

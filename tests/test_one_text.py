@@ -3,7 +3,7 @@
 import pytest
 
 from attnorm.analysis.alignment import draw_alignments
-from attnorm.analysis.run import LoadedRun
+from attnorm.analysis.loaded_run import LoadedRun
 from attnorm.data.tokenizers.sentencepiece import SentencePiece
 from attnorm.skeleton.lab.tokenizer import Characters
 from attnorm.tasks.bleu import Scorer

@@ -54,9 +54,9 @@ from attnorm.data.sources.gigaword import FILES
 from attnorm.errors import ConfigError, Interrupted
 from attnorm.experiments.papers.figures import read_figures
 from attnorm.probes.experiment import ProbePlan
+from attnorm.run.csv_files import read_csv
 from attnorm.run.opening import read_run
 from attnorm.run.run import Run
-from attnorm.run.tables import read_csv
 from attnorm.sweeps import tuning
 from attnorm.sweeps.command import read_sweep
 from attnorm.tasks.results import LOWER_IS_BETTER, NAMES

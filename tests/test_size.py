@@ -89,7 +89,7 @@ def path_of_an_override() -> dict[str, float]:
     """From the typed text to the checked settings."""
     functions = passed(lambda: runs.checked(runs.composed(*OVERRIDE, of_files=compose_files), overrides=OVERRIDE))
     files = {file for file, _ in functions}
-    assert "attention/sites.py" in files
+    assert "attention/model_sites.py" in files
     COUNTED["functions that an override passes"] = sorted(map(" ".join, functions))
     COUNTED["files that an override passes"] = sorted(files)
     return {"functions that an override passes": len(functions), "files that an override passes": len(files)}

@@ -7,7 +7,7 @@ import torch
 from builders import PAD, roughen
 from tolerance import tolerance
 
-from attnorm.attention.normalizers import _key_bias as key_bias
+from attnorm.attention.normalizers.shared import key_bias
 from attnorm.models.config import VqaModelConfig
 from attnorm.models.initialize import initialize
 from attnorm.models.vqa.fusion import Fusion

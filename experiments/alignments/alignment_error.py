@@ -29,7 +29,7 @@ from attnorm.tasks.pairs import special_tokens
 from attnorm.tasks.results import CorpusMetric
 
 if TYPE_CHECKING:
-    from attnorm.analysis.run import LoadedRun
+    from attnorm.analysis.loaded_run import LoadedRun
 
 ROWS = 64  # pairs that are read at a time
 Links = Collection[tuple[int, int]]  # (source word, target word), counted from 0

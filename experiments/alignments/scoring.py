@@ -11,7 +11,7 @@ from registered import AFTERWARDS, BASELINE, IBM, PREDICTS, READS
 from sweeps import Run
 
 from attnorm import load_run
-from attnorm.analysis.run import LoadedRun
+from attnorm.analysis.loaded_run import LoadedRun
 from attnorm.attention import Normalizer, build_normalizer
 from attnorm.experiments.alignments.alignment_error import (
     Aligned,

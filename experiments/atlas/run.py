@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 from attnorm.analysis.paper import FigureSet
-from attnorm.analysis.probes.figures import map_chart
 from attnorm.analysis.probes.page import write_page
+from attnorm.analysis.probes.probe_charts import map_chart
 from attnorm.analysis.probes.verdicts import further_rates, results_of_cell, with_discoveries, write_csv
 from attnorm.probes.arm import NULLS, Arm, every_arm
 from attnorm.probes.experiment import CellOutcome, ProbeFailure, ProbePlan, compare

@@ -46,7 +46,7 @@ def main() -> None:
 def draw(runs: list[Run], seed: int) -> None:
     """One picture per word, for the runs of one seed that attend to something."""
     from attnorm.analysis.captions import draw_words, looks
-    from attnorm.analysis.run import load_run
+    from attnorm.analysis.loaded_run import load_run
 
     for it in runs:
         if it.settings["seed"] == str(seed) and it.settings["attention"] in ("preference", "softmax"):

@@ -25,7 +25,7 @@ import numpy as np
 import yaml
 
 import attnorm.run.run
-from attnorm.analysis.ladder.runs import ladder_of
+from attnorm.analysis.ladder.ladder_runs import ladder_of
 
 sys.path.append(str(Path(__file__).parents[1]))
 from sweeps import Run, on_test, several, sweep

@@ -12,7 +12,7 @@ from pathlib import Path
 sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]  # of `sweeps`, and of this package
 from sweeps import table
 
-from attnorm.analysis.run import LoadedRun, load_run
+from attnorm.analysis.loaded_run import LoadedRun, load_run
 from attnorm.attention.banks import Vocabulary
 
 

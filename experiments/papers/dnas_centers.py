@@ -11,8 +11,8 @@ import math
 
 import torch
 
-from attnorm.attention.names import build_normalizer, build_scorer
 from attnorm.attention.normalizers.base import Normalizer
+from attnorm.attention.registry import build_normalizer, build_scorer
 from attnorm.experiments.papers.drawing import STYLES, Drawing, Rows, panels
 from attnorm.experiments.papers.registry import Settings
 

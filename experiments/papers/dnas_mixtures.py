@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnorm.attention.names import build_normalizer, build_scorer
 from attnorm.attention.normalizers.base import Normalizer
+from attnorm.attention.registry import build_normalizer, build_scorer
 from attnorm.experiments.papers.drawing import BLUE, ORANGE, STYLES, Drawing, Rows, listed, panels, shades
 from attnorm.experiments.papers.registry import Settings
 

@@ -9,15 +9,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnorm.analysis.figures import least_mass, line, log_axis, log_floor, split_label
+from attnorm.analysis.run_figures import least_mass, line, log_axis, log_floor, split_label
 from attnorm.config.read import resolve_recorded
 from attnorm.errors import ConfigError, Problem
 from attnorm.experiments.papers.drawing import GREEN, GREY, STYLES, Drawing, Rows, listed, panels, shades
 from attnorm.experiments.papers.registry import Settings
 from attnorm.imports import short_name
+from attnorm.run.csv_files import NO_EVIDENCE
 from attnorm.run.opening import read_run
 from attnorm.run.run import Run
-from attnorm.run.tables import NO_EVIDENCE
 from attnorm.tasks.task import task_of
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnorm.attention.names import build_normalizer
 from attnorm.attention.normalizers.fenchel import solve
+from attnorm.attention.registry import build_normalizer
 from attnorm.experiments.papers.drawing import BLUE, GREEN, GREY, ORANGE, VERMILION, Drawing, Rows, listed, panels
 from attnorm.experiments.papers.registry import Settings
 

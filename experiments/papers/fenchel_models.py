@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from attnorm import progress
-from attnorm.analysis.figures import split_label
-from attnorm.analysis.run import load_run
+from attnorm.analysis.loaded_run import load_run
+from attnorm.analysis.run_figures import split_label
 from attnorm.data.readers.text import read_lines
 from attnorm.data.sources.newswire import NewswireText
 from attnorm.data.tokenizers.wordpiece import WordPiece

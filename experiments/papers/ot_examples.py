@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from attnorm.attention.names import build_normalizer
+from attnorm.attention.registry import build_normalizer
 from attnorm.experiments.papers.drawing import BLUE, ORANGE, VERMILION, Drawing, Rows, panels
 from attnorm.experiments.papers.registry import Settings
 

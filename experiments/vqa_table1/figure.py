@@ -6,7 +6,7 @@ python experiments/vqa_table1/figure.py logs/vqa/softmax/<run> logs/vqa/dnas/<ru
 import argparse
 from pathlib import Path
 
-from attnorm.analysis.figures import compare_column_mass
+from attnorm.analysis.run_figures import compare_column_mass
 from attnorm.run.opening import read_run
 
 

@@ -85,7 +85,7 @@ def vqa_v2(folder: Path, features: list[str]) -> list[str]:
 
 def draw(folder: Path, runs: list[Run], seed: int) -> None:
     """The paper's Figure 1 from the runs of one seed: how little attention the least attended box gets."""
-    from attnorm.analysis.figures import compare_column_mass
+    from attnorm.analysis.run_figures import compare_column_mass
 
     chosen = [it for it in runs if it.settings["seed"] == str(seed) and it.settings["model.fusion"] == "attention"]
     named = {it.settings["attention"]: it.folder for it in chosen}

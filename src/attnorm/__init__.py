@@ -5,8 +5,8 @@ from importlib.util import find_spec
 
 TYPE_CHECKING = False  # no library is imported here: with `python -m`, it could be a file of the working directory
 if TYPE_CHECKING:
-    from attnorm.analysis.run import LoadedRun as Run
-    from attnorm.analysis.run import load_run
+    from attnorm.analysis.loaded_run import LoadedRun as Run
+    from attnorm.analysis.loaded_run import load_run
     from attnorm.cli.train import train
 
 __all__ = ["Run", "load_run", "train"]
@@ -28,9 +28,9 @@ def __getattr__(name: str) -> object:
             from attnorm.cli.train import train
 
             return train
-        from attnorm.analysis import run
+        from attnorm.analysis import loaded_run
 
-        return run.load_run if name == "load_run" else run.LoadedRun
+        return loaded_run.load_run if name == "load_run" else loaded_run.LoadedRun
     except ModuleNotFoundError as error:
         from attnorm.imports import laboratory_is_missing
 

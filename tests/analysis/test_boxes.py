@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from torch.testing import assert_close
 
 from attnorm.analysis.boxes import NUMBERED, draw_boxes, draw_boxes_of_view, draw_panels, free_place, view_shares
-from attnorm.analysis.run import load_run
+from attnorm.analysis.loaded_run import load_run
 
 
 def weights(*shape):

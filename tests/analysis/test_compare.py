@@ -34,8 +34,8 @@ from attnorm.analysis.statistics.crossed import paired_difference
 from attnorm.analysis.statistics.power import plan
 from attnorm.analysis.statistics.variances import Variances
 from attnorm.analysis.table import Cell, Column, Table, interval
+from attnorm.analysis.unfinished_jobs import waiting_jobs
 from attnorm.analysis.verdict import Verdict, adjusted
-from attnorm.analysis.waiting import waiting_jobs
 from attnorm.errors import ConfigError, DataError, RunError
 from attnorm.run.folder import locked
 from attnorm.sweeps.state import Journal

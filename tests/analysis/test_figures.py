@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from attnorm.analysis.figures import (
+from attnorm.analysis.paper import POINTS, SCREEN
+from attnorm.analysis.run_figures import (
     DECADES,
     compare_column_mass,
     draw_learned_scalars,
@@ -19,8 +20,7 @@ from attnorm.analysis.figures import (
     normalizer_of,
     split_label,
 )
-from attnorm.analysis.paper import POINTS, SCREEN
-from attnorm.run.tables import NO_EVIDENCE, CsvTable
+from attnorm.run.csv_files import NO_EVIDENCE, CsvTable
 
 CONFIG = {
     "task": {"name": "gigaword"},

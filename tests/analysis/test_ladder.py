@@ -15,13 +15,13 @@ from marks import slow
 from scipy import stats
 
 from attnorm.analysis.arms import find_runs
-from attnorm.analysis.ladder.comparison import PRIMARIES, compare_ladder
-from attnorm.analysis.ladder.record import sentences, table_of
-from attnorm.analysis.ladder.runs import scores_of_runs
-from attnorm.analysis.ladder.tables import scores_of_tables, write_scores
+from attnorm.analysis.ladder.ladder_comparison import PRIMARIES, compare_ladder
+from attnorm.analysis.ladder.ladder_files import sentences, table_of
+from attnorm.analysis.ladder.ladder_runs import scores_of_runs
+from attnorm.analysis.ladder.score_rows import scores_of_tables, write_scores
 from attnorm.analysis.report.content import collect
 from attnorm.analysis.report.page import figures_of_report, html_of
-from attnorm.analysis.statistics.ladder import (
+from attnorm.analysis.statistics.contrasts import (
     baseline_slope,
     compute_multiplier,
     deviation_weights,

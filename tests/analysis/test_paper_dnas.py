@@ -9,11 +9,11 @@ import pytest
 import runs
 import torch
 
-from attnorm.attention.names import build_normalizer
+from attnorm.attention.registry import build_normalizer
 from attnorm.errors import ConfigError
 from attnorm.experiments.papers import dnas_centers, dnas_mixtures, dnas_training
 from attnorm.experiments.papers.registry import FIGURES, Settings
-from attnorm.run.tables import CsvTable, read_csv
+from attnorm.run.csv_files import CsvTable, read_csv
 
 # Figure 2
 

@@ -17,7 +17,7 @@ from attnorm.errors import ConfigError, UserError
 from attnorm.experiments.papers import drawing, figures, registry, short_runs
 from attnorm.experiments.papers.registry import FIGURES, Settings
 from attnorm.imports import locate
-from attnorm.run.tables import read_csv
+from attnorm.run.csv_files import read_csv
 
 QUICK = ("dnas_fig2", "dnas_fig5", "dnas_fig6", "dnas_sinkhorn", "fenchel_fig3", "fenchel_ot")
 SVG = "{http://www.w3.org/2000/svg}"

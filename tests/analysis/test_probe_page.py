@@ -9,8 +9,8 @@ import pytest
 from browser import Page
 
 from attnorm.analysis.paper import PAGE
-from attnorm.analysis.probes.figures import BLACK, WHITE, doses_chart, map_chart, rates_chart, training_chart
 from attnorm.analysis.probes.page import at_an_edge, colour_of, entry_of, sentences, write_page
+from attnorm.analysis.probes.probe_charts import BLACK, WHITE, doses_chart, map_chart, rates_chart, training_chart
 from attnorm.analysis.probes.verdicts import NOT_FINITE, CellResults, Row, results_of_cell, write_csv
 from attnorm.probes.arm import Arm
 from attnorm.probes.ensemble import batches

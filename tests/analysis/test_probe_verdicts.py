@@ -13,7 +13,7 @@ from attnorm.analysis.statistics.tuned import DISMISSAL
 from attnorm.probes.arm import Arm
 from attnorm.probes.experiment import CellOutcome
 from attnorm.probes.jobs import Cell, ProbeResult
-from attnorm.run.tables import read_csv
+from attnorm.run.csv_files import read_csv
 
 SEEDS, EXAMPLES, RATES = 5, 40, (1e-3, 1e-2)
 HUB = Cell("hub", "0.9")

@@ -12,7 +12,6 @@ from made_up_runs import LAYERS, make_run, make_runs, values_of, without_charts
 
 from attnorm.analysis.colours import styles_of_arms
 from attnorm.analysis.comparison import Terms
-from attnorm.analysis.record import write_study
 from attnorm.analysis.report.charts import curves
 from attnorm.analysis.report.content import collect
 from attnorm.analysis.report.curves import POINTS, Point, aggregated, difference_curves
@@ -20,6 +19,7 @@ from attnorm.analysis.report.examples import marked
 from attnorm.analysis.report.page import html_of
 from attnorm.analysis.statistics.crossed import paired_difference
 from attnorm.analysis.study import study_of
+from attnorm.analysis.study_files import write_study
 from attnorm.analysis.table import NOTHING
 from attnorm.run.folder import FolderLock
 

@@ -18,7 +18,7 @@ from attnorm.analysis.report.charts import by_layer, curves
 from attnorm.analysis.report.content import collect
 from attnorm.analysis.report.curves import Point
 from attnorm.analysis.report.page import figures_of_report, html_of, write_report
-from attnorm.run.tables import NO_EVIDENCE
+from attnorm.run.csv_files import NO_EVIDENCE
 
 SMALL = {"examples": 40, "steps": 600}
 EVIL = "</script><img src=x onerror=alert(1)><!--"

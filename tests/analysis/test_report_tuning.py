@@ -20,7 +20,7 @@ from attnorm.analysis.study import further_values
 from attnorm.analysis.tuning import tunings_of
 from attnorm.cli.compare import run_compare
 from attnorm.cli.sweep import values_to_try
-from attnorm.sweeps.record import recorded
+from attnorm.sweeps.job_record import recorded
 
 RATES = ("0.001", "0.002", "0.004")
 

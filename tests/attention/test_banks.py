@@ -13,10 +13,10 @@ from torch.testing import assert_close
 from attnorm.attention import Mask, MultiHeadAttention, build_normalizer, build_scorer, check_attention
 from attnorm.attention.banks import Templates, Vocabulary, share_vocabulary
 from attnorm.attention.hooks import Observation
+from attnorm.attention.model_sites import Sites, resolve_attention
 from attnorm.attention.multihead import Cache
 from attnorm.attention.normalizers.ot import OptimalTransport
 from attnorm.attention.site import Site
-from attnorm.attention.sites import Sites, resolve_attention
 
 pytestmark = pytest.mark.numerical
 

@@ -9,8 +9,8 @@ from torch import nn
 
 from attnorm.attention import Normalizer
 from attnorm.attention.masking import dense_mask
+from attnorm.attention.model_sites import Sites
 from attnorm.attention.normalizers.base import add_log_prior, masked_scores, softmax_over_keys, upcast
-from attnorm.attention.sites import Sites
 from attnorm.attention.testing.before_training import problems_before_training
 from attnorm.attention.testing.check import PROPERTIES
 from attnorm.errors import ConfigError

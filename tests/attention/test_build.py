@@ -9,8 +9,8 @@ import torch
 from torch.testing import assert_close
 
 from attnorm.attention import build_normalizer, check_attention
-from attnorm.attention.names import NORMALIZERS, PARTS, PRIORS, build_prior, build_scorer
 from attnorm.attention.priors import needs_of
+from attnorm.attention.registry import NORMALIZERS, PARTS, PRIORS, build_prior, build_scorer
 from attnorm.attention.site import Site
 from attnorm.imports import find, parameters
 

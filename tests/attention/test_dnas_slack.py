@@ -12,7 +12,7 @@ from reference import BATCH, HEADS, randn
 from torch.testing import assert_close
 
 from attnorm.attention import build_normalizer
-from attnorm.attention.surroundings import in_layer
+from attnorm.attention.call_context import in_layer
 
 pytestmark = pytest.mark.numerical
 

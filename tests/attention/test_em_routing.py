@@ -10,9 +10,9 @@ from reference import BATCH, HEADS, MASKS, WIDTH, case, randn
 from torch.testing import assert_close
 
 from attnorm.attention import Mask, build_normalizer
+from attnorm.attention.call_context import in_layer
 from attnorm.attention.normalizers.dnas import DNAS
 from attnorm.attention.normalizers.em_routing import EMRouting
-from attnorm.attention.surroundings import in_layer
 from attnorm.attention.testing import check_normalizer
 from attnorm.errors import UserError
 

@@ -17,8 +17,8 @@ from torch.testing import assert_close
 from attnorm.attention import Mask, MultiHeadAttention, build_normalizer, check_attention
 from attnorm.attention.layer_options import LAYER_OPTIONS, LayerOptions, laser, without_own_value
 from attnorm.attention.multihead import Cache
-from attnorm.attention.names import GATES, NORMALIZERS, PRIORS, SCORERS, build, build_scorer
 from attnorm.attention.priors import needs_of
+from attnorm.attention.registry import GATES, NORMALIZERS, PRIORS, SCORERS, build, build_scorer
 from attnorm.attention.site import SMALLEST, Site
 from attnorm.models.initialize import initialize
 from attnorm.models.recording import record

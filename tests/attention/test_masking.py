@@ -11,8 +11,9 @@ from torch.testing import assert_close
 
 from attnorm.attention import Mask, build_normalizer
 from attnorm.attention.multihead import MultiHeadAttention
-from attnorm.attention.names import NORMALIZERS, build
-from attnorm.attention.normalizers import _key_bias, base
+from attnorm.attention.normalizers import base
+from attnorm.attention.normalizers.shared import key_bias
+from attnorm.attention.registry import NORMALIZERS, build
 from attnorm.attention.scorers import ScaledDot
 from attnorm.attention.transfer import index_by_mask, on_both, on_host, remember
 
@@ -146,7 +147,7 @@ def test_dead_rows_and_columns_are_zero_with_finite_gradients_never_nan(variant,
 
 
 def test_a_mask_with_segments_first_used_in_inference_mode_serves_training_afterwards(monkeypatch):
-    monkeypatch.setattr(_key_bias, "DENSE_UP_TO", {"cpu": 0})
+    monkeypatch.setattr(key_bias, "DENSE_UP_TO", {"cpu": 0})
     mask = Mask(segments=torch.tensor([[0, 0, 1, 1, 1]]))
     q, k, v = (randn(1, 2, 5, 4, seed=seed) for seed in range(3))
     module = build_normalizer("dnas")

@@ -9,8 +9,8 @@ from torch.testing import assert_close
 
 from attnorm.attention import Mask, build_normalizer, check_attention, resolve_attention
 from attnorm.attention.multihead import MultiHeadAttention
-from attnorm.attention.normalizers._key_bias import memory_linear
 from attnorm.attention.normalizers.base import Given, Normalizer
+from attnorm.attention.normalizers.shared.key_bias import memory_linear
 from attnorm.attention.scorers import ScaledDot
 from attnorm.attention.site import Site
 from attnorm.attention.testing import check_normalizer

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from attnorm.attention import Mask, MultiHeadAttention, Normalizer, build_normalizer, observe, smallest_column_mass
 from attnorm.attention.multihead import Cache, attention_layers, entropy
-from attnorm.attention.names import build_scorer
+from attnorm.attention.registry import build_scorer
 
 pytestmark = pytest.mark.numerical
 

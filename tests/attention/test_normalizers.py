@@ -11,9 +11,9 @@ from reference import BATCH, HEADS, MASKS, ONE_OF_EACH, make, randn
 from torch.testing import assert_close
 
 from attnorm.attention import Mask, MultiHeadAttention, build_normalizer, build_scorer
-from attnorm.attention.names import NORMALIZERS, build
-from attnorm.attention.normalizers._running import running_logsumexp
 from attnorm.attention.normalizers.base import LOWEST
+from attnorm.attention.normalizers.shared.running_logsumexp import running_logsumexp
+from attnorm.attention.registry import NORMALIZERS, build
 
 pytestmark = pytest.mark.numerical
 

@@ -14,10 +14,10 @@ from torch.testing import assert_close
 
 from attnorm.attention import Mask, build_normalizer, build_scorer
 from attnorm.attention.multihead import Cache, MultiHeadAttention
-from attnorm.attention.names import build
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.normalizers.entmax import Entmax
 from attnorm.attention.normalizers.forgetting import Forgetting
+from attnorm.attention.registry import build
 from attnorm.attention.site import Site
 
 pytestmark = pytest.mark.numerical

@@ -12,8 +12,8 @@ from reference import BATCH, HEADS, MASKS, WIDTH, case, dense_attend, gradients,
 from torch.testing import assert_close
 
 from attnorm.attention import Mask, build_normalizer, check_attention
+from attnorm.attention.call_context import in_layer
 from attnorm.attention.normalizers.lotformer import LOTFormer
-from attnorm.attention.surroundings import in_layer
 
 pytestmark = pytest.mark.numerical
 

@@ -9,10 +9,10 @@ from reference import randn
 from torch.testing import assert_close
 
 from attnorm.attention import MultiHeadAttention, build_normalizer, build_scorer
+from attnorm.attention.call_context import in_layer
 from attnorm.attention.grid import attend_over_grid, unfold
-from attnorm.attention.names import NORMALIZERS, build
 from attnorm.attention.pooling import LearnedQueries, single_query_problem
-from attnorm.attention.surroundings import in_layer
+from attnorm.attention.registry import NORMALIZERS, build
 
 pytestmark = pytest.mark.numerical
 

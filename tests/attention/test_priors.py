@@ -11,9 +11,9 @@ from reference import BATCH, MASKS, case, randn
 from torch.testing import assert_close
 
 from attnorm.attention import Mask, build_normalizer
-from attnorm.attention.names import build_prior
+from attnorm.attention.call_context import in_layer
 from attnorm.attention.priors import T5, Content, Learned, Sum, positions_in
-from attnorm.attention.surroundings import in_layer
+from attnorm.attention.registry import build_prior
 
 pytestmark = pytest.mark.numerical
 

@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 from attnorm.attention import Mask
 from attnorm.attention.layer_options import without_own_value
-from attnorm.attention.names import build_scorer
+from attnorm.attention.registry import build_scorer
 from attnorm.attention.site import Site
 
 pytest.importorskip("transformers", reason="transformers is not installed")

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from attnorm.attention import Mask, MultiHeadAttention, build_normalizer, check_attention, scorers
 from attnorm.attention.multihead import attention_layers
-from attnorm.attention.names import SCORERS, build_scorer
+from attnorm.attention.registry import SCORERS, build_scorer
 from attnorm.attention.scorers import Scorer
 from attnorm.models.recording import record
 from attnorm.optim import ParamGroups

@@ -6,13 +6,13 @@ from reference import HEADS, WIDTH, make_qkv, randn
 from torch.testing import assert_close
 
 from attnorm.attention import Mask, MultiHeadAttention
-from attnorm.attention.names import NORMALIZERS, build
-from attnorm.attention.normalizers._key_bias import KeyBiased, attention_form
 from attnorm.attention.normalizers.dnas import DNAS
 from attnorm.attention.normalizers.hnas import HNAS
+from attnorm.attention.normalizers.shared.key_bias import KeyBiased, attention_form
 from attnorm.attention.normalizers.sinkhorn import Sinkhorn
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.attention.normalizers.ssmax import SSMax
+from attnorm.attention.registry import NORMALIZERS, build
 from attnorm.attention.scorers import ScaledDot
 from attnorm.attention.testing.before_training import first_failure
 from attnorm.imports import find

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from attnorm.attention import check_attention, resolve_attention
-from attnorm.attention.names import NORMALIZERS, build
+from attnorm.attention.model_sites import Sites
+from attnorm.attention.registry import NORMALIZERS, build
 from attnorm.attention.site import Site
-from attnorm.attention.sites import Sites
 
 pytestmark = pytest.mark.numerical
 

@@ -11,9 +11,6 @@ from torch import nn
 
 from attnorm.attention import Normalizer, build_normalizer
 from attnorm.attention.masking import dense_mask
-from attnorm.attention.names import NORMALIZERS
-from attnorm.attention.normalizers._key_bias import DENSE_UP_TO
-from attnorm.attention.normalizers._running import running_logsumexp
 from attnorm.attention.normalizers.base import (
     AT_MOST_ONE,
     add_log_prior,
@@ -23,6 +20,9 @@ from attnorm.attention.normalizers.base import (
     softmax_over_keys,
     upcast,
 )
+from attnorm.attention.normalizers.shared.key_bias import DENSE_UP_TO
+from attnorm.attention.normalizers.shared.running_logsumexp import running_logsumexp
+from attnorm.attention.registry import NORMALIZERS
 from attnorm.attention.testing import PROPERTIES, Report, Result, check_normalizer
 from attnorm.attention.testing.agreement import kinked
 from attnorm.attention.testing.cases import Subject

@@ -16,7 +16,7 @@ import runs
 import yaml
 
 from attnorm import imports
-from attnorm.analysis.run import load_run
+from attnorm.analysis.loaded_run import load_run
 from attnorm.attention.testing import check
 from attnorm.choices import CONF
 from attnorm.cli import main, sweep

@@ -13,7 +13,7 @@ from attnorm.cli.probe import difference, plan_of, read_probe
 from attnorm.errors import ConfigError
 from attnorm.probes import ensemble, experiment
 from attnorm.probes.presets import PRESETS
-from attnorm.run.tables import read_csv
+from attnorm.run.csv_files import read_csv
 
 PAGE = (runs.ROOT / "docs/probe.md").read_text()
 MINE = "from attnorm.attention.normalizers.softmax import Softmax\n\n\nclass Mine(Softmax):\n    pass\n"

@@ -9,9 +9,9 @@ from attnorm.cli.main import run
 from attnorm.cli.report import read_report, run_report, write_report_of_sweep
 from attnorm.errors import ConfigError
 from attnorm.run.folder import EVENTS, FolderLock
+from attnorm.sweeps.job_record import SweepRecord
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.plan import Plan
-from attnorm.sweeps.record import SweepRecord
 from attnorm.sweeps.state import SWEEP_LOCK, Journal
 
 SMALL = {"examples": 40, "steps": 600}

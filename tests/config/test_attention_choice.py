@@ -10,7 +10,7 @@ import yaml
 from marks import slow
 from torch import nn
 
-from attnorm.attention.sites import Sites
+from attnorm.attention.model_sites import Sites
 from attnorm.config.compose import values_typed
 from attnorm.config.read import Checked
 from attnorm.errors import ConfigError

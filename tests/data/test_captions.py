@@ -11,11 +11,11 @@ from PIL import Image
 from safetensors.torch import save_file
 from scipy.spatial.distance import pdist
 
-from attnorm.data.captions import plain
+from attnorm.data.caption_rows import plain
 from attnorm.data.images import ImageShape, read_image
-from attnorm.data.readers.captions import read_captions, read_list
+from attnorm.data.readers.caption_formats import read_captions, read_list
 from attnorm.data.synthetic.scenes import Thing, scene
-from attnorm.data.synthetic.scenes.captions import PER_SCENE, SIZE_WORDS, captions, location, prominence, relation
+from attnorm.data.synthetic.scenes.descriptions import PER_SCENE, SIZE_WORDS, captions, location, prominence, relation
 from attnorm.data.synthetic.scenes.drawing import GROUND, PAINT, draw
 from attnorm.data.synthetic.scenes.generate import COLOURS, SHAPES, SIDES
 from attnorm.errors import DataError

@@ -16,7 +16,7 @@ from builders import build_source, write, write_table
 from pyarrow import parquet
 
 from attnorm.data.readers import text as files
-from attnorm.data.readers.image_features import FeatureFiles
+from attnorm.data.readers.feature_files import FeatureFiles
 
 PAIRS = ("article", "title")
 ROWS = [("café au lait", "Füße"), ("naïve “words”", "€ 5"), ("plain", "text")]

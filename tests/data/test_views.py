@@ -18,7 +18,7 @@ from attnorm.cli.errors import exit_code
 from attnorm.data.cache import cached
 from attnorm.data.image_features import MappedFeatures, new_array, padded, write_features
 from attnorm.data.images import write_pixels
-from attnorm.data.readers.image_features import FeatureFiles, view_problem
+from attnorm.data.readers.feature_files import FeatureFiles, view_problem
 
 WIDTH, MOST = 5, 4
 SIZE = (200.0, 100.0)  # width and height in pixels
@@ -284,7 +284,7 @@ LAZY = """
 import json, resource, struct, sys
 import numpy as np
 from pathlib import Path
-from attnorm.data.readers.image_features import FeatureFiles
+from attnorm.data.readers.feature_files import FeatureFiles
 from attnorm.data.image_features import MappedFeatures
 
 folder, images, boxes, width = Path(sys.argv[1]), 2000, 64, 1024

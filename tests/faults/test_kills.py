@@ -18,9 +18,9 @@ from faulty import check_nothing_lost, start, state_of, straight
 
 from attnorm.run import checkpoint as checkpoint_files
 from attnorm.run.checkpoint import read_checkpoint
+from attnorm.run.csv_files import read_csv
 from attnorm.run.folder import RunState
 from attnorm.run.run import Run
-from attnorm.run.tables import read_csv
 
 pytestmark = pytest.mark.slow
 KILLS = {"gigaword": 8, "mlm": 6, "vqa": 6}

@@ -18,7 +18,7 @@ from attnorm.attention import Mask, build_normalizer, build_scorer
 from attnorm.attention.linear import flash, kernels, self_check
 from attnorm.attention.linear.blockwise import Blockwise
 from attnorm.attention.multihead import MultiHeadAttention
-from attnorm.attention.normalizers import _key_bias as key_bias
+from attnorm.attention.normalizers.shared import key_bias
 
 ON_GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 DEVICES = [pytest.param("cpu", marks=pytest.mark.slow), ON_GPU]

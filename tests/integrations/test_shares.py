@@ -10,7 +10,7 @@ from integrations.test_transformers import FAMILIES, FURTHER, OF_TWO_TEXTS, buil
 from tolerance import rounding
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-from attnorm.attention.names import build_normalizer  # noqa: E402
+from attnorm.attention.registry import build_normalizer  # noqa: E402
 from attnorm.errors import ConfigError  # noqa: E402
 from attnorm.integrations.transformers import (  # noqa: E402
     convert,

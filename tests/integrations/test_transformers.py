@@ -15,8 +15,8 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 
-from attnorm.attention.names import NORMALIZERS, build_normalizer  # noqa: E402
 from attnorm.attention.normalizers.hnas import HNAS  # noqa: E402
+from attnorm.attention.registry import NORMALIZERS, build_normalizer  # noqa: E402
 from attnorm.errors import ConfigError  # noqa: E402
 from attnorm.integrations.transformers import attention, convert, from_pretrained, register  # noqa: E402
 from attnorm.integrations.transformers.attention import ModelMask  # noqa: E402
@@ -924,7 +924,7 @@ def test_a_model_that_collects_nothing_is_one_compiled_graph(name):
 
 def test_long_texts_take_the_fast_path(monkeypatch):
     """No (N, M) weights: the compact mask reaches the normalizer."""
-    monkeypatch.setattr("attnorm.attention.normalizers._key_bias.DENSE_UP_TO", {"cpu": 0})
+    monkeypatch.setattr("attnorm.attention.normalizers.shared.key_bias.DENSE_UP_TO", {"cpu": 0})
     model, (batch, real) = built("bert", "attnorm:dnas"), inputs("bert")
     monkeypatch.setattr("attnorm.attention.normalizers.dnas.DNAS.weights", None)
     assert outputs(model, batch, real).isfinite().all()

@@ -9,8 +9,8 @@ from torch import nn
 from torch.testing import assert_close
 from visual_builders import normed
 
-from attnorm.attention.names import NORMALIZERS, PRIORS
-from attnorm.attention.normalizers import _key_bias as key_bias
+from attnorm.attention.normalizers.shared import key_bias
+from attnorm.attention.registry import NORMALIZERS, PRIORS
 from attnorm.choices import choices
 from attnorm.errors import DataError
 from attnorm.models.config import EncoderConfig

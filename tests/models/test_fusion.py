@@ -27,7 +27,7 @@ from visual_builders import (
 
 from attnorm.attention import build_normalizer
 from attnorm.attention.multihead import attention_layers, observe, smallest_column_mass
-from attnorm.attention.names import NORMALIZERS
+from attnorm.attention.registry import NORMALIZERS
 from attnorm.errors import ConfigError
 from attnorm.models.config import VqaModelConfig
 from attnorm.models.vqa.fusion import Fusion

@@ -12,9 +12,9 @@ from torch.testing import assert_close
 
 from attnorm.attention import masking
 from attnorm.attention.multihead import attention_layers
-from attnorm.attention.names import NORMALIZERS, PRIORS, build
 from attnorm.attention.normalizers import sink
 from attnorm.attention.normalizers.base import AT_MOST_ONE, Normalizer, add_log_prior
+from attnorm.attention.registry import NORMALIZERS, PRIORS, build
 from attnorm.attention.rotary import Rotary, rotate
 from attnorm.choices import choices
 from attnorm.errors import DataError

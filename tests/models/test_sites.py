@@ -5,8 +5,8 @@ import torch
 from builders import PAD, SMALL, sources, targets
 from visual_builders import ANSWERS, MAX_QUESTION, MOST, VOCABULARY, WIDTHS, visual_shape
 
+from attnorm.attention.model_sites import resolve_attention
 from attnorm.attention.multihead import attention_layers
-from attnorm.attention.sites import resolve_attention
 from attnorm.models.captioning.lstm import LSTMCaptioner, LSTMCaptionerConfig
 from attnorm.models.captioning.transformer import TransformerCaptioner, TransformerCaptionerConfig
 from attnorm.models.config import TransformerConfig

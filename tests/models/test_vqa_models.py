@@ -37,7 +37,7 @@ from visual_builders import (
 )
 
 from attnorm.attention.multihead import attention_layers, observe
-from attnorm.attention.names import NORMALIZERS
+from attnorm.attention.registry import NORMALIZERS
 from attnorm.choices import choices
 from attnorm.models.encoder import Encoder
 from attnorm.models.initialize import initialize

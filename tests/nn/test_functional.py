@@ -11,8 +11,8 @@ from reference import randn
 from torch.testing import assert_close
 
 from attnorm.attention import Mask, build_normalizer
-from attnorm.attention.normalizers import _key_bias
 from attnorm.attention.normalizers.dnas import DNAS
+from attnorm.attention.normalizers.shared import key_bias
 from attnorm.nn import MultiheadAttention, convert, replace_sdpa
 from attnorm.nn.functional import attention
 
@@ -134,7 +134,7 @@ def test_the_weights_are_not_stored_where_they_need_not_be(monkeypatch, kind):
         "module in a container": lambda: module(x, x, x, as_float, need_weights=False)[0],
     }
     expected = calls[kind]()
-    monkeypatch.setattr(_key_bias, "DENSE_UP_TO", {"cpu": 0})
+    monkeypatch.setattr(key_bias, "DENSE_UP_TO", {"cpu": 0})
     monkeypatch.setattr(DNAS, "weights", refuse)
     assert_close(calls[kind](), expected)
 
@@ -153,7 +153,7 @@ def test_values_may_have_another_width_on_every_path(monkeypatch, name, width):
         masks += [Mask(causal=True), Mask(keys=~PADDING, causal=True)]
     for mask in masks:
         expected = normalizer(E**-0.5 * q @ k.mT, mask, keys=k, scale=E**-0.5, **normalizer.declared(q, None)) @ v
-        monkeypatch.setattr(_key_bias, "DENSE_UP_TO", {"cpu": 0})
+        monkeypatch.setattr(key_bias, "DENSE_UP_TO", {"cpu": 0})
         same(normalizer.attend(q, k, v, mask), expected, [q, k, v])
         monkeypatch.undo()
 

@@ -16,8 +16,8 @@ from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
 from attnorm.attention import attention_form, build_normalizer
-from attnorm.attention.names import NORMALIZERS
 from attnorm.attention.normalizers.dnas import DNAS
+from attnorm.attention.registry import NORMALIZERS
 from attnorm.nn import MultiheadAttention, multihead
 
 pytestmark = pytest.mark.numerical

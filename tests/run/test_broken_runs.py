@@ -16,7 +16,7 @@ import runs
 import torch
 from safetensors.torch import save_file
 
-from attnorm.analysis.run import load_run
+from attnorm.analysis.loaded_run import load_run
 from attnorm.analysis.scores import example_table
 from attnorm.config.read import resolve
 from attnorm.config.recorded import recorded_settings

@@ -15,8 +15,8 @@ import torch
 from attnorm.errors import CheckpointError, ConfigError
 from attnorm.files import write_text
 from attnorm.run.checkpoint import read_checkpoint, replace_by_copy
+from attnorm.run.csv_files import CsvTable
 from attnorm.run.folder import LOCK, FolderLock
-from attnorm.run.tables import CsvTable
 from attnorm.training.callbacks.checkpointing import AtomicCheckpointIO
 
 OLD, NEW = ({"state_dict": {"w": fill(1000)}, "global_step": 1} for fill in (torch.zeros, torch.ones))

@@ -22,7 +22,7 @@ from attnorm.models.config import GPTConfig
 from attnorm.models.gpt import GPT
 from attnorm.models.load_weights import read_weights
 from attnorm.run import warm_start as init
-from attnorm.run.tables import read_csv
+from attnorm.run.csv_files import read_csv
 from attnorm.tasks.task import Task, task_of
 from attnorm.training.train import train
 

@@ -7,7 +7,7 @@ import pytest
 from made_up_runs import make_run
 
 from attnorm.analysis import compare
-from attnorm.analysis.run import load_run
+from attnorm.analysis.loaded_run import load_run
 from attnorm.cli import main
 from attnorm.cli.attention import AttentionKeys
 from attnorm.cli.report import read_report

@@ -21,19 +21,19 @@ import yaml
 from marks import slow
 
 from attnorm.analysis.arms import arms_of, find_runs
-from attnorm.analysis.run import load_run
+from attnorm.analysis.loaded_run import load_run
 from attnorm.cli.train import resume_in
 from attnorm.config.compose import plain_settings
 from attnorm.config.read import resolve
 from attnorm.config.recorded import recorded_settings
 from attnorm.errors import SIGNALS, ConfigError, RunError
 from attnorm.run import writing
+from attnorm.run.csv_files import read_csv
 from attnorm.run.folder import LOCK, FolderLock, RunState, locked
 from attnorm.run.key import run_key
 from attnorm.run.record import modules_in
 from attnorm.run.resume import newest_good
 from attnorm.run.run import Run
-from attnorm.run.tables import read_csv
 from attnorm.sweeps.state import holders
 from attnorm.tasks.task import Task
 from attnorm.testing.records import without

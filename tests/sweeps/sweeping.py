@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from attnorm.sweeps.record import recorded
+from attnorm.sweeps.job_record import recorded
 
 DRIVER = Path(__file__).with_name("driver.py")
 SOURCE = Path(__file__).parents[2] / "src"

@@ -8,7 +8,7 @@ import runs
 import yaml
 from sweeping import assert_each_once, attempts, begin, kill, report, steps, sweep, wait_for
 
-from attnorm.analysis.ladder.runs import ladder_of, scores_of_places
+from attnorm.analysis.ladder.ladder_runs import ladder_of, scores_of_places
 from attnorm.choices import CONF
 from attnorm.cli import sweep as command
 from attnorm.cli import train as single

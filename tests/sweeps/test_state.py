@@ -5,9 +5,9 @@ import os
 import pytest
 
 from attnorm.run.folder import JOB_LOCK, FolderLock
+from attnorm.sweeps.job_record import JobResult, ranked
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.launchers.local import Places, environment
-from attnorm.sweeps.record import JobResult, ranked
 from attnorm.sweeps.state import JobState, Journal, holders, state_of_job
 
 

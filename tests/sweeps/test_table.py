@@ -8,19 +8,19 @@ import pytest
 from rich.console import Console
 
 from attnorm.run.folder import JOB_LOCK, FolderLock
-from attnorm.sweeps import table
+from attnorm.sweeps import view as shown
+from attnorm.sweeps.job_record import result_of
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.plan import Plan
-from attnorm.sweeps.record import result_of
 from attnorm.sweeps.state import Journal
-from attnorm.sweeps.table import View, duration, print_results
+from attnorm.sweeps.view import View, duration, print_results
 
 
 @pytest.fixture
 def screen(monkeypatch):
     def make(terminal, height=30):
         console = Console(file=io.StringIO(), force_terminal=terminal, width=100, height=height, color_system=None)
-        monkeypatch.setattr(table, "console", console)
+        monkeypatch.setattr(shown, "console", console)
         return console
 
     return make
@@ -96,7 +96,7 @@ def test_without_a_terminal_each_event_is_a_line(tmp_path, screen):
     with View(Plan(found), Journal(tmp_path)) as view:
         view.said(found[2], "started")
         view.show()  # nothing new within a minute
-        view.shown -= table.QUIET
+        view.shown -= shown.QUIET
         view.show()
     assert console.file.getvalue().splitlines() == [
         "[3/3] seed=2: started",

@@ -9,13 +9,13 @@ import pytest
 from sweeping import attempts, begin, end, events, report, steps, sweep, wait_for
 
 from attnorm.analysis.arms import find_runs, run_folders
-from attnorm.analysis.waiting import waiting_jobs
+from attnorm.analysis.unfinished_jobs import waiting_jobs
 from attnorm.errors import ConfigError, Problem, RunError
+from attnorm.sweeps.job_record import result_of
 from attnorm.sweeps.jobs import Job, job_folder
-from attnorm.sweeps.record import result_of
 from attnorm.sweeps.state import JobState, Journal
-from attnorm.sweeps.table import print_tuning
 from attnorm.sweeps.tuning import MOST_ADDED, Tuned, TunedArm, Tuning, best_of, beyond
+from attnorm.sweeps.view import print_tuning
 
 TUNE = ("dir=s", "seed=110,111", "tune=x=0.1,0.2,0.4", "tune_seeds=100,101", "steps=1", "jobs=6")
 

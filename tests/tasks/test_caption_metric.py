@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from attnorm.data.synthetic.scenes.captions import captions
+from attnorm.data.synthetic.scenes.descriptions import captions
 from attnorm.tasks.captioning.metric import CaptionMetric, CiderD, UnsmoothedBleu
 
 WORDS = ["a", "the", "red", "blue", "cat", "dog", "sits", "on", "mat", "near", "tree", "house"]

@@ -11,7 +11,7 @@ from attnorm.config.read import resolve_recorded
 from attnorm.data.sampler import TokenBatches
 from attnorm.models.recording import record
 from attnorm.run.checkpoint import load_weights
-from attnorm.run.tables import read_csv
+from attnorm.run.csv_files import read_csv
 from attnorm.tasks.task import task_of
 from attnorm.training.callbacks.attention_stats import in_evaluation
 

@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from PIL import Image
 
 from attnorm.analysis.captions import Looks, draw_words, joined, looks
-from attnorm.analysis.run import load_run
+from attnorm.analysis.loaded_run import load_run
 from attnorm.analysis.scores import example_table
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.synthetic.scenes import scene
-from attnorm.data.synthetic.scenes.captions import captions
+from attnorm.data.synthetic.scenes.descriptions import captions
 from attnorm.data.synthetic.scenes.drawing import draw
 from attnorm.errors import ConfigError, DataError, UserError
 from attnorm.run.run import Run

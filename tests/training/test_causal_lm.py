@@ -13,9 +13,9 @@ from gpt_builders import write_bpe
 from pyarrow import parquet
 
 from attnorm.analysis import compare
-from attnorm.analysis.run import load_run
+from attnorm.analysis.loaded_run import load_run
 from attnorm.data.synthetic.chronicles import chronicle
-from attnorm.run.tables import read_csv
+from attnorm.run.csv_files import read_csv
 from attnorm.training.train import train
 
 TASK = "causal_lm"

@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 import runs
 
+from attnorm.analysis.loaded_run import load_run
 from attnorm.analysis.report.content import collect
-from attnorm.analysis.run import load_run
 from attnorm.data.sampler import MicroBatch
 from attnorm.errors import DataError, UserError
 from attnorm.tasks.classification import ClassificationModule

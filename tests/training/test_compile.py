@@ -11,7 +11,7 @@ from runs import ENCODER, logged, parameters, tiny, tiny_run, unequal, uninterru
 from tolerance import rounding
 
 from attnorm.attention.multihead import observe
-from attnorm.attention.normalizers import _key_bias as key_bias
+from attnorm.attention.normalizers.shared import key_bias
 from attnorm.errors import ConfigError
 from attnorm.training import compiled
 from attnorm.training.compiled import CompiledModel

@@ -4,7 +4,7 @@ import pandas
 import pytest
 import runs
 
-from attnorm.analysis.run import load_run
+from attnorm.analysis.loaded_run import load_run
 from attnorm.experiments.hierarchical.passages import Passages
 from attnorm.tasks.task import selection_half
 

@@ -7,7 +7,7 @@ import pandas
 import pytest
 import runs
 
-from attnorm.analysis.run import load_run
+from attnorm.analysis.loaded_run import load_run
 from attnorm.errors import DataError
 from attnorm.tasks.images import ImageTask
 from attnorm.tasks.task import task_of

@@ -7,7 +7,7 @@ import pytest
 import pytorch_lightning as pl
 import runs
 
-from attnorm.analysis.run import load_run
+from attnorm.analysis.loaded_run import load_run
 from attnorm.cli.train import resume_in
 from attnorm.errors import ConfigError
 

@@ -13,7 +13,7 @@ from pyarrow import parquet
 from tolerance import rounding
 
 from attnorm.run.checkpoint import load_weights
-from attnorm.run.tables import read_csv
+from attnorm.run.csv_files import read_csv
 from attnorm.run.writing import RunWriter
 from attnorm.tasks import results
 from attnorm.tasks.results import Predictions, Results, hash_of_image

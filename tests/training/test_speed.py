@@ -12,7 +12,7 @@ from torch import nn
 from attnorm.attention.transfer import remember
 from attnorm.data.loader import ResumableLoader
 from attnorm.models import generation
-from attnorm.run.tables import read_csv
+from attnorm.run.csv_files import read_csv
 from attnorm.tasks.mlm import MaskedLMModule
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.task import task_of

@@ -8,7 +8,7 @@ import runs
 from torch.testing import assert_close
 
 from attnorm.data.sampler import TokenBatches
-from attnorm.run.tables import read_csv
+from attnorm.run.csv_files import read_csv
 from attnorm.tasks.squad.metric import score
 from attnorm.tasks.task import task_of
 from attnorm.training.module import TrainingModule

@@ -15,9 +15,9 @@ import yaml
 from marks import slow
 from pytorch_lightning.loggers import Logger
 
-from attnorm.analysis.figures import draw_run
+from attnorm.analysis.run_figures import draw_run
 from attnorm.cli.train import resume_in
-from attnorm.run.tables import CsvTable, cut_history, read_csv
+from attnorm.run.csv_files import CsvTable, cut_history, read_csv
 from attnorm.training import loggers as tracking
 from attnorm.training import run_loggers
 from attnorm.training import train as training

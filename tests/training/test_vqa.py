@@ -14,7 +14,7 @@ from marks import slow
 from attnorm.cli import train as front
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.scenes import Scenes
-from attnorm.run.tables import read_csv
+from attnorm.run.csv_files import read_csv
 from attnorm.tasks.task import task_of
 from attnorm.tasks.vqa.answers import accuracy
 from attnorm.tasks.vqa.module import views_of

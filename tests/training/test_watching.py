@@ -8,14 +8,14 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from attnorm.analysis.figures import draw_run
+from attnorm.analysis.run_figures import draw_run
 from attnorm.attention import MultiHeadAttention, build_normalizer, build_scorer
 from attnorm.attention.multihead import observe
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.data.sampler import TokenBatches
 from attnorm.run.checkpoint import load_weights
+from attnorm.run.csv_files import NO_EVIDENCE, rate_note, read_csv
 from attnorm.run.run import Run
-from attnorm.run.tables import NO_EVIDENCE, rate_note, read_csv
 from attnorm.tasks.mlm import MaskedLMModule
 from attnorm.tasks.task import task_of
 from attnorm.training import console

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from attnorm.analysis.attention.heatmaps import add_scale, colours, figure_of_maps, heat_map
 from attnorm.analysis.attention.reading import LayerAttention, read
+from attnorm.analysis.loaded_run import LoadedRun
 from attnorm.analysis.paper import FigureSet
-from attnorm.analysis.run import LoadedRun
 from attnorm.errors import ConfigError, Problem, refuse_one_text
 from attnorm.tasks.seq2seq import Seq2SeqTask
 

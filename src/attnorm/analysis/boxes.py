@@ -12,8 +12,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from torch import Tensor
 
+from attnorm.analysis.loaded_run import LoadedRun
 from attnorm.analysis.paper import COLUMN, PAGE, Figure, FigureSet
-from attnorm.analysis.run import LoadedRun
 from attnorm.data.sampler import MicroBatch
 from attnorm.tasks.vqa.answers import tally
 from attnorm.tasks.vqa.module import views_of

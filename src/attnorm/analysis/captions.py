@@ -13,8 +13,8 @@ from matplotlib.colors import Normalize
 from matplotlib.ticker import PercentFormatter
 from torch import Tensor
 
+from attnorm.analysis.loaded_run import LoadedRun
 from attnorm.analysis.paper import PAGE, Figure
-from attnorm.analysis.run import LoadedRun
 from attnorm.data.sampler import MicroBatch
 from attnorm.errors import ConfigError, Problem
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from attnorm.analysis.arms import numbers_of
 from attnorm.analysis.scores import ExampleTable
-from attnorm.analysis.seeds import SharedSeeds
+from attnorm.analysis.shared_seeds import SharedSeeds
 from attnorm.analysis.statistics.shape import distances, outlying_seeds, skewed_examples
 from attnorm.analysis.verdict import listed_seeds
 from attnorm.run.run import Run

@@ -22,7 +22,7 @@ from attnorm.analysis.scores import (
     shared_examples,
     test_table,
 )
-from attnorm.analysis.seeds import SharedSeeds, common_source, counting_seeds
+from attnorm.analysis.shared_seeds import SharedSeeds, common_source, counting_seeds
 from attnorm.analysis.statistics.crossed import paired_difference, without_claims
 from attnorm.analysis.tuning import OtherValues, TuningRecord
 from attnorm.analysis.verdict import ArmScores, Verdict, adjusted, decimals, speed_ratio

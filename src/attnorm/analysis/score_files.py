@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from attnorm.analysis.arms import matching
-from attnorm.data.readers import tables as table_files
+from attnorm.data.readers import table_files
 from attnorm.data.readers.bad_rows import BadRow
 from attnorm.errors import DataError
 

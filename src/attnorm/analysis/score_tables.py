@@ -12,7 +12,7 @@ from attnorm.analysis.arms import DEFAULT_BASELINE
 from attnorm.analysis.cautions import seeds_of
 from attnorm.analysis.comparison import Comparison, decided
 from attnorm.analysis.score_files import ExampleScores, as_texts, collected
-from attnorm.analysis.seeds import NoSharedSeed, counting_seeds
+from attnorm.analysis.shared_seeds import NoSharedSeed, counting_seeds
 from attnorm.analysis.study import Study
 from attnorm.analysis.verdict import ArmScores, adjusted, listed_seeds
 from attnorm.errors import ConfigError, DataError, Problem, RunError

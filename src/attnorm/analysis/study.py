@@ -14,7 +14,7 @@ from attnorm.analysis import Places
 from attnorm.analysis.arms import Arm, arms_of, baseline_of, differing, find_runs, is_of_normalizer, numbers_of
 from attnorm.analysis.colours import COLOURS
 from attnorm.analysis.comparison import Comparison, ReadExamples, Terms, compare_arms
-from attnorm.analysis.ladder.runs import ladder_of
+from attnorm.analysis.ladder.ladder_runs import ladder_of
 from attnorm.analysis.scores import (
     ExampleTable,
     common_metrics,
@@ -23,11 +23,11 @@ from attnorm.analysis.scores import (
     example_table,
     primary_metric,
 )
-from attnorm.analysis.seeds import NoSharedSeed
+from attnorm.analysis.shared_seeds import NoSharedSeed
 from attnorm.analysis.table import title_of
 from attnorm.analysis.tuning import TuningRecord, tunings_of
+from attnorm.analysis.unfinished_jobs import waiting_jobs
 from attnorm.analysis.verdict import AT_THESE_RATES, ArmScores, adjusted, mean_costs
-from attnorm.analysis.waiting import waiting_jobs
 from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.run.folder import find_folder
 from attnorm.run.run import Run

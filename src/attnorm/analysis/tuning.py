@@ -20,7 +20,7 @@ from attnorm.errors import RunError
 from attnorm.run.folder import TUNE, RunState
 from attnorm.run.run import Run
 from attnorm.schema import is_name
-from attnorm.sweeps.record import recorded
+from attnorm.sweeps.job_record import recorded
 from attnorm.sweeps.tuning import mean
 from attnorm.wording import counted, listed
 

@@ -4,13 +4,13 @@
 """
 
 from attnorm.attention.masking import Mask
+from attnorm.attention.model_sites import check_attention, resolve_attention
 from attnorm.attention.multihead import MultiHeadAttention, observe, smallest_column_mass
-from attnorm.attention.names import build_normalizer, build_prior, build_scorer
-from attnorm.attention.normalizers._key_bias import attention_form
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.normalizers.regularized import RegularizedMax
+from attnorm.attention.normalizers.shared.key_bias import attention_form
+from attnorm.attention.registry import build_normalizer, build_prior, build_scorer
 from attnorm.attention.scorers import Scorer
-from attnorm.attention.sites import check_attention, resolve_attention
 
 __all__ = [
     "Mask",

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnorm.attention.call_context import may_look
 from attnorm.attention.masking import Mask
-from attnorm.attention.surroundings import may_look
 from attnorm.attention.transfer import note, read_note
 
 WITHOUT_ORDER = "if the positions have no order, pass ordered=False"

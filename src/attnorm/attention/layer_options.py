@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attnorm.attention.call_context import without_autocast
 from attnorm.attention.normalizers.base import upcast
 from attnorm.attention.option_checks import above_zero
-from attnorm.attention.surroundings import without_autocast
 
 LAYER_OPTIONS = ("gate", "exclusive", "differential", "laser")
 LARGEST_VALUE = 64.0  # e^64 = 6e27: sums of such numbers, and their products with small weights, fit in float32

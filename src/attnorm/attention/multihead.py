@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attnorm.attention.call_context import in_layer
 from attnorm.attention.hooks import Observation
 from attnorm.attention.layer_options import LayerOptions
 from attnorm.attention.masking import Mask, dense_mask
 from attnorm.attention.normalizers.base import Normalizer, dot_scores
 from attnorm.attention.rotary import Rotation, rotate
 from attnorm.attention.scorers import Scorer
-from attnorm.attention.surroundings import in_layer
 
 
 class Cache:

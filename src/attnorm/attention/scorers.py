@@ -7,11 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from attnorm.attention.call_context import without_autocast
 from attnorm.attention.hooks import TrainingHooks
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers.base import dot_scores, upcast
 from attnorm.attention.option_checks import above_zero, one_of, whole
-from attnorm.attention.surroundings import without_autocast
 from attnorm.attention.visible import visible_keys
 
 LARGEST = 2**24  # elements of additive's (B, H, N, M, D) tensor: 64 MiB in float32; above it, queries are chunked

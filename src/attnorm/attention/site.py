@@ -6,12 +6,12 @@ from typing import Any
 
 from attnorm.attention.layer_options import LAYER_OPTIONS, LayerOptions
 from attnorm.attention.multihead import MultiHeadAttention
-from attnorm.attention.names import build, normalizers_of
-from attnorm.attention.normalizers._fixed import fixed_value
 from attnorm.attention.normalizers.base import Normalizer
+from attnorm.attention.normalizers.shared.fixed_shares import fixed_value
 from attnorm.attention.priors import Sum
+from attnorm.attention.registry import build, normalizers_of
 from attnorm.attention.scorers import Scorer
-from attnorm.attention.tables import BY_SITE, DEFAULT
+from attnorm.attention.table_form import BY_SITE, DEFAULT
 from attnorm.errors import in_yaml
 from attnorm.imports import short_name
 from attnorm.wording import counted
@@ -30,7 +30,7 @@ SMALLEST: dict[str, dict[str, Any]] = {
 class Site:
     """A place with attention in a model.
 
-    tables: the attention tables of the model (`attnorm.attention.tables`), as they were set or resolved.
+    tables: the attention tables of the model (`attnorm.attention.table_form`), as they were set or resolved.
     name:   the name of the site in them.
     autoregressive: whether a query must not depend on later ones. There, softmax replaces each normalizer of the
             default that couples all queries.
@@ -245,7 +245,7 @@ class Site:
         return Sum(priors) if priors else None
 
     def build(self, kind: str, name: str, **facts: Any) -> Any:
-        """A part with the options that the tables have for it. facts: as in `build` of `attnorm.attention.names`."""
+        """A part with the options that the tables have for it. facts: as in `build` of `attnorm.attention.registry`."""
         return build(kind, name, self.tables["options"].get(short_name(name)) or {}, facts)
 
     def maps(self, heads: int) -> int:

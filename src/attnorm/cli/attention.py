@@ -17,8 +17,8 @@ from attnorm.analysis.attention.heatmaps import draw_reading
 from attnorm.analysis.attention.reading import Reading
 from attnorm.analysis.boxes import draw_boxes
 from attnorm.analysis.captions import draw_words, image_of, looks
+from attnorm.analysis.loaded_run import LoadedRun
 from attnorm.analysis.paper import FigureSet
-from attnorm.analysis.run import LoadedRun
 from attnorm.cli.evaluate import CheckpointName, configurations
 from attnorm.config.command import Command, read
 from attnorm.config.recorded import OVERRIDABLE

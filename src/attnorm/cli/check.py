@@ -21,7 +21,7 @@ class CheckKeys:
 
 def run_check(arguments: list[str]) -> int:
     """Prints a line for each property, and returns the exit code: 1 if one fails."""
-    from attnorm.attention.names import build
+    from attnorm.attention.registry import build
     from attnorm.attention.testing.cases import WIDTH
     from attnorm.attention.testing.check import check_normalizer
 

@@ -9,18 +9,18 @@ from typing import Any
 from attnorm.analysis.arms import matching
 from attnorm.analysis.cautions import simple_label, withheld_lines
 from attnorm.analysis.comparison import SOURCES, Comparison, Terms
-from attnorm.analysis.ladder.comparison import compare_ladder
-from attnorm.analysis.ladder.record import rows_of, sentences, table_of, write_comparison
-from attnorm.analysis.ladder.runs import are_of_ladder, scores_of_places
-from attnorm.analysis.ladder.scores import LadderScores
-from attnorm.analysis.ladder.tables import ENDINGS as ENDINGS_OF_SCORES
-from attnorm.analysis.ladder.tables import is_ladder_table, scores_of_tables, write_scores
-from attnorm.analysis.record import ENDINGS, write_study
+from attnorm.analysis.ladder.ladder_comparison import compare_ladder
+from attnorm.analysis.ladder.ladder_files import rows_of, sentences, table_of, write_comparison
+from attnorm.analysis.ladder.ladder_runs import are_of_ladder, scores_of_places
+from attnorm.analysis.ladder.ladder_scores import LadderScores
+from attnorm.analysis.ladder.score_rows import ENDINGS as ENDINGS_OF_SCORES
+from attnorm.analysis.ladder.score_rows import is_ladder_table, scores_of_tables, write_scores
 from attnorm.analysis.score_files import read_scores, score_files
 from attnorm.analysis.score_tables import Better, study_of_tables
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.statistics.power import plan
 from attnorm.analysis.study import Study, listed_places, study_of
+from attnorm.analysis.study_files import ENDINGS, write_study
 from attnorm.analysis.verdict import COSTS, Verdict
 from attnorm.config.command import Command, read
 from attnorm.config.compose import quoted

@@ -28,7 +28,7 @@ from attnorm.cli import main as command
 from attnorm.run.folder import leave_out
 
 PRELOADED = (
-    *("attnorm.cli.main", "attnorm.cli.train", "attnorm.training.train", "attnorm.analysis.figures"),
+    *("attnorm.cli.main", "attnorm.cli.train", "attnorm.training.train", "attnorm.analysis.run_figures"),
     *("attnorm.config.read", "attnorm.config.recorded", "pandas", "pyarrow.parquet"),
 )
 MESSAGE = 1 << 20  # bytes, more than a socket takes at once

@@ -15,14 +15,14 @@ from attnorm.progress import console
 from attnorm.run.folder import FolderLock, check_links
 from attnorm.sweeps.check import Checker
 from attnorm.sweeps.command import SweepCommand, read_sweep
+from attnorm.sweeps.job_record import SweepRecord
 from attnorm.sweeps.plan import Plan
 from attnorm.sweeps.planner import Planner, checked, refuse_other_code, sweep_folder
-from attnorm.sweeps.record import SweepRecord
 from attnorm.sweeps.rungs import with_rungs
 from attnorm.sweeps.scheduler import Scheduler
 from attnorm.sweeps.state import SWEEP_LOCK, JobState, Journal, state_of_job
-from attnorm.sweeps.table import View, print_results, print_tuning
 from attnorm.sweeps.tuning import Tuned
+from attnorm.sweeps.view import View, print_results, print_tuning
 from attnorm.wording import counted
 
 

@@ -35,7 +35,7 @@ from attnorm.sweeps.jobs import as_typed, override_key, readable
 from attnorm.wording import printable
 
 if TYPE_CHECKING:
-    from attnorm.analysis.run import LoadedRun
+    from attnorm.analysis.loaded_run import LoadedRun
     from attnorm.settings import Settings
 
 IGNORED = ("--run", "-r")  # options of Hydra that change nothing here
@@ -175,7 +175,7 @@ def resume_in(folder: Path, arguments: list[str]) -> int:
 
 def start(config: "Settings", run: Path, overrides: Sequence[str]) -> Path:
     """Trains in the folder `run`, or in the folder of the run that continues. Returns the folder."""
-    from attnorm.analysis.figures import draw_run
+    from attnorm.analysis.run_figures import draw_run
     from attnorm.training.train import train
 
     try:
@@ -247,7 +247,7 @@ def train(
     Raises ConfigError, with all problems in its message, before anything is read or written. An interruption finishes
     the update, saves and raises Interrupted.
     """
-    from attnorm.analysis.run import load_run
+    from attnorm.analysis.loaded_run import load_run
     from attnorm.progress import quiet_libraries
 
     if threads_spin() and is_busy():  # too late to change it: torch may have been imported

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field, PlainValidator, ValidationError, ValidationInfo, field_validator, model_validator
 from torch import nn
 
-from attnorm.attention.sites import Sites
+from attnorm.attention.model_sites import Sites
 from attnorm.attention.testing.before_training import problems_before_training
 from attnorm.choices import is_of_files
 from attnorm.config import lightning

@@ -60,7 +60,7 @@ class TransformerDecoder(TokenDecoder):
     A model with parameters of its own can extend this class: it creates its other modules, and calls `build_decoder`.
 
     sites:     the attention sites. Under teacher forcing, both are autoregressive. self_sites: that of self-attention.
-    attention: resolved tables (`attnorm.attention.tables`).
+    attention: resolved tables (`attnorm.attention.table_form`).
     tokens:    the token embedding, which other modules may share. pad_id: the id of padding.
     templates: the largest number of states in the memory, for priors with one parameter per key.
     """

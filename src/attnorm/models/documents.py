@@ -80,7 +80,7 @@ class JoinedQueries(SitePooling):
 class DocumentClassifier(nn.Module):
     """Scores of labels from the words of a document. A subclass implements `build` and `summarize`.
 
-    attention: resolved tables (`attnorm.attention.tables`) of the sites of the class. None is autoregressive.
+    attention: resolved tables (`attnorm.attention.table_form`) of the sites of the class. None is autoregressive.
     labels:    the number of labels.
     seed:      seed of the initial parameters, see `initialize`.
     """

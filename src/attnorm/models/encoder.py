@@ -18,7 +18,7 @@ class Encoder(nn.Module):
 
     sites:     the only attention site, which is bidirectional. token_sites: those with a vocabulary for banks.
     self_sites: those of self-attention, for exclusive attention.
-    attention: resolved tables (`attnorm.attention.tables`).
+    attention: resolved tables (`attnorm.attention.table_form`).
     tokens:    the token embedding, which other modules may share.
     """
 

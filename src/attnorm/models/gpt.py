@@ -35,7 +35,7 @@ class GPT(nn.Module):
 
     sites:       the only attention site. token_sites: those with a vocabulary for banks. self_sites: those of
                  self-attention.
-    attention:   resolved tables (`attnorm.attention.tables`).
+    attention:   resolved tables (`attnorm.attention.table_form`).
     seed:        seed of the initial parameters, see `start`.
     longest:     the largest number of positions of a text, or None if there is no limit.
     """

@@ -110,8 +110,8 @@ def image_patches(pixels: Tensor, size: int) -> Tensor:
 class GridClassifier(nn.Module):
     """Scores of labels from the pixels of an image.
 
-    attention:   resolved tables (`attnorm.attention.tables`) of the sites "grid" (attention over the patches, `layers`
-                 layers) and "pool" (learned queries over the last grid). Neither is autoregressive.
+    attention:   resolved tables (`attnorm.attention.table_form`) of the sites "grid" (attention over the patches,
+                 `layers` layers) and "pool" (learned queries over the last grid). Neither is autoregressive.
     image_shape: height, width and channels of the images.
     labels:      the number of labels.
     seed:        seed of the initial parameters, see `initialize`.

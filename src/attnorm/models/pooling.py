@@ -14,7 +14,7 @@ class SitePooling(LearnedQueries):
     """`LearnedQueries` with the normalizer, scorer, prior, bank and options that the attention tables name for a site.
 
     width, heads, queries, dropout: as in `LearnedQueries`.
-    attention: resolved tables (`attnorm.attention.tables`). site: the name of the site in them.
+    attention: resolved tables (`attnorm.attention.table_form`). site: the name of the site in them.
     positions: the largest number of states of an example.
     """
 

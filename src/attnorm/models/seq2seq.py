@@ -15,7 +15,7 @@ class Seq2Seq(TransformerDecoder):
 
     sites:     the attention sites, each with whether it is autoregressive. Under teacher forcing, cross-attention is.
     token_sites: those with a vocabulary for banks. self_sites: those of self-attention, for exclusive attention.
-    attention: resolved tables (`attnorm.attention.tables`).
+    attention: resolved tables (`attnorm.attention.table_form`).
     seed:      seed of the initial parameters, see `initialize`.
     """
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from attnorm.attention.names import build
+from attnorm.attention.call_context import in_layer
 from attnorm.attention.normalizers.base import Normalizer
-from attnorm.attention.surroundings import in_layer
+from attnorm.attention.registry import build
 from attnorm.imports import parameters
 
 Choice = str | Mapping[str, Any] | type[Normalizer] | Normalizer

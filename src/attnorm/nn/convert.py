@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from attnorm.attention.names import name_of
+from attnorm.attention.registry import name_of
 from attnorm.nn.choice import Choice
 from attnorm.nn.masks import SOURCE
 from attnorm.nn.multihead import MultiheadAttention

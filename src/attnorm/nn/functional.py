@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnorm.attention.masking import Mask
-from attnorm.attention.names import name_of
 from attnorm.attention.normalizers.base import Normalizer, dot_scores
+from attnorm.attention.registry import name_of
 from attnorm.nn.choice import without_parameters
 from attnorm.nn.masks import read_masks
 

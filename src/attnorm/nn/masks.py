@@ -5,8 +5,8 @@ from torch import Tensor
 
 from attnorm.attention.judging import WITHOUT_ORDER, Questions, about_order, about_padding, about_triangle, judged, look
 from attnorm.attention.masking import Mask
-from attnorm.attention.names import name_of
 from attnorm.attention.normalizers.base import Normalizer
+from attnorm.attention.registry import name_of
 from attnorm.attention.transfer import note, read_note
 
 FORBIDDEN = -1e4  # a float mask forbids what has at most this value: -inf is often written as a large finite number

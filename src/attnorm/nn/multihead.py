@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnorm.attention.names import name_of
-from attnorm.attention.surroundings import in_layer
+from attnorm.attention.call_context import in_layer
+from attnorm.attention.registry import name_of
 from attnorm.nn.choice import Choice, normalizer_of
 from attnorm.nn.functional import attend
 from attnorm.nn.masks import forbidden, opposite, read_masks

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from attnorm.attention.names import NORMALIZERS, PARTS, build
+from attnorm.attention.call_context import in_layer
 from attnorm.attention.normalizers.base import Normalizer
-from attnorm.attention.surroundings import in_layer
+from attnorm.attention.registry import NORMALIZERS, PARTS, build
 from attnorm.imports import find, parameters, short_name
 
 NULLS = ("uniform", "none")

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from attnorm.attention.masking import Mask
-from attnorm.attention.names import build_prior
 from attnorm.attention.normalizers.base import Normalizer, dot_scores
+from attnorm.attention.registry import build_prior
 from attnorm.probes.arm import CONTENT, Arm
 
 Part = TypeVar("Part", bound=nn.Module)

@@ -21,11 +21,11 @@ from attnorm.run.checkpoint import (
     restore_best,
     sweep_unfinished,
 )
+from attnorm.run.csv_files import CsvTable, cut_history
 from attnorm.run.folder import CONFIG, CURVES, EVENTS, LOCK, LOG, check_links
 from attnorm.run.key import run_key
 from attnorm.run.record import FORMAT, changes, modules_in
 from attnorm.run.run import Run
-from attnorm.run.tables import CsvTable, cut_history
 from attnorm.source_code import edited_modules, own_modules
 
 if TYPE_CHECKING:

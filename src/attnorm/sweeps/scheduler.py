@@ -14,7 +14,7 @@ from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.launchers.base import Handle, Launcher
 from attnorm.sweeps.plan import Plan
 from attnorm.sweeps.state import JobState, Journal, state_of_job
-from attnorm.sweeps.table import View
+from attnorm.sweeps.view import View
 
 POLL = 0.05  # seconds between two looks at the jobs
 WRONG_CONFIG = 2  # exit code

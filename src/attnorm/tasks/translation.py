@@ -13,10 +13,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from attnorm.attention.call_context import in_layer
 from attnorm.attention.multihead import MultiHeadAttention, attention_layers, observe
-from attnorm.attention.names import normalizers_of
 from attnorm.attention.normalizers.fertility import Fertility, FertilitySoftmax, FertilitySparsemax
-from attnorm.attention.surroundings import in_layer
+from attnorm.attention.registry import normalizers_of
 from attnorm.data.featurizer import cut, pad
 from attnorm.data.preprocess import Split
 from attnorm.data.sources.parallel import PARALLEL

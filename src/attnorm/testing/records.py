@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.testing.report import Failure
+from attnorm.run.csv_files import read_csv
 from attnorm.run.run import Run
-from attnorm.run.tables import read_csv
 from attnorm.training.callbacks.throughput import TIMING_COLUMNS
 
 GRADIENTS = "gradients"  # the folder of a run that holds the gradients of its updates, if they are kept

@@ -7,8 +7,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from attnorm.progress import UNLIMITED, console
+from attnorm.run.csv_files import NO_EVIDENCE, is_share
 from attnorm.run.folder import RunState
-from attnorm.run.tables import NO_EVIDENCE, is_share
 from attnorm.settings import Settings
 from attnorm.tasks.results import NAMES, NATS_OR_BITS, Results
 from attnorm.wording import on_one_line

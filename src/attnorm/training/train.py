@@ -14,20 +14,20 @@ import torch
 from pytorch_lightning.strategies.launchers.multiprocessing import _MultiProcessingLauncher
 from pytorch_lightning.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
+from attnorm.attention.model_sites import Sites
 from attnorm.attention.multihead import attention_layers
-from attnorm.attention.sites import Sites
 from attnorm.data.preprocess import describe
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.imports import starting_processes
 from attnorm.progress import quiet_libraries
 from attnorm.run import warm_start
 from attnorm.run.checkpoint import BEST, LAST, digest_of, keep_best, load_weights, naming_the_reason, read_checkpoint
+from attnorm.run.csv_files import rate_note
 from attnorm.run.folder import locked
 from attnorm.run.integrity import not_much_larger
 from attnorm.run.opening import tokenizer_of_run
 from attnorm.run.resume import deciding
 from attnorm.run.run import Run
-from attnorm.run.tables import rate_note
 from attnorm.run.writing import RunWriter
 from attnorm.settings import Settings
 from attnorm.source_code import own_modules

@@ -17,7 +17,7 @@ from attnorm.attention import Mask, build_normalizer
 from attnorm.attention.linear import flash, kernels, operators, self_check, tiles
 from attnorm.attention.linear.blockwise import Blockwise
 from attnorm.attention.linear.logsumexp import attention
-from attnorm.attention.normalizers import _key_bias as key_bias
+from attnorm.attention.normalizers.shared import key_bias
 
 pytestmark = pytest.mark.numerical
 

@@ -16,8 +16,8 @@ from torch.testing import assert_close
 from attnorm.attention import Mask, build_normalizer
 from attnorm.attention.linear import flash, kernels, self_check, tiles
 from attnorm.attention.linear.logsumexp import attention, attention_and_logsumexp, logsumexp
-from attnorm.attention.normalizers import _key_bias as key_bias
 from attnorm.attention.normalizers.base import Given
+from attnorm.attention.normalizers.shared import key_bias
 from attnorm.attention.transfer import remember
 
 pytestmark = pytest.mark.numerical

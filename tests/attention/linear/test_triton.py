@@ -23,7 +23,7 @@ from attnorm.attention.linear import kernels, on_triton, self_check
 from attnorm.attention.linear.flash import Call
 from attnorm.attention.linear.logsumexp import attention
 from attnorm.attention.linear.on_triton import Blocks, Triton
-from attnorm.attention.normalizers import _key_bias as key_bias
+from attnorm.attention.normalizers.shared import key_bias
 
 pytestmark = pytest.mark.numerical
 

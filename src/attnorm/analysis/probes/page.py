@@ -11,7 +11,7 @@ from typing import Any
 from attnorm.analysis.colours import chart_css
 from attnorm.analysis.html import templates_of
 from attnorm.analysis.paper import COLUMN, PAGE, FigureSet
-from attnorm.analysis.probes.figures import charts_of_cells
+from attnorm.analysis.probes.probe_charts import charts_of_cells
 from attnorm.analysis.probes.verdicts import CellResults, Row
 from attnorm.analysis.verdict import AT_THESE_RATES
 from attnorm.files import write_text

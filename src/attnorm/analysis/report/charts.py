@@ -10,9 +10,9 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from attnorm.analysis.chart import Chart, values_table
 from attnorm.analysis.colours import Style, light_colours
-from attnorm.analysis.figures import log_axis, log_floor
 from attnorm.analysis.paper import Figure, panel, plain
 from attnorm.analysis.report.curves import Point
+from attnorm.analysis.run_figures import log_axis, log_floor
 
 FEW = 12  # steps of a curve up to which its points are drawn
 HEIGHT = 1.9  # inches

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from attnorm.analysis.arms import Arm, arms_of, baseline_of, find_runs
 from attnorm.analysis.comparison import Terms
-from attnorm.analysis.ladder.runs import ladder_of
+from attnorm.analysis.ladder.ladder_runs import ladder_of
 from attnorm.analysis.provenance import check_code
 from attnorm.analysis.report.examples import shortened
 from attnorm.analysis.report.ladder_page import LadderPage, ladder_pages
 from attnorm.analysis.report.task_page import TaskPage
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.study import Study, adjust_together, study_of_arms
-from attnorm.analysis.waiting import sweep_at_work, waiting_jobs
+from attnorm.analysis.unfinished_jobs import sweep_at_work, waiting_jobs
 from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.run.folder import RunState
 from attnorm.run.run import Run

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from attnorm.analysis.arms import Arm
-from attnorm.analysis.figures import split_label
+from attnorm.analysis.run_figures import split_label
 from attnorm.run.folder import RunState
 from attnorm.run.run import Run
 

@@ -24,8 +24,8 @@ from attnorm.analysis.report.curves import (
 )
 from attnorm.analysis.table import GRADIENT_NORM, title_of, title_of_curve
 from attnorm.analysis.tuning import TuningRecord
+from attnorm.run.csv_files import NO_EVIDENCE, is_share, rate_note
 from attnorm.run.run import Run
-from attnorm.run.tables import NO_EVIDENCE, is_share, rate_note
 
 VALIDATION_LOSS = "val/loss"  # a column of metrics.csv
 MOST_SCALARS = 12  # charts of learned scalars

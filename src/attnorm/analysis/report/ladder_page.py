@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from attnorm.analysis.chart import Chart
-from attnorm.analysis.ladder.comparison import compare_ladder
-from attnorm.analysis.ladder.figures import charts_of_ladder
-from attnorm.analysis.ladder.record import sentences, table_of
-from attnorm.analysis.ladder.runs import scores_of_runs
+from attnorm.analysis.ladder.ladder_charts import charts_of_ladder
+from attnorm.analysis.ladder.ladder_comparison import compare_ladder
+from attnorm.analysis.ladder.ladder_files import sentences, table_of
+from attnorm.analysis.ladder.ladder_runs import scores_of_runs
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.table import Table
 from attnorm.errors import RunError

@@ -7,7 +7,7 @@ from math import isnan
 from attnorm.analysis.arms import Arm, as_number, differing, is_of_normalizer
 from attnorm.analysis.cautions import simple_label
 from attnorm.analysis.comparison import SOURCES, Comparison
-from attnorm.analysis.setup import setup_sentences
+from attnorm.analysis.setup_sentences import setup_sentences
 from attnorm.analysis.study import Study
 from attnorm.analysis.table import NOTHING, Cell, Column, Table, interval, number, title_of
 from attnorm.analysis.tuning import TuningRecord

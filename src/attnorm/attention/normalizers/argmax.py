@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from attnorm.attention.normalizers._row_map import RowMap
+from attnorm.attention.normalizers.shared.row_map import RowMap
 
 
 class Argmax(RowMap):

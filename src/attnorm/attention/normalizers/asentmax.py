@@ -4,13 +4,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnorm.attention.call_context import without_autocast
 from attnorm.attention.masking import Mask
-from attnorm.attention.normalizers._per_position import PerPosition
-from attnorm.attention.normalizers._row_map import map_rows
 from attnorm.attention.normalizers.base import Normalizer, add_log_prior, masked_scores, upcast
 from attnorm.attention.normalizers.entmax import Entmax
+from attnorm.attention.normalizers.shared.per_position import PerPosition
+from attnorm.attention.normalizers.shared.row_map import map_rows
 from attnorm.attention.option_checks import finite_number
-from attnorm.attention.surroundings import without_autocast
 from attnorm.attention.visible import visible_keys
 
 

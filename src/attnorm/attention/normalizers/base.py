@@ -6,17 +6,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnorm.attention.call_context import being_transformed, may_look, without_autocast
 from attnorm.attention.hooks import TrainingHooks
 from attnorm.attention.judging import look, problem_of, questions_about
 from attnorm.attention.masking import Mask, allowed_in, dense_mask
-from attnorm.attention.normalizers._head_number import HeadNumber
-from attnorm.attention.normalizers._shortcuts import give_up_shortcuts
 from attnorm.attention.normalizers.scores import Given as Given  # own normalizers import these here
 from attnorm.attention.normalizers.scores import add_log_prior as add_log_prior
 from attnorm.attention.normalizers.scores import dot_scores, masked_scores, upcast
 from attnorm.attention.normalizers.scores import logsumexp_over_queries as logsumexp_over_queries
 from attnorm.attention.normalizers.scores import softmax_over_keys as softmax_over_keys
-from attnorm.attention.surroundings import being_transformed, may_look, without_autocast
+from attnorm.attention.normalizers.shared.head_number import HeadNumber
+from attnorm.attention.normalizers.shared.shortcuts import give_up_shortcuts
 
 AT_MOST_ONE = (0.0, 1.0)  # a value for `Normalizer.total`, for example for sigmoid attention divided by M
 LOWEST = -1e30  # is added to the score of a masked pair where -inf would give NaN

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from attnorm.attention.masking import Mask
-from attnorm.attention.normalizers._row_map import RowMap, map_rows, value_at
 from attnorm.attention.normalizers.base import add_log_prior, dot_scores, masked_scores, softmax_over_keys, upcast
+from attnorm.attention.normalizers.shared.row_map import RowMap, map_rows, value_at
 from attnorm.attention.option_checks import finite_number
 
 

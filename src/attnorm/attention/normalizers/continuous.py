@@ -7,17 +7,17 @@ attention (Sec. 7).
 import torch
 from torch import Tensor
 
+from attnorm.attention.call_context import without_autocast
 from attnorm.attention.masking import Mask
-from attnorm.attention.normalizers._covariance import covariance_solve
-from attnorm.attention.normalizers._templates import (
+from attnorm.attention.normalizers.base import Given, Normalizer, upcast
+from attnorm.attention.normalizers.shared.covariance import covariance_solve
+from attnorm.attention.normalizers.shared.templates import (
     center_on_first,
     log_preference,
     positive_scale,
     templates,
     without_padding,
 )
-from attnorm.attention.normalizers.base import Given, Normalizer, upcast
-from attnorm.attention.surroundings import without_autocast
 
 
 def gaussian_estimate(z: Tensor, mu: Tensor, alpha: float, covariance: Tensor | None = None) -> Tensor:

@@ -3,9 +3,9 @@
 from torch import Tensor
 
 from attnorm.attention.linear.logsumexp import logsumexp
-from attnorm.attention.normalizers._cluster_prior import ClusterPrior
-from attnorm.attention.normalizers._key_bias import KeyBiased
 from attnorm.attention.normalizers.base import Given, add_log_prior
+from attnorm.attention.normalizers.shared.cluster_prior import ClusterPrior
+from attnorm.attention.normalizers.shared.key_bias import KeyBiased
 
 
 class DNAS(KeyBiased):

@@ -5,10 +5,6 @@ from torch import Tensor
 
 from attnorm.attention.linear.logsumexp import logsumexp
 from attnorm.attention.masking import Mask
-from attnorm.attention.normalizers._head_number import HeadNumber
-from attnorm.attention.normalizers._key_bias import KeyBiased
-from attnorm.attention.normalizers._once import logaddexp
-from attnorm.attention.normalizers._running import running_logsumexp
 from attnorm.attention.normalizers.base import (
     LOWEST,
     Given,
@@ -17,6 +13,10 @@ from attnorm.attention.normalizers.base import (
     masked_scores,
     softmax_over_keys,
 )
+from attnorm.attention.normalizers.shared.derivatives import logaddexp
+from attnorm.attention.normalizers.shared.head_number import HeadNumber
+from attnorm.attention.normalizers.shared.key_bias import KeyBiased
+from attnorm.attention.normalizers.shared.running_logsumexp import running_logsumexp
 
 
 class Slack(Normalizer):

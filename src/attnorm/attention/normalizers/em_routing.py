@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.masking import Mask
-from attnorm.attention.normalizers._cluster_prior import ClusterPrior
-from attnorm.attention.normalizers._templates import center_on_first, positive_scale, templates
 from attnorm.attention.normalizers.base import (
     Given,
     Normalizer,
@@ -20,6 +18,8 @@ from attnorm.attention.normalizers.base import (
     masked_scores,
     softmax_over_keys,
 )
+from attnorm.attention.normalizers.shared.cluster_prior import ClusterPrior
+from attnorm.attention.normalizers.shared.templates import center_on_first, positive_scale, templates
 from attnorm.attention.normalizers.sinkhorn import logsumexp_over_keys
 from attnorm.attention.option_checks import above_zero, one_of, whole
 

@@ -9,9 +9,9 @@ import torch
 from entmax import entmax15, entmax_bisect, sparsemax
 from torch import Tensor, nn
 
-from attnorm.attention.normalizers._row_map import RowMap
+from attnorm.attention.call_context import being_transformed
+from attnorm.attention.normalizers.shared.row_map import RowMap
 from attnorm.attention.option_checks import finite_number
-from attnorm.attention.surroundings import being_transformed
 
 
 class Sparsemax(RowMap):

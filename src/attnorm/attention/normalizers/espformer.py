@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from attnorm.attention.normalizers._plans import plan_of_all
 from attnorm.attention.normalizers.base import Given, Normalizer, softmax_over_keys, upcast
+from attnorm.attention.normalizers.shared.transport_plans import plan_of_all
 from attnorm.attention.option_checks import above_zero, finite_number
 
 

@@ -8,17 +8,8 @@ import warnings
 import torch
 from torch import Tensor
 
+from attnorm.attention.call_context import without_autocast
 from attnorm.attention.masking import Mask
-from attnorm.attention.normalizers._covariance import covariance_solve, row_solve
-from attnorm.attention.normalizers._once import ThroughGradient
-from attnorm.attention.normalizers._solvers import climb
-from attnorm.attention.normalizers._templates import (
-    center_on_first,
-    log_preference,
-    positive_scale,
-    templates,
-    without_padding,
-)
 from attnorm.attention.normalizers.base import (
     Given,
     Normalizer,
@@ -28,9 +19,18 @@ from attnorm.attention.normalizers.base import (
     softmax_over_keys,
     upcast,
 )
+from attnorm.attention.normalizers.shared.covariance import covariance_solve, row_solve
+from attnorm.attention.normalizers.shared.derivatives import ThroughGradient
+from attnorm.attention.normalizers.shared.solvers import climb
+from attnorm.attention.normalizers.shared.templates import (
+    center_on_first,
+    log_preference,
+    positive_scale,
+    templates,
+    without_padding,
+)
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.attention.option_checks import inside_unit_interval, whole
-from attnorm.attention.surroundings import without_autocast
 
 ORDERS = (1, 2, "exact")
 TOLERANCE, MAX_STEPS = 1e-10, 100  # the defaults of the stopping criterion of Newton's method

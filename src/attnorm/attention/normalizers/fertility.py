@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from attnorm.attention.masking import Mask, dense_mask
-from attnorm.attention.normalizers._row_map import map_rows
 from attnorm.attention.normalizers.base import AT_MOST_ONE, Normalizer, add_log_prior, masked_scores, upcast
 from attnorm.attention.normalizers.constrained import ConstrainedSoftmax, ConstrainedSparsemax, rounding
+from attnorm.attention.normalizers.shared.row_map import map_rows
 from attnorm.attention.option_checks import finite_number
 
 PREDICTED = "predicted"

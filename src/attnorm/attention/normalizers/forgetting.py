@@ -5,9 +5,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnorm.attention.masking import Mask
-from attnorm.attention.normalizers._key_bias import memory_linear
-from attnorm.attention.normalizers._per_position import PerPosition, sum_over_later_keys
 from attnorm.attention.normalizers.base import Given, Normalizer, add_log_prior, softmax_over_keys
+from attnorm.attention.normalizers.shared.key_bias import memory_linear
+from attnorm.attention.normalizers.shared.per_position import PerPosition, sum_over_later_keys
 from attnorm.attention.normalizers.softmax import Softmax
 
 

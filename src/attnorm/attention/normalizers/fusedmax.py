@@ -7,7 +7,7 @@ import torch
 from entmax import sparsemax
 from torch import Tensor
 
-from attnorm.attention.normalizers._row_map import RowMap
+from attnorm.attention.normalizers.shared.row_map import RowMap
 from attnorm.attention.option_checks import finite_number
 
 

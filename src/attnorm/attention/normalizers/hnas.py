@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnorm.attention.normalizers._fixed import Place, fixed_value, is_fraction
-from attnorm.attention.normalizers._key_bias import memory_linear
+from attnorm.attention.call_context import in_layer
 from attnorm.attention.normalizers.base import Given, Normalizer, being_transformed
 from attnorm.attention.normalizers.dnas import DNAS
+from attnorm.attention.normalizers.shared.fixed_shares import Place, fixed_value, is_fraction
+from attnorm.attention.normalizers.shared.key_bias import memory_linear
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.attention.option_checks import one_of
-from attnorm.attention.surroundings import in_layer
 
 FORMS = ("sigmoid", "clamp")
 NAMES = {"sigmoid": "hybrid", "clamp": "share"}  # of the parameter: a state dict of the other form does not fit

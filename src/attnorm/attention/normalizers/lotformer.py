@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from attnorm.attention.call_context import without_autocast
 from attnorm.attention.masking import Mask
-from attnorm.attention.normalizers._key_bias import separable
-from attnorm.attention.normalizers._plans import plan_of_all
 from attnorm.attention.normalizers.base import (
     Given,
     Normalizer,
@@ -14,9 +13,10 @@ from attnorm.attention.normalizers.base import (
     softmax_over_keys,
     upcast,
 )
+from attnorm.attention.normalizers.shared.key_bias import separable
+from attnorm.attention.normalizers.shared.transport_plans import plan_of_all
 from attnorm.attention.normalizers.sinkhorn import logsumexp_over_keys
 from attnorm.attention.option_checks import above_zero, whole
-from attnorm.attention.surroundings import without_autocast
 
 
 class LOTFormer(Normalizer):

@@ -7,16 +7,16 @@ import torch
 from entmax import sparsemax
 from torch import Tensor, nn
 
+from attnorm.attention.call_context import in_layer
 from attnorm.attention.masking import Mask
-from attnorm.attention.normalizers._fixed import Place, fixed_value, on_simplex
-from attnorm.attention.normalizers._key_bias import memory_linear
 from attnorm.attention.normalizers.base import Given, Normalizer, upcast
 from attnorm.attention.normalizers.hnas import SHARES
+from attnorm.attention.normalizers.shared.fixed_shares import Place, fixed_value, on_simplex
+from attnorm.attention.normalizers.shared.key_bias import memory_linear
 from attnorm.attention.option_checks import one_of
-from attnorm.attention.surroundings import in_layer
 
 Member = str | Mapping[str, Any]  # a name, or its name and its options
-Builder = Callable[[str, str, Mapping[str, Any], Mapping[str, Any]], Any]  # `attnorm.attention.names.build`
+Builder = Callable[[str, str, Mapping[str, Any], Mapping[str, Any]], Any]  # `attnorm.attention.registry.build`
 MEMBERS = ("softmax", "dnas", "sinkhorn")
 FORMS = ("softmax", "project")
 NAMES = {"softmax": "hybrid", "project": "shares"}  # of the parameter: a state dict of the other form does not fit
@@ -225,7 +225,7 @@ class Mix(Normalizer):
 def build_members(members: Sequence[Member], builder: Builder, **facts: Any) -> dict[str, Normalizer]:
     """The members by label. Raises ValueError for a list that is not one of normalizers.
 
-    builder: `attnorm.attention.names.build`. facts: what is known of the model, as there; None for what is not.
+    builder: `attnorm.attention.registry.build`. facts: what is known of the model, as there; None for what is not.
     """
     if isinstance(members, str) or not isinstance(members, Sequence) or len(members) < 2:
         raise ValueError(f"members={members!r}: allowed: a list of at least two normalizers, such as [softmax,dnas]")

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from attnorm.attention.call_context import without_autocast
 from attnorm.attention.masking import Mask
-from attnorm.attention.normalizers._templates import center_on_first, log_preference, positive_scale, templates
-from attnorm.attention.normalizers._transport_orders import exact_weights, second_order_scores
 from attnorm.attention.normalizers.base import Given, Normalizer, masked_scores, upcast
+from attnorm.attention.normalizers.shared.templates import center_on_first, log_preference, positive_scale, templates
+from attnorm.attention.normalizers.shared.transport_orders import exact_weights, second_order_scores
 from attnorm.attention.option_checks import above_zero, inside_unit_interval, whole
-from attnorm.attention.surroundings import without_autocast
 from attnorm.imports import find, parameters
 
 ORDERS = (1, 2, "exact")

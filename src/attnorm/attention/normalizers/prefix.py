@@ -5,7 +5,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnorm.attention.masking import Mask
-from attnorm.attention.normalizers._running import running_logsumexp
 from attnorm.attention.normalizers.base import (
     Given,
     Normalizer,
@@ -15,6 +14,7 @@ from attnorm.attention.normalizers.base import (
     upcast,
 )
 from attnorm.attention.normalizers.hnas import HNAS
+from attnorm.attention.normalizers.shared.running_logsumexp import running_logsumexp
 
 
 class DNASPrefix(Normalizer):

@@ -12,9 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnorm.attention.normalizers._once import once_differentiable
-from attnorm.attention.normalizers._row_map import RowMap, map_rows
-from attnorm.attention.normalizers._simplex import (
+from attnorm.attention.call_context import without_autocast
+from attnorm.attention.normalizers.base import Given, add_log_prior
+from attnorm.attention.normalizers.shared.derivatives import once_differentiable
+from attnorm.attention.normalizers.shared.row_map import RowMap, map_rows
+from attnorm.attention.normalizers.shared.simplex import (
     SMALLEST,
     derivatives,
     function_response,
@@ -22,9 +24,7 @@ from attnorm.attention.normalizers._simplex import (
     maximize_prox,
     prox_response,
 )
-from attnorm.attention.normalizers.base import Given, add_log_prior
 from attnorm.attention.option_checks import inside_unit_interval, whole
-from attnorm.attention.surroundings import without_autocast
 
 LOWEST = -1e6  # scores further below the best score of their row are raised to this difference
 

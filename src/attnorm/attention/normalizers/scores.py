@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnorm.attention.call_context import without_autocast
 from attnorm.attention.masking import Mask, dense_mask
-from attnorm.attention.surroundings import without_autocast
 
 
 class Given(NamedTuple):

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnorm.attention.masking import Mask
-from attnorm.attention.normalizers._per_position import sum_over_later_keys
 from attnorm.attention.normalizers.base import Given, Normalizer, add_log_prior, masked_scores, softmax_over_keys
+from attnorm.attention.normalizers.shared.per_position import sum_over_later_keys
 
 
 class Selective(Normalizer):

@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from attnorm.attention.normalizers._head_number import HeadNumber
 from attnorm.attention.normalizers.base import Given, Normalizer, add_log_prior
+from attnorm.attention.normalizers.shared.head_number import HeadNumber
 from attnorm.attention.option_checks import finite_number
 from attnorm.attention.visible import visible_keys
 

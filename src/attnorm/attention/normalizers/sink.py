@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.linear.logsumexp import attention_and_logsumexp
-from attnorm.attention.normalizers._head_number import HeadNumber
-from attnorm.attention.normalizers._key_bias import KeyBiased
 from attnorm.attention.normalizers.base import AT_MOST_ONE, Given, add_log_prior
+from attnorm.attention.normalizers.shared.head_number import HeadNumber
+from attnorm.attention.normalizers.shared.key_bias import KeyBiased
 from attnorm.attention.option_checks import above_zero
 
 

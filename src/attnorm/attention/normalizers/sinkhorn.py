@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.linear.logsumexp import logsumexp
-from attnorm.attention.normalizers._key_bias import KeyBiased
 from attnorm.attention.normalizers.base import LOWEST, Given, add_log_prior, logsumexp_over_queries
+from attnorm.attention.normalizers.shared.key_bias import KeyBiased
 from attnorm.attention.option_checks import whole
 
 

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
+from attnorm.attention.call_context import without_autocast
 from attnorm.attention.masking import Mask, dense_mask
-from attnorm.attention.normalizers._key_bias import KeyBiased
 from attnorm.attention.normalizers.base import Given, add_log_prior, masked_scores, upcast
-from attnorm.attention.surroundings import without_autocast
+from attnorm.attention.normalizers.shared.key_bias import KeyBiased
 
 # that of PyTorch even if a script has put a function of attnorm in the place of F.scaled_dot_product_attention
 scaled_dot_product_attention = torch._C._nn.scaled_dot_product_attention

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from attnorm.attention.normalizers._head_number import HeadNumber
 from attnorm.attention.normalizers.base import Given, Normalizer, add_log_prior, softmax_over_keys, upcast
+from attnorm.attention.normalizers.shared.head_number import HeadNumber
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.attention.visible import visible_keys
 

@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnorm.attention.normalizers._per_position import sum_over_later_keys
 from attnorm.attention.normalizers.base import AT_MOST_ONE, Given, Normalizer, add_log_prior
+from attnorm.attention.normalizers.shared.per_position import sum_over_later_keys
 from attnorm.attention.option_checks import one_of
 
 REMAINDERS = ("residual", "value")

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from attnorm.attention.normalizers._key_bias import attention_form
+from attnorm.attention.model_sites import Sites
 from attnorm.attention.normalizers.base import Normalizer
+from attnorm.attention.normalizers.shared.key_bias import attention_form
 from attnorm.attention.site import Site
-from attnorm.attention.sites import Sites
 from attnorm.attention.testing.cases import PRIORS, WIDTH, Subject
 from attnorm.attention.testing.check import PROPERTIES, meaning_of
 from attnorm.attention.testing.report import Failure, Result, Skip

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnorm.attention.call_context import in_layer
 from attnorm.attention.masking import Mask, dense_mask
 from attnorm.attention.normalizers.base import Normalizer, upcast
-from attnorm.attention.surroundings import in_layer
 
 BATCH, WIDTH = 2, 8
 PRIORS = ("no", "key", "pairwise")

@@ -6,11 +6,11 @@ from pathlib import Path
 from attnorm.data import validation as checks
 from attnorm.data.arrow import progress
 from attnorm.data.cache import cached
-from attnorm.data.captions import CaptionSource
+from attnorm.data.caption_rows import CaptionSource
 from attnorm.data.images import Images, MappedPixels, RegionFeatures, Side, read_image, write_pixels
 from attnorm.data.readers import text as files
-from attnorm.data.readers.captions import read_captions, read_list
-from attnorm.data.readers.image_features import FeatureFiles, view_problem
+from attnorm.data.readers.caption_formats import read_captions, read_list
+from attnorm.data.readers.feature_files import FeatureFiles, view_problem
 from attnorm.data.sources.base import NamedSplits, path_of
 from attnorm.errors import DataError, Problem
 from attnorm.schema import Count

@@ -8,7 +8,7 @@ from typing import Any
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import usable
 from attnorm.data.readers.nested import outer
-from attnorm.data.readers.tables import Columns, Rows, missing_columns, row_of, text_cells
+from attnorm.data.readers.table_files import Columns, Rows, missing_columns, row_of, text_cells
 from attnorm.data.sources.base import DOCUMENTS, SHORT, NamedSplits
 from attnorm.errors import DataError, Problem
 from attnorm.schema import Text

@@ -9,10 +9,10 @@ from typing import Annotated
 from pydantic import Field
 
 from attnorm.data import validation as checks
-from attnorm.data.readers import tables as table_files
+from attnorm.data.readers import table_files
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
-from attnorm.data.readers.tables import Column
+from attnorm.data.readers.table_files import Column
 from attnorm.data.sources.base import LABELLED, Entries
 from attnorm.data.sources.pair_files import TableSource
 from attnorm.schema import Share, Text

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
-from attnorm.data.readers import tables as table_files
+from attnorm.data.readers import table_files
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import usable
-from attnorm.data.readers.tables import Column
+from attnorm.data.readers.table_files import Column
 from attnorm.data.sources.base import DividedTrain, Entries, entries_of, matching
 from attnorm.errors import Problem
 from attnorm.schema import Share

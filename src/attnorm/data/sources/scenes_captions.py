@@ -8,11 +8,11 @@ import numpy as np
 
 from attnorm.data.arrow import progress
 from attnorm.data.cache import cached
-from attnorm.data.captions import CaptionSource
+from attnorm.data.caption_rows import CaptionSource
 from attnorm.data.images import MappedPixels, Side, write_pixels
 from attnorm.data.readers import text as files
 from attnorm.data.sources.base import SPLITS
-from attnorm.data.synthetic.scenes.captions import captions
+from attnorm.data.synthetic.scenes.descriptions import captions
 from attnorm.data.synthetic.scenes.drawing import draw
 from attnorm.data.synthetic.scenes.generate import image_name, scene
 from attnorm.schema import Count, WholeNumber

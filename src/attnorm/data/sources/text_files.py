@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnorm.data.readers import tables as table_files
+from attnorm.data.readers import table_files
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow, usable
 from attnorm.data.readers.documents import Unit, documents

@@ -15,7 +15,7 @@ from pydantic import Field
 from attnorm.data.image_features import VisualSource
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import settle
-from attnorm.data.readers.image_features import FeatureFiles, view_problem
+from attnorm.data.readers.feature_files import FeatureFiles, view_problem
 from attnorm.data.readers.records import Entry, Id, Identified, Record, Records, Text, Words
 from attnorm.data.readers.text import read_json
 from attnorm.data.sources.base import NamedSplits, path_of

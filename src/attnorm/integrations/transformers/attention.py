@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from attnorm.attention import Mask, Normalizer
 from attnorm.attention.judging import WITHOUT_ORDER, hides_the_future
-from attnorm.attention.names import name_of
 from attnorm.attention.normalizers.sink import Sink
 from attnorm.attention.normalizers.softmax import Softmax
+from attnorm.attention.registry import name_of
 from attnorm.integrations.transformers.sites import (
     is_merged,
     is_self_attention,

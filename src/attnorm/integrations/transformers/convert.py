@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 from torch import nn
 
 from attnorm.attention import Normalizer
-from attnorm.attention.names import name_of
-from attnorm.attention.sites import Sites
-from attnorm.attention.surroundings import in_layer
-from attnorm.attention.tables import DEFAULT, TABLES, names_in
+from attnorm.attention.call_context import in_layer
+from attnorm.attention.model_sites import Sites
+from attnorm.attention.registry import name_of
+from attnorm.attention.table_form import DEFAULT, TABLES, names_in
 from attnorm.errors import ConfigError
 from attnorm.integrations.transformers.attention import cache_message
 from attnorm.integrations.transformers.register import (

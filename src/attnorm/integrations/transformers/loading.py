@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnorm.attention.tables import names_in
+from attnorm.attention.table_form import names_in
 from attnorm.imports import TRUST, package_of, texts, trusted_packages
 from attnorm.integrations.transformers.convert import PART, attach, convert
 from attnorm.integrations.transformers.register import CONVERTED, IMPLEMENTATION, register

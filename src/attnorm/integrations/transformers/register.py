@@ -7,9 +7,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from attnorm.attention import Normalizer, build_normalizer
-from attnorm.attention.names import NORMALIZERS
+from attnorm.attention.call_context import in_layer
 from attnorm.attention.normalizers.softmax import Softmax
-from attnorm.attention.surroundings import in_layer
+from attnorm.attention.registry import NORMALIZERS
 from attnorm.imports import find, nearest
 from attnorm.integrations.transformers.attention import layer_attention, model_mask
 from attnorm.integrations.transformers.sites import attention_modules, needs_float_masks, own_softmax_modules

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 import torch
 from torch import Tensor, nn
 
-from attnorm.attention.names import name_of
 from attnorm.attention.normalizers.hnas import HNAS
 from attnorm.attention.normalizers.mix import Mix
+from attnorm.attention.registry import name_of
 from attnorm.integrations.transformers.convert import convert
 from attnorm.integrations.transformers.register import CONVERTED
 from attnorm.integrations.transformers.sites import attention_modules

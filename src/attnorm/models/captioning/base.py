@@ -122,7 +122,7 @@ class Captioner(WithDecoder, ABC):
 
     Config:    the configuration: an `ImageEncoderConfig` with `d_model`, `max_target` and `tie_embeddings`.
     sites:     the attention sites. Under teacher forcing, all of them are autoregressive.
-    attention: resolved tables (`attnorm.attention.tables`).
+    attention: resolved tables (`attnorm.attention.table_form`).
     side, width, regions: as in `ImageEncoder`.
     seed:      seed of the initial parameters, see `initialize`.
     """

@@ -63,7 +63,7 @@ class LSTMDecoder(TokenDecoder):
     """Predicts the next token from the earlier ones and from templates, wherever these come from.
 
     sites:     the only attention site. It is autoregressive, because its queries are the positions of the target.
-    attention: resolved tables (`attnorm.attention.tables`).
+    attention: resolved tables (`attnorm.attention.table_form`).
     tokens:    the token embedding, which other modules may share. pad_id: the id of padding.
     templates: the largest number of templates, for priors with one parameter per template.
 

@@ -71,7 +71,7 @@ class LSTMSeq2Seq(WithDecoder):
 
     sites:     the only attention site, that of the decoder. Under teacher forcing it is autoregressive. token_sites:
                those with a vocabulary for banks.
-    attention: resolved tables (`attnorm.attention.tables`).
+    attention: resolved tables (`attnorm.attention.table_form`).
     seed:      seed of the initial parameters, see `initialize`.
     """
 

@@ -41,7 +41,7 @@ class VqaModel(nn.Module):
 
     sites:     all sites that the class can have; none is autoregressive. `sites_of` returns those used by given
                settings.
-    attention: resolved tables (`attnorm.attention.tables`) of these sites.
+    attention: resolved tables (`attnorm.attention.table_form`) of these sites.
     answers:   the number of answers.
     view_widths, view_boxes: for each view, the width of its features and its maximum number of boxes.
     seed:      seed of the initial parameters, see `initialize`.

@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnorm.data.captions import plain
+from attnorm.data.caption_rows import plain
 from attnorm.errors import refuse_one_text
 from attnorm.tasks.bleu import Bleu, sacrebleu
 from attnorm.tasks.results import CorpusMetric

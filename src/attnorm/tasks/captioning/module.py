@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnorm.attention.transfer import index_by_mask, on_cpu
-from attnorm.data.captions import CAPTIONS
+from attnorm.data.caption_rows import CAPTIONS
 from attnorm.data.featurizer import Encoded, Featurizer, Table, cut, pad
 from attnorm.data.images import Images
 from attnorm.data.sampler import MicroBatch

@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attnorm.data.captions import CAPTIONS
+from attnorm.data.caption_rows import CAPTIONS
 from attnorm.data.image_features import check_together
 from attnorm.data.images import Images, ImageShape, read_image
 from attnorm.data.preprocess import Split

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from attnorm.data.readers import tables as table_files
+from attnorm.data.readers import table_files
 from attnorm.data.readers import text as files
 from attnorm.data.readers.text import read_json
 from attnorm.errors import DataError, refuse_one_text

@@ -11,7 +11,7 @@ from attnorm.attention.multihead import attention_layers
 from attnorm.attention.transfer import on_cpu
 from attnorm.models.recording import layer_label, stacks_of
 from attnorm.optim import with_hooks
-from attnorm.run.tables import COLUMNS
+from attnorm.run.csv_files import COLUMNS
 from attnorm.schema import Count
 from attnorm.training.callbacks.attention_stats import EveryNSteps, log_now
 from attnorm.training.module import TrainingModule

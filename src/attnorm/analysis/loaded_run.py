@@ -128,7 +128,7 @@ class LoadedRun(Run):
     def draw_curves(self) -> "FigureSet":
         """The figures of the run folder: the course of every learned scalar, such as the "hybrid_weights", and that of
         entropy and smallest column mass, "attention"."""
-        from attnorm.analysis.figures import figures_of
+        from attnorm.analysis.run_figures import figures_of
 
         return figures_of(self.folder)
 

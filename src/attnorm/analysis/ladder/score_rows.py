@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from attnorm.analysis.ladder.scores import LOSS, LadderRun, LadderScores, Rung, ladder_scores
+from attnorm.analysis.ladder.ladder_scores import LOSS, LadderRun, LadderScores, Rung, ladder_scores
 from attnorm.analysis.score_files import read_table
 from attnorm.analysis.scores import ExampleTable
-from attnorm.data.readers.tables import columns_of
+from attnorm.data.readers.table_files import columns_of
 from attnorm.errors import ConfigError, DataError, Problem
 from attnorm.files import replacing
 from attnorm.tasks.results import direction

@@ -8,9 +8,8 @@ import numpy as np
 
 from attnorm.analysis.arms import DEFAULT_BASELINE
 from attnorm.analysis.cautions import cautions_of
-from attnorm.analysis.ladder.scores import LadderScores, Rung
-from attnorm.analysis.statistics.crossed import MIN_SEEDS, Difference, Interval
-from attnorm.analysis.statistics.ladder import (
+from attnorm.analysis.ladder.ladder_scores import LadderScores, Rung
+from attnorm.analysis.statistics.contrasts import (
     MIN_RUNGS,
     baseline_slope,
     compute_multiplier,
@@ -20,6 +19,7 @@ from attnorm.analysis.statistics.ladder import (
     projection_weights,
     trend_weights,
 )
+from attnorm.analysis.statistics.crossed import MIN_SEEDS, Difference, Interval
 from attnorm.analysis.statistics.multiple import holm
 from attnorm.analysis.verdict import AT_THESE_RATES, FALSE_CALLS, listed_seeds
 from attnorm.errors import ConfigError, Problem

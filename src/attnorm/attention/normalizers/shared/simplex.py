@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from attnorm.attention.normalizers._solvers import conjugate_gradients
+from attnorm.attention.normalizers.shared.solvers import conjugate_gradients
 
 SMALLEST = 1e-20  # below this weight, a function is continued linearly: log p has no value and no gradient at p = 0
 STEEPEST = 1e30  # stands for the infinite second derivative of a function at p = 0

@@ -19,9 +19,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from attnorm.attention.normalizers._covariance import roundoff, solve_iteratively
-from attnorm.attention.normalizers._once import ThroughGradient
-from attnorm.attention.normalizers._solvers import climb
+from attnorm.attention.normalizers.shared.covariance import roundoff, solve_iteratively
+from attnorm.attention.normalizers.shared.derivatives import ThroughGradient
+from attnorm.attention.normalizers.shared.solvers import climb
 
 WIDEST = 300.0  # the largest range of C / gamma for which 1 / Z^2 does not overflow
 BUFFER = 2**24  # elements of the largest temporary tensor beyond it: 128 MiB

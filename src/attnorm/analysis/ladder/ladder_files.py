@@ -5,9 +5,9 @@ from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
-from attnorm.analysis.ladder.comparison import PRIMARIES, ArmOnLadder, LadderComparison, listed_rungs
-from attnorm.analysis.record import plain
+from attnorm.analysis.ladder.ladder_comparison import PRIMARIES, ArmOnLadder, LadderComparison, listed_rungs
 from attnorm.analysis.statistics.crossed import Difference
+from attnorm.analysis.study_files import plain
 from attnorm.analysis.table import NOTHING, Cell, Column, Table, interval, number, title_of
 from attnorm.analysis.verdict import decimals, p_is
 from attnorm.files import write_text

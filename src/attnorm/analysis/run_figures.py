@@ -15,8 +15,8 @@ from matplotlib.ticker import MaxNLocator
 from attnorm.analysis.colours import styles_of_arms, styles_of_layers
 from attnorm.analysis.paper import COLUMN, PAGE, Figure, FigureSet, bare, panel
 from attnorm.imports import short_name
+from attnorm.run.csv_files import NO_EVIDENCE, is_share, rate_note
 from attnorm.run.run import Run
-from attnorm.run.tables import NO_EVIDENCE, is_share, rate_note
 
 DECADES = 12  # maximum range of a logarithmic axis; underflow would extend it to 1e-45 and below
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnorm.attention.surroundings import being_transformed
+from attnorm.attention.call_context import being_transformed
 
 Gradients = tuple[Tensor | None, ...]
 

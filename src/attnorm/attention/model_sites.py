@@ -1,6 +1,6 @@
 """The attention of a whole model: what its tables set at every site, the problems of them, and a name for the result.
 
-`Sites` reads attention tables (`attnorm.attention.tables`) once. Models are built from the resolved tables, by `Site`.
+`Sites` reads attention tables (`attnorm.attention.table_form`) once. `Site` builds models from the resolved tables.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -9,10 +9,10 @@ from functools import cached_property
 from typing import Any
 
 from attnorm.attention.layer_options import LAYER_OPTIONS
-from attnorm.attention.names import PARTS, normalizers_of
 from attnorm.attention.priors import needs_of
+from attnorm.attention.registry import PARTS, normalizers_of
 from attnorm.attention.site import Site
-from attnorm.attention.tables import BY_SITE, DEFAULT, TABLES, is_normalizer, names_in, wrong_names, wrong_values
+from attnorm.attention.table_form import BY_SITE, DEFAULT, TABLES, is_normalizer, names_in, wrong_names, wrong_values
 from attnorm.errors import in_yaml
 from attnorm.imports import find, nearest, short_name
 

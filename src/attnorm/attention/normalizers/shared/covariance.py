@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnorm.attention.normalizers._once import once_differentiable
-from attnorm.attention.normalizers._solvers import conjugate_gradients
+from attnorm.attention.normalizers.shared.derivatives import once_differentiable
+from attnorm.attention.normalizers.shared.solvers import conjugate_gradients
 
 
 def covariance_solve(T: Tensor, w: Tensor, alpha: float | Tensor, x: Tensor) -> Tensor:

@@ -8,10 +8,10 @@ from typing import Any
 
 from attnorm.analysis.arms import Arm, arms_of, as_number, find_runs, labels_of, run_folders
 from attnorm.analysis.comparison import found_in_data, metric_of
-from attnorm.analysis.ladder.scores import LOSS, LadderRun, LadderScores, Rung, ladder_scores
+from attnorm.analysis.ladder.ladder_scores import LOSS, LadderRun, LadderScores, Rung, ladder_scores
 from attnorm.analysis.provenance import check_code, device_of, doubts_of
 from attnorm.analysis.scores import SplitName, check_current, common_split, direction_of, example_table, test_table
-from attnorm.analysis.waiting import waiting_jobs
+from attnorm.analysis.unfinished_jobs import waiting_jobs
 from attnorm.errors import RunError
 from attnorm.run.folder import RunState
 from attnorm.run.run import VALIDATION, Run

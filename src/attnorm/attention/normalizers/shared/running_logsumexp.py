@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnorm.attention.normalizers._once import stable_logaddexp, twice_differentiable
 from attnorm.attention.normalizers.base import being_transformed
+from attnorm.attention.normalizers.shared.derivatives import stable_logaddexp, twice_differentiable
 
 
 def running_logsumexp(s: Tensor) -> Tensor:

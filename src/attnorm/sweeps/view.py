@@ -11,9 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from attnorm.progress import console
+from attnorm.sweeps.job_record import JobResult, SweepRecord
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.plan import Plan
-from attnorm.sweeps.record import JobResult, SweepRecord
 from attnorm.sweeps.state import JobState, Journal, state_of_job
 
 REFRESH, QUIET = 1.0, 60.0  # seconds between two pictures of the live table, and between two lines without it

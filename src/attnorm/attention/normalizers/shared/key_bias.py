@@ -8,8 +8,8 @@ from torch import Tensor
 
 from attnorm.attention.linear.logsumexp import attention
 from attnorm.attention.masking import Mask
-from attnorm.attention.normalizers._shortcuts import level
 from attnorm.attention.normalizers.base import Given, Normalizer
+from attnorm.attention.normalizers.shared.shortcuts import level
 from attnorm.attention.option_checks import one_of
 
 DENSE_UP_TO = {"cpu": 256 * 256, "cuda": 512 * 512}  # N x M; on other devices, only the dense form is used

@@ -9,11 +9,11 @@ import numpy as np
 
 from attnorm.analysis.chart import Chart
 from attnorm.analysis.colours import light_colours, styles_of_arms
-from attnorm.analysis.ladder.comparison import ArmOnLadder, LadderComparison
-from attnorm.analysis.ladder.record import table_of
-from attnorm.analysis.ladder.scores import LadderScores, Rung
+from attnorm.analysis.ladder.ladder_comparison import ArmOnLadder, LadderComparison
+from attnorm.analysis.ladder.ladder_files import table_of
+from attnorm.analysis.ladder.ladder_scores import LadderScores, Rung
 from attnorm.analysis.paper import Figure, panel
-from attnorm.analysis.statistics.ladder import projection_weights
+from attnorm.analysis.statistics.contrasts import projection_weights
 from attnorm.analysis.statistics.variances import variances_of
 from attnorm.analysis.table import Cell, Column, Table, number, title_of
 from attnorm.analysis.verdict import decimals

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from attnorm.data.captions import plain
-from attnorm.data.readers import tables as table_files
+from attnorm.data.caption_rows import plain
+from attnorm.data.readers import table_files
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
 from attnorm.data.readers.records import Id, Record, Text, validation_message

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from attnorm.attention.layer_options import LAYER_OPTIONS
-from attnorm.attention.names import normalizers_of
+from attnorm.attention.registry import normalizers_of
 from attnorm.imports import nearest, short_name
 
 DEFAULT = "_default_"
