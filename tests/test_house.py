@@ -183,11 +183,11 @@ def test_a_floor_does_without_the_libraries_of_those_above():
 
 
 def test_no_imports_go_in_a_circle():
-    """Nor do those inside functions and for type checkers, in the package that others read first."""
+    """Nor do those inside functions and for type checkers."""
     known = {module_of(file) for file in FILES}
     graph = {}
     for file in FILES:
-        named = {module for module, _ in imports(file, everywhere=floor_of(module_of(file)) == "attention")}
+        named = {module for module, _ in imports(file)}
         packages = {name.rpartition(".")[0] for name in named & known}  # `from attnorm.data import files` is of files
         graph[module_of(file)] = (named & known) - packages - {module_of(file)}
     order = list(TopologicalSorter(graph).static_order())  # raises CycleError

@@ -17,7 +17,7 @@ from attnorm.analysis.report.content import collect
 from attnorm.analysis.report.page import html_of
 from attnorm.analysis.statistics.tuned import DISMISSAL
 from attnorm.analysis.study import further_values
-from attnorm.analysis.tuning import tunings_of
+from attnorm.analysis.tuning_record import tunings_of
 from attnorm.cli.compare import run_compare
 from attnorm.cli.sweep import values_to_try
 from attnorm.sweeps.job_record import recorded

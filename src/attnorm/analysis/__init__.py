@@ -2,25 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import ArrayLike
 
+    from attnorm.analysis.arms import Places
     from attnorm.analysis.comparison import Comparison
     from attnorm.analysis.scores import SplitName
     from attnorm.analysis.verdict import Verdict
 
 __all__ = ["Comparison", "compare", "compare_scores"]
 
-Places = str | Path | Sequence[str | Path]
-
 
 def compare(
-    baseline: Places,
-    against: Places | None = None,
+    baseline: "Places",
+    against: "Places | None" = None,
     metric: str | None = None,
     *,
     split: "SplitName" = "auto",

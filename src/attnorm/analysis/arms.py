@@ -17,6 +17,7 @@ from attnorm.imports import nearest
 from attnorm.run.folder import EVENTS, TUNE, RunState, find_folder, folders_in
 from attnorm.run.run import Run
 
+Places = str | Path | Sequence[str | Path]
 DEFAULT_BASELINE = "softmax"
 MAX_LISTED = 3  # keys in which arms may differ before labels name only those that are needed to tell them apart
 

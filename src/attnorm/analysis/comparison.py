@@ -8,6 +8,7 @@ import numpy as np
 
 from attnorm.analysis.arms import Arm
 from attnorm.analysis.cautions import cautions_of, failures, failures_of_all
+from attnorm.analysis.other_values import OtherValues
 from attnorm.analysis.provenance import check_code, check_inputs, doubts_of
 from attnorm.analysis.scores import (
     ExampleTable,
@@ -24,7 +25,7 @@ from attnorm.analysis.scores import (
 )
 from attnorm.analysis.shared_seeds import SharedSeeds, common_source, counting_seeds
 from attnorm.analysis.statistics.crossed import paired_difference, without_claims
-from attnorm.analysis.tuning import OtherValues, TuningRecord
+from attnorm.analysis.tuning_record import TuningRecord
 from attnorm.analysis.verdict import ArmScores, Verdict, adjusted, decimals, speed_ratio
 from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.imports import nearest

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 
-from attnorm.analysis import Places
-from attnorm.analysis.arms import Arm, arms_of, baseline_of, differing, find_runs, is_of_normalizer, numbers_of
+from attnorm.analysis.arms import Arm, Places, arms_of, baseline_of, differing, find_runs, is_of_normalizer, numbers_of
 from attnorm.analysis.colours import COLOURS
 from attnorm.analysis.comparison import Comparison, ReadExamples, Terms, compare_arms
 from attnorm.analysis.ladder.ladder_runs import ladder_of
@@ -25,7 +24,7 @@ from attnorm.analysis.scores import (
 )
 from attnorm.analysis.shared_seeds import NoSharedSeed
 from attnorm.analysis.table import title_of
-from attnorm.analysis.tuning import TuningRecord, tunings_of
+from attnorm.analysis.tuning_record import TuningRecord, tunings_of
 from attnorm.analysis.unfinished_jobs import waiting_jobs
 from attnorm.analysis.verdict import AT_THESE_RATES, ArmScores, adjusted, mean_costs
 from attnorm.errors import ConfigError, Problem, RunError

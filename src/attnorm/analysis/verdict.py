@@ -9,12 +9,12 @@ from statistics import median
 import numpy as np
 
 from attnorm.analysis.arms import as_number
+from attnorm.analysis.other_values import OtherValues
 from attnorm.analysis.provenance import device_of
 from attnorm.analysis.statistics.crossed import Difference, Interval
 from attnorm.analysis.statistics.multiple import holm
 from attnorm.analysis.statistics.power import detectable
 from attnorm.analysis.statistics.tuned import DISMISSAL
-from attnorm.analysis.tuning import OtherValues
 from attnorm.run.run import Run
 from attnorm.tasks.results import NAMES, NATS_OR_BITS
 from attnorm.wording import counted, on_one_line

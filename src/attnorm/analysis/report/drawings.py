@@ -23,7 +23,7 @@ from attnorm.analysis.report.curves import (
     scalar_curves,
 )
 from attnorm.analysis.table import GRADIENT_NORM, title_of, title_of_curve
-from attnorm.analysis.tuning import TuningRecord
+from attnorm.analysis.tuning_record import TuningRecord
 from attnorm.run.csv_files import NO_EVIDENCE, is_share, rate_note
 from attnorm.run.run import Run
 

@@ -10,7 +10,7 @@ from attnorm.analysis.comparison import SOURCES, Comparison
 from attnorm.analysis.setup_sentences import setup_sentences
 from attnorm.analysis.study import Study
 from attnorm.analysis.table import NOTHING, Cell, Column, Table, interval, number, title_of
-from attnorm.analysis.tuning import TuningRecord
+from attnorm.analysis.tuning_record import TuningRecord
 from attnorm.analysis.verdict import COSTS, ArmScores, Verdict, p_is
 from attnorm.errors import in_yaml
 from attnorm.wording import counted
