@@ -70,7 +70,7 @@ def programs(folder: Path) -> dict[str, str]:
         f"check of a wrong sweep of {SEEDS} jobs": ["sweep", f"seed=range(0,{SEEDS})", "attention.cross=dnas"],
     }
     again = "import shutil\nfor name in ('sweep', 'probe'):\n    shutil.rmtree(name, ignore_errors=True)"
-    jobs = ["sweep", *TINY, f"seed=range(0,{SEEDS})", "jobs=2", "dir=sweep"]
+    jobs = ["sweep", *TINY, f"seed=range(0,{SEEDS})", "jobs=2", "out=sweep"]
     probes = {f"probe of 1 cell, jobs={count}": ["probe", *PROBE, f"jobs={count}"] for count in (1, 2)}
     return {
         "import torch": "import torch",

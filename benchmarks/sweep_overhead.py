@@ -58,9 +58,9 @@ def main() -> None:
         common = [*SHORT, f"task.max_steps={asked.steps}", f"paths.cache_dir={folder}/cache"]
         attnorm(folder, "train", *common, f"paths.log_dir={folder}/first")
         seeds = f"seed=range(1,{asked.jobs + 1})"
-        took = {"serial": attnorm(folder, "sweep", seeds, *common, "dir=serial", "jobs=1")}
-        took["parallel"] = attnorm(folder, "sweep", seeds, *common, "dir=parallel", f"jobs={asked.parallel}")
-        again = attnorm(folder, "sweep", seeds, *common, "dir=serial")
+        took = {"serial": attnorm(folder, "sweep", seeds, *common, "out=serial", "jobs=1")}
+        took["parallel"] = attnorm(folder, "sweep", seeds, *common, "out=parallel", f"jobs={asked.parallel}")
+        again = attnorm(folder, "sweep", seeds, *common, "out=serial")
         runs = recorded(folder / "serial")["jobs"]
         seconds, trained = [run["seconds"] for run in runs], trained_seconds(folder / "serial")
     cores = len(os.sched_getaffinity(0))

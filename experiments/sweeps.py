@@ -35,7 +35,7 @@ class Run:
 
 
 def sweep(folder: Path, *overrides: str, failures: bool = False) -> list[Run]:
-    """Runs `attnorm sweep <overrides> dir=<folder>` and returns its runs, without those that tune or
+    """Runs `attnorm sweep <overrides> out=<folder>` and returns its runs, without those that tune or
     are at other values than the best one.
 
     The runs are in the order of their seeds. In the state of the sweep, the best one is first.
@@ -45,7 +45,7 @@ def sweep(folder: Path, *overrides: str, failures: bool = False) -> list[Run]:
     A sweep that was interrupted continues when the experiment is repeated, and finished runs are not run again. Raises
     SystemExit if the sweep ends before all of its jobs have ended; its messages say why and how to continue.
     """
-    arguments = [*overrides, f"dir={folder}"]
+    arguments = [*overrides, f"out={folder}"]
     print(f"\n$ attnorm sweep {shlex.join(arguments)}", flush=True)
     if (code := run("sweep", arguments)) and not (failures and code == FAILED):
         sys.exit(code)

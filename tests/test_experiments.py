@@ -49,8 +49,8 @@ def commands(monkeypatch):
             (folder / "eval_test.json").write_text('{"metrics": {}, "baselines": {}}')
         if verb != "sweep":
             return 0
-        settings = dict(it.split("=", 1) for it in arguments if not it.startswith("dir="))
-        folder = runs.Path(next(it for it in arguments if it.startswith("dir=")).removeprefix("dir="))
+        settings = dict(it.split("=", 1) for it in arguments if not it.startswith("out="))
+        folder = runs.Path(next(it for it in arguments if it.startswith("out=")).removeprefix("out="))
         jobs = []
         for values in combinations(settings):
             one = len(values.get("attention.cross", values["attention"])) + int(values["seed"]) / 10

@@ -67,7 +67,7 @@ def swept(made):
     """The same with sweeps that have ended."""
     kinds = {"grid": SWEEP, "tuned": TUNE}
     for name, typed in kinds.items():
-        sweep(made, *typed, f"dir={name}")
+        sweep(made, *typed, f"out={name}")
     return made
 
 
@@ -223,13 +223,13 @@ REFUSED = {  # verb: (what is spoilt, what is typed, words of the message); {} i
         (write("runs/dnas_1/predictions/validation.parquet", "x"), ("against={}/runs",), "cannot be read"),
     ],
     "sweep": [
-        (None, ("--x", *SWEEP, "dir={}/grid"), "no such option"),
-        (None, (*SWEEP, "tune=y=1,2", "dir={}/grid"), "seed: must be given with tune"),
-        (None, ("upper=0.1", *SWEEP, "dir={}/grid"), "x=0.2: at most 0.1"),
-        (None, (*SWEEP, "launcher=ray", "ray.nothing=1", "dir={}/grid"), "ray"),
-        (None, ("x=0.2,0.4", *TUNE[:1], *TUNE[3:], "dir={}/tuned", "seed=100,101"), "is there already, to tune"),
-        (lambda folder: (folder / "grid/figures").symlink_to(folder), (*SWEEP, "dir={}/grid"), "is a link to"),
-        (None, (*SWEEP, "dir={}/run"), "dir={}/run: is the folder of a run; choose another one"),
+        (None, ("--x", *SWEEP, "out={}/grid"), "no such option"),
+        (None, (*SWEEP, "tune=y=1,2", "out={}/grid"), "seed: must be given with tune"),
+        (None, ("upper=0.1", *SWEEP, "out={}/grid"), "x=0.2: at most 0.1"),
+        (None, (*SWEEP, "launcher=ray", "ray.nothing=1", "out={}/grid"), "ray"),
+        (None, ("x=0.2,0.4", *TUNE[:1], *TUNE[3:], "out={}/tuned", "seed=100,101"), "is there already, to tune"),
+        (lambda folder: (folder / "grid/figures").symlink_to(folder), (*SWEEP, "out={}/grid"), "is a link to"),
+        (None, (*SWEEP, "out={}/run"), "out={}/run: is the folder of a run; choose another one"),
     ],
     "probe": [
         (None, (*PROBE, "out={}/probe", "normalizers=softmax,nothing"), "nothing"),

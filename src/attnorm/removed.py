@@ -16,6 +16,7 @@ REMOVED: dict[str, str] = {  # a verb: "doctor"; a key of a verb: "sweep search"
     "data=books": "books was replaced by data=folders; see docs/causal_lm.md#data",
     "data=passages": "passages was replaced by data=folders; see docs/hierarchical.md#data",
     "attention folder": "folder is now out, as in the other verbs",
+    "sweep dir": "dir is now out, as in the other verbs",
     "doctor": "doctor is now a script, python benchmarks/doctor.py; see docs/gpu.md#check-of-a-machine",
     "report watch": "pages of running sweeps were removed; the terminal and wandb show what runs",
     "report every": "pages of running sweeps were removed; the terminal and wandb show what runs",

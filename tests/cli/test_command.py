@@ -215,7 +215,7 @@ SLURM = ("launcher=submitit", "submitit.cluster=local")
 TRAIN = ("train", *runs.tiny_overrides(), "task.max_steps=1", "trainer=ddp", "trainer.devices=2")
 STARTING = {  # commands that start further interpreters, as attnorm or as a library does; forked: sweeps/test_real.py
     "spawned": ("probe", "normalizers=softmax,uniform", "probes=probe_parts.Tiny", "seeds=1", "rates=0.01", "jobs=2"),
-    "submitit": ("sweep", *runs.tiny_overrides(), "task.max_steps=1", "seed=1", "dir=s", *SLURM),
+    "submitit": ("sweep", *runs.tiny_overrides(), "task.max_steps=1", "seed=1", "out=s", *SLURM),
     "ranks": TRAIN,
     "spawned ranks": (*TRAIN, "trainer.strategy=ddp_spawn"),
 }

@@ -524,7 +524,7 @@ def test_a_sweep_with_a_link_in_its_folder_is_not_written_into(monkeypatch, tmp_
         with open(tmp_path / "sweep/jobs.jsonl", "a") as file:
             file.write(json.dumps({**job, "name": name}) + "\n[1]\n{}\n" + "[" * 100_000 + "\n")
     assert [it["name"] for it in Journal(tmp_path / "sweep").added()] == [run.name]
-    command = ("sweep", f"dir={tmp_path}/sweep", "seed=1")
+    command = ("sweep", f"out={tmp_path}/sweep", "seed=1")
     (run / "console.log").symlink_to(tmp_path / "victim")
     assert "console.log: is a link" in refusal(monkeypatch, capfd, *command)
     (tmp_path / "sweep/sweep.lock").symlink_to(tmp_path / "victim")

@@ -174,7 +174,7 @@ def test_only_jobs_that_share_everything_have_a_server(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_jobs_go_on_when_their_server_is_killed(tmp_path, monkeypatch):
     monkeypatch.setenv("FORKED", "1")
-    running = begin(tmp_path, "dir=s", "x=1,2,3", "steps=30", "pause=0.05", "diverges=1", "retries=0")
+    running = begin(tmp_path, "out=s", "x=1,2,3", "steps=30", "pause=0.05", "diverges=1", "retries=0")
     wait_for(lambda: steps(tmp_path / "s") > 1)
     job = attempts(tmp_path / "s")[0][0]["pid"]
     children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()

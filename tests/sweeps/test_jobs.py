@@ -131,8 +131,8 @@ def test_all_problems_of_the_command_are_reported_together(typed, keys):
 
 
 def test_dir_is_taken_as_it_is_typed():
-    assert read_sweep(["dir=2024", "seed=1,2"]).settings.dir == "2024"
-    assert read_sweep(["dir=my (sweep)", "seed=1,2"]).settings.dir == "my (sweep)"
+    assert read_sweep(["out=2024", "seed=1,2"]).settings.out == "2024"
+    assert read_sweep(["out=my (sweep)", "seed=1,2"]).settings.out == "my (sweep)"
 
 
 def test_jobs_are_checked_with_the_groups_of_other_configuration_folders(tmp_path):

@@ -175,7 +175,7 @@ def test_built_in_ladders_grow_and_have_valid_rungs(name, task):
 @pytest.mark.training
 def test_a_ladder_is_killed_continued_and_extended_as_any_sweep(tmp_path):
     option = write(tmp_path)
-    typed = [option, "ladder=own", "dir=s", "steps=12", "pause=0.05", "jobs=2"]
+    typed = [option, "ladder=own", "out=s", "steps=12", "pause=0.05", "jobs=2"]
     running = begin(tmp_path, *typed, "attention=softmax,dnas", "seed=1")
     wait_for(lambda: steps(tmp_path / "s") > 12)
     kill(running)
@@ -200,7 +200,7 @@ def test_a_dry_ladder_shows_its_rungs_without_preparing_data_to_size_them(tmp_pa
 @pytest.mark.training
 def test_every_arm_of_a_ladder_is_compared_on_every_rung_at_its_own_best_value(tmp_path):
     rungs = [{"model.d_model": 16, "optimizer.lr": 0.1}, {"model.d_model": 32, "optimizer.lr": 0.2}]
-    typed = [write(tmp_path, rungs=rungs), "ladder=own", "dir=s", "steps=2", "jobs=3", "attention=softmax,dnas"]
+    typed = [write(tmp_path, rungs=rungs), "ladder=own", "out=s", "steps=2", "jobs=3", "attention=softmax,dnas"]
     sweep(tmp_path, *typed, "seed=1,2", "tune=optimizer.lr=1,2,4", "tune_seeds=5")
     found = report(tmp_path / "s")
     arms = [f"attention={name} rung={rung}" for name in ("softmax", "dnas") for rung in (1, 2)]
@@ -226,7 +226,7 @@ def test_a_real_ladder_trains_and_is_read_as_one(tmp_path, monkeypatch, capsys, 
     option = write(tmp_path, rungs=rungs, tokens_per_parameter=0.5)
     left_out = ("model.d_model", "model.ffn_dim", f"model.{layers}", "task.max_steps", "trainer.max_steps")
     tiny = [it for it in runs.tiny_overrides(task) if override_key(it) not in left_out]
-    typed = [option, "ladder=own", "attention=softmax,hnas_prefix", "seed=1", "dir=s", *tiny]
+    typed = [option, "ladder=own", "attention=softmax,hnas_prefix", "seed=1", "out=s", *tiny]
     assert command.run_sweep(typed) == 0, capsys.readouterr()
     jobs = report(tmp_path / "s")["jobs"]
     assert len(jobs) == 4 and {job["state"] for job in jobs} == {"finished"}

@@ -93,7 +93,7 @@ def test_runs_are_one_group_in_wandb_and_take_no_part_in_the_slurm_job_of_the_sw
 @pytest.mark.slow
 def test_a_job_that_slurm_interrupts_saves_and_is_requeued(tmp_path):
     """SIGUSR2 from the queue, also when the sweep is no longer there: the run saves, and continues in the same job."""
-    typed = (*SLURM, "dir=s", "x=1", "steps=60", "pause=0.05", "retries=0")
+    typed = (*SLURM, "out=s", "x=1", "steps=60", "pause=0.05", "retries=0")
     running = begin(tmp_path, *typed)
     wait_for(lambda: steps(tmp_path / "s") > 4)
     [placed] = wait_for(lambda: events(tmp_path / "s", "place"))
@@ -116,7 +116,7 @@ def children(pid):
 @pytest.mark.slow
 @needs_submitit
 def test_wrong_parameters_of_submitit_are_refused(tmp_path):
-    said = sweep(tmp_path, *SLURM, "submitit.colour=red", "dir=s", "x=1", code=2)
+    said = sweep(tmp_path, *SLURM, "submitit.colour=red", "out=s", "x=1", code=2)
     assert "error: submitit: " in said and "colour" in said
 
 
@@ -133,7 +133,7 @@ def test_a_launcher_without_its_package_says_what_to_install(tmp_path, monkeypat
 
 @in_both
 def test_jobs_run_elsewhere(tmp_path, launcher):
-    sweep(tmp_path, *launcher, "dir=s", "x=1,2,3", "broken=1", "steps=4", "jobs=2")
+    sweep(tmp_path, *launcher, "out=s", "x=1,2,3", "broken=1", "steps=4", "jobs=2")
     assert_each_once(tmp_path / "s", 3, 4)
     assert [[it["resumed"] for it in job] for job in attempts(tmp_path / "s")] == [[False, True]] * 3
     assert {it["code"] for it in report(tmp_path / "s")["jobs"]} == {0}
@@ -141,7 +141,7 @@ def test_jobs_run_elsewhere(tmp_path, launcher):
 
 @in_both
 def test_a_sweep_that_is_stopped_or_killed_is_continued(tmp_path, launcher):
-    typed = (*launcher, "dir=s", "x=1,2", "steps=100", "pause=0.05", "jobs=2", "retries=0")
+    typed = (*launcher, "out=s", "x=1,2", "steps=100", "pause=0.05", "jobs=2", "retries=0")
     running = begin(tmp_path, *typed)
     wait_for(lambda: steps(tmp_path / "s") > 4)
     os.kill(running.pid, signal.SIGINT)

@@ -38,7 +38,7 @@ def source():
 
 
 def test_every_job_is_checked_before_the_first_one_starts(tmp_path):
-    wrong = ("seed=1,2,3", "model.dropout=0.1,1.5", "model.n_heads=2,3", "optimizer.rate=1", "dir=s")
+    wrong = ("seed=1,2,3", "model.dropout=0.1,1.5", "model.n_heads=2,3", "optimizer.rate=1", "out=s")
     ended = attnorm(tmp_path, *wrong)
     assert ended.returncode == 2 and not list(tmp_path.rglob("*.jsonl")) and not list(tmp_path.rglob("config.yaml"))
     said = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
@@ -77,7 +77,7 @@ def test_a_sweep_of_real_runs_is_killed_and_continued(tmp_path):
     that was not interrupted."""
     lab = runs.ROOT / "src/attnorm/skeleton/lab"
     shutil.copytree(lab, tmp_path / "lab", ignore=shutil.ignore_patterns("__pycache__"))
-    typed = ("attention=softmax,lab.normalizer:Tempered", "seed=1", "dir=s", "task.max_steps=150", "retries=1")
+    typed = ("attention=softmax,lab.normalizer:Tempered", "seed=1", "out=s", "task.max_steps=150", "retries=1")
     typed += ("task.validations=6", "run.save_every_steps=5", "callbacks.attention_stats.every_n_steps=0")
     begin = [*runs.tiny_overrides(), *typed]
 
@@ -141,7 +141,7 @@ def swept(tmp_path_factory):
         (folder / f"{name}.py").write_text("raise RuntimeError('planted')")
     for name, text in OWN.items():
         (folder / f"{name}.py").write_text(text)
-    typed = (*runs.tiny_overrides(), "attention=own_norm.Mine,hnas", "seed=4", "dir=s")
+    typed = (*runs.tiny_overrides(), "attention=own_norm.Mine,hnas", "seed=4", "out=s")
     ended = runs.command("-P", "-c", COUNTED, "sweep", *typed, cwd=folder, env=source())
     assert ended.returncode == 0 and ended.stdout.count("forked: True") == 2, ended.stdout + ended.stderr
     return folder
@@ -159,7 +159,7 @@ def test_a_sweep_is_continued_elsewhere_without_the_checkpoints_of_finished_runs
     shutil.copytree(swept / "s", tmp_path / "s", ignore=shutil.ignore_patterns("checkpoints"))
     for name in OWN:
         shutil.copy(swept / f"{name}.py", tmp_path)
-    ended = attnorm(tmp_path, "attention=own_norm.Mine,hnas,uniform", "seed=4", "dir=s")
+    ended = attnorm(tmp_path, "attention=own_norm.Mine,hnas,uniform", "seed=4", "out=s")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.count("finished before") == 2
     assert [it["state"] for it in report(tmp_path / "s")["jobs"]] == ["finished"] * 3
@@ -182,7 +182,7 @@ def test_a_sweep_does_not_mix_two_versions_of_an_own_module(swept, tmp_path):
     assert written["modules"] == digests
     before = content()
     (tmp_path / "own_helper.py").write_text("SCALE = 2.0\n")
-    ended = attnorm(tmp_path, "attention=own_norm.Mine,hnas", "seed=4", "dir=s")
+    ended = attnorm(tmp_path, "attention=own_norm.Mine,hnas", "seed=4", "out=s")
     assert ended.returncode == 2 and content() == before, ended.stdout + ended.stderr
     said, now = " ".join(ended.stderr.split()), hashlib.sha256(b"SCALE = 2.0\n").hexdigest()[:16]
     assert "own_helper was edited" in said and digests["own_helper"] in said and now in said
@@ -198,7 +198,7 @@ def test_a_sweep_does_not_mix_two_versions_of_an_own_module(swept, tmp_path):
 @pytest.mark.timeout(900)  # at least ten processes that import their libraries
 def test_a_real_sweep_tunes_and_compares(tmp_path):
     typed = [it for it in runs.tiny_overrides() if not it.startswith("optimizer.lr=")]
-    typed += ["attention=softmax,hnas", "seed=110", "tune=optimizer.lr=1e-2,1", "tune_seeds=100", "dir=s"]
+    typed += ["attention=softmax,hnas", "seed=110", "tune=optimizer.lr=1e-2,1", "tune_seeds=100", "out=s"]
     ended = runs.command("-m", "attnorm", "sweep", *typed, "jobs=2", cwd=tmp_path, env=source())
     assert ended.returncode == 0, ended.stdout + ended.stderr
     found = report(tmp_path / "s")

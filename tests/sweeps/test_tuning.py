@@ -17,7 +17,7 @@ from attnorm.sweeps.state import JobState, Journal
 from attnorm.sweeps.tuning import MOST_ADDED, Tuned, TunedArm, Tuning, best_of, beyond
 from attnorm.sweeps.view import print_tuning
 
-TUNE = ("dir=s", "seed=110,111", "tune=x=0.1,0.2,0.4", "tune_seeds=100,101", "steps=1", "jobs=6")
+TUNE = ("out=s", "seed=110,111", "tune=x=0.1,0.2,0.4", "tune_seeds=100,101", "steps=1", "jobs=6")
 
 
 class Bench:
@@ -174,7 +174,7 @@ def test_the_next_value_continues_the_grid(values, below, above):
 
 
 def test_a_sweep_tunes_and_then_compares(tmp_path):
-    typed = ("dir=s", "seed=110", "tune=x=0.2,0.4", "tune_seeds=100", "steps=1", "jobs=6", "center=0.4,0.8")
+    typed = ("out=s", "seed=110", "tune=x=0.2,0.4", "tune_seeds=100", "steps=1", "jobs=6", "center=0.4,0.8")
     sweep(tmp_path, *typed)
     found = report(tmp_path / "s")
     seeds = {(it["purpose"], it["overrides"][-1]) for it in found["jobs"]}
@@ -197,8 +197,8 @@ def test_tuning_runs_are_no_runs_of_arms_and_those_of_arms_tune_nothing(tmp_path
     for place in (folder, folder / "*", folder / "*/*", folder / "**"):
         assert {it.parent for it in run_folders(place)} <= {folder}, place
     assert len(run_folders(folder)) == 2
-    said = sweep(tmp_path, "dir=s", "seed=120", "tune=x=0.2,0.4", "tune_seeds=110", "center=0.2", "steps=1", code=2)
-    assert "error: dir=s: the run x=0.2 seed=110 is there already, to compare" in said
+    said = sweep(tmp_path, "out=s", "seed=120", "tune=x=0.2,0.4", "tune_seeds=110", "center=0.2", "steps=1", code=2)
+    assert "error: out=s: the run x=0.2 seed=110 is there already, to compare" in said
     [tuned, *_] = sorted((folder / "tune").iterdir())
     for place in (folder / "tune", tuned):
         with pytest.raises(RunError, match="those in tune/ of a sweep folder are not compared"):
@@ -275,8 +275,8 @@ def names_of(folder):
 
 @pytest.mark.slow
 def test_a_value_that_a_job_refuses_is_named(tmp_path):
-    said = sweep(tmp_path, "dir=s", "seed=110", "tune=x=1,3", "tune_seeds=100", "upper=2", code=2)
+    said = sweep(tmp_path, "out=s", "seed=110", "tune=x=1,3", "tune_seeds=100", "upper=2", code=2)
     assert "error: x=3: at most 2 (in x=3 seed=100)" in said
-    sweep(tmp_path, "dir=t", "seed=110", "tune=x=0.75,1.5", "tune_seeds=100", "center=9", "upper=2", "steps=1")
+    sweep(tmp_path, "out=t", "seed=110", "tune=x=0.75,1.5", "tune_seeds=100", "center=9", "upper=2", "steps=1")
     [note] = report(tmp_path / "t")["tuning"]["notes"]
     assert "x=1.5: 3 is not allowed: x=3" in note

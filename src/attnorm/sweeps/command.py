@@ -30,8 +30,8 @@ REFUSED = {  # keys of a single run
     "from": "each job of a sweep is composed of the settings that are typed; only attnorm train has from=<run>",
     "ckpt_path": "a sweep resumes its runs by itself; repeat its command",
     "run.ladder": "the rungs of a ladder set it; use ladder=<file>",
-    "hydra.run.dir": "the run folders are in the sweep folder; use dir=<sweep folder>",
-    "hydra.sweep.dir": "the run folders are in the sweep folder; use dir=<sweep folder>",
+    "hydra.run.dir": "the run folders are in the sweep folder; use out=<sweep folder>",
+    "hydra.sweep.dir": "the run folders are in the sweep folder; use out=<sweep folder>",
     "hydra.mode": "each job of a sweep is a single run",
     "hydra/sweeper": "attnorm sweep trains all combinations; docs/sweeps.md#search has a recipe for a search",
     "hydra/launcher": "attnorm sweep has launchers of its own; use launcher=submitit or launcher=ray",
@@ -42,7 +42,7 @@ REFUSED = {  # keys of a single run
 class SweepSettings:
     """The keys of `attnorm sweep`.
 
-    dir:         the sweep folder; None for one that is named after the overrides.
+    out:         the sweep folder; None for one that is named after the overrides.
     jobs:        number of jobs at once; None for one per GPU, or one on a CPU.
     retries:     how many more times a job that failed is tried.
     dry:         whether the jobs are only checked and printed.
@@ -55,7 +55,7 @@ class SweepSettings:
     ray:         arguments of `ray.init`.
     """
 
-    dir: Text | None = None
+    out: Text | None = None
     jobs: Count | None = None
     retries: WholeNumber = 1
     dry: bool = False

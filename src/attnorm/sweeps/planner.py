@@ -41,12 +41,12 @@ def checked(command: SweepCommand, checker: Checker, jobs: Sequence[Overrides]) 
 
 
 def sweep_folder(command: SweepCommand, facts: Sequence[Checked]) -> Path:
-    """`dir`, or a folder whose name follows from the overrides."""
+    """`out`, or a folder whose name follows from the overrides."""
     settings = command.settings
-    if settings.dir is not None:
-        if Run(settings.dir).exists and not (Path(settings.dir) / EVENTS).exists():
-            raise ConfigError([Problem("dir", "is the folder of a run; choose another one", settings.dir)])
-        return Path(settings.dir)
+    if settings.out is not None:
+        if Run(settings.out).exists and not (Path(settings.out) / EVENTS).exists():
+            raise ConfigError([Problem("out", "is the folder of a run; choose another one", settings.out)])
+        return Path(settings.out)
     chosen = [f"tune_seeds={settings.tune_seeds}"] if command.tuning else []
     chosen += [f"ladder={settings.ladder}"] if command.ladder else []
     return Path(facts[0].log_dir) / "sweeps" / sweep_name((fact.task for fact in facts), [*command.texts(), *chosen])
@@ -65,7 +65,7 @@ def refuse_other_code(journal: Journal, facts: Iterable[Checked]) -> None:
                     raise RunError(
                         f"{name} was edited, and results of different versions are not mixed: {job.folder} was trained "
                         f"with the version {digest}, and the file is {now[name]} now (SHA-256). To continue, put the "
-                        "earlier version back; to train all runs with the new one, type dir=<another folder>"
+                        "earlier version back; to train all runs with the new one, type out=<another folder>"
                     )
 
 
@@ -138,7 +138,7 @@ class Planner:
             if known and (known[-1].get("purpose") == "tune") != (purpose == "tune"):
                 message = f"the run {label} is there already, to {'compare' if purpose == 'tune' else 'tune'}; "
                 message += "choose other seeds, or another folder"
-                raise ConfigError([Problem("dir", message, self.journal.folder)])
+                raise ConfigError([Problem("out", message, self.journal.folder)])
             if not journal.has(name) or known[-1].get("purpose", "") != purpose:
                 more = {"purpose": purpose} if purpose else {}
                 journal.add("job", name, key=key, label=label, overrides=overrides, **more)
