@@ -310,7 +310,7 @@ def tiny_language(folder: Path, *overrides: str) -> Settings:
     which the overrides choose. Its cache is in `folder`."""
     sizes = [it for it in LANGUAGE if not it.startswith(("data.", "tokenizer."))]
     cache = f"paths.cache_dir={folder / 'cache'}"
-    return checked(composed(*sizes, "data.batch_tokens=600", cache, *overrides))
+    return checked(composed(*sizes, "data.batch_tokens=600", cache, *overrides), overrides)
 
 
 def tiny_run(folder: Path, *overrides: str, task: str = "gigaword") -> dict:

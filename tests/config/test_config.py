@@ -105,6 +105,7 @@ def needed(tmp_path, monkeypatch):
         "data/text.yaml": ["task=mlm", f"data.files={table}"],
         "data/text_hub.yaml": ["task=mlm", "data.path=owner/name"],
         "tokenizer/gpt2.yaml": ["task=causal_lm", f"tokenizer.file={tmp_path}/gpt2", "~tokenizer.vocab_size"],
+        "tokenizer/huggingface.yaml": [f"tokenizer.file={tmp_path}/vocab.txt"],
         "data/squad.yaml": ["task=squad", *squad],
         "data/labelled.yaml": ["task=classify", *labelled],
         "task/squad.yaml": squad,

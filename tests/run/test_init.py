@@ -313,7 +313,7 @@ def test_runs_without_checkpoint_or_tokenizer_are_said(tmp_path, pretrained):
     assert refused(f"model.init={run}") == [f"model.init={run}: no checkpoint {run}/checkpoints/best.ckpt"]
     (run / "tokenizer.json").unlink()
     (run / "checkpoints/best.ckpt").touch()
-    kinds = "tokenizer=sentencepiece, wordpiece or gpt2"
+    kinds = "tokenizer=sentencepiece, wordpiece, gpt2 or huggingface"
     assert refused(f"model.init={run}") == [
         f"model.init={run}: only the tokenizers of runs with {kinds} can be taken over"
     ]

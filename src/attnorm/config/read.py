@@ -117,6 +117,9 @@ class Checked(Settings):
                 plain = without_leftovers(plain, key, typed)
         for group in GROUPS:
             plain[group] = plain.get(group) or {}
+        if "tokenizer" in typed:  # the size that the file of a task sets is that of tokenizers that are trained
+            options = without_leftovers(plain, f"tokenizer.{TARGET}", typed)["tokenizer"]
+            plain["tokenizer"] = {k: v for k, v in plain["tokenizer"].items() if k in options or k != "vocab_size"}
         task, defaults = None, {"task": TaskConfig, "data": DataConfig, "run": RunSettings}
         with suppress(ConfigError):  # which is reported with the group
             task = class_of("task", plain["task"], Task)

@@ -8,6 +8,7 @@ import torch
 
 from attnorm.data.tokenizers.base import Tokenizer, check_tokenizer, tokenizer_class
 from attnorm.data.tokenizers.bpe import ByteBPE
+from attnorm.data.tokenizers.huggingface import HuggingFace
 from attnorm.data.tokenizers.sentencepiece import SentencePiece
 from attnorm.data.tokenizers.wordpiece import WordPiece
 from attnorm.errors import ConfigError, DataError, Problem
@@ -25,7 +26,7 @@ FILES = (  # of a hub model
     *("config.json", "*.safetensors", "*.safetensors.index.json"),
     *("vocab.txt", "tokenizer.json", "vocab.json", "merges.txt"),
 )
-TOKENIZERS = (WordPiece, SentencePiece, ByteBPE)  # those that a new run can take over
+TOKENIZERS = (WordPiece, SentencePiece, ByteBPE, HuggingFace)  # those that a new run can take over
 SHAPE = (  # what the weights decide
     *("d_model", "n_heads", "ffn_dim", "encoder_layers", "positions", "norm_first", "embedding_norm", "norm_eps"),
     *("residual", "type_vocab_size", "activation", "tie_embeddings", "rotary_base"),
@@ -150,7 +151,9 @@ def tokenizer_of(start: Run) -> type[Tokenizer]:
     for kind in TOKENIZERS:
         if (start.folder / kind.FILE).is_file():
             return kind
-    raise DataError("only the tokenizers of runs with tokenizer=sentencepiece, wordpiece or gpt2 can be taken over")
+    raise DataError(
+        "only the tokenizers of runs with tokenizer=sentencepiece, wordpiece, gpt2 or huggingface can be taken over"
+    )
 
 
 def load_pretrained(model: torch.nn.Module, init: str) -> LoadReport:

@@ -1,7 +1,7 @@
 """Tokenizers: a common interface of sentencepiece, WordPiece and your own, named by `_target_` in conf/tokenizer/.
 
 Texts are cleaned before they are tokenized. The word `<unk>`, which published headline files contain, is the same token
-as the one for what the vocabulary cannot represent. It is decoded as `<unk>`.
+as the one for what the vocabulary cannot represent, except with `library.LibraryTokenizer`. It is decoded as `<unk>`.
 """
 
 import hashlib

@@ -96,5 +96,6 @@ def _from_json(content: bytes, name: str) -> "Pipeline":
 
     read = read_pipeline(content, name)
     if not (isinstance(read.model, models.BPE) and isinstance(read.pre_tokenizer, pre_tokenizers.ByteLevel)):
-        raise DataError(f"{name}: this tokenizer is a {type(read.model).__name__}, not the byte-level BPE of GPT-2")
+        kind = f"this tokenizer is a {type(read.model).__name__}, not the byte-level BPE of GPT-2"
+        raise DataError(f"{name}: {kind}; use tokenizer=huggingface")
     return read

@@ -1,18 +1,22 @@
-"""Subwords of sentencepiece (Kudo and Richardson, 2018), unigram or BPE, trained on the training split."""
+"""Subwords of sentencepiece (Kudo and Richardson, 2018), trained on the training split or from a file of others."""
 
 import io
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, groupby
-from typing import Literal
+from itertools import chain
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from attnorm.data.readers.text import file_problem
 from attnorm.data.tokenizers.base import UNK, Tokenizer, file_in
+from attnorm.data.tokenizers.library import LibraryTokenizer
 from attnorm.errors import DataError, reading, refuse_one_text
 from attnorm.schema import Count
+
+if TYPE_CHECKING:
+    from sentencepiece import SentencePieceProcessor
 
 log = logging.getLogger(__name__)
 
@@ -27,23 +31,20 @@ _LONGEST = 1 << 24  # bytes of a sentence; sentencepiece silently skips longer o
 class SentencePiece(Tokenizer):
     """Lossless on text like its training text: decode(encode(x)) == x for words of seen characters.
 
-    Each character that was not in the training text becomes one `<unk>`, or its bytes if the model has them
-    (`byte_fallback`).
+    Each character that was not in the training text becomes one `<unk>`.
     """
 
     FILE = "sentencepiece.model"
+    names = (FILE, "spiece.model", "tokenizer.model", "sentencepiece.bpe.model")  # in a folder, in this order
     pad_id, bos_id, eos_id, unk_id = _PAD, _BOS, _EOS, _UNK
 
     def __init__(self, model: bytes):
-        import sentencepiece
-
+        """model: of `train`."""
         super().__init__()
-        self._model = model
-        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self._model, self._processor = model, _processor(model)
         self.vocab_size = self._processor.get_piece_size()
         pieces = [piece.replace(_SPACE, " ") for piece in map(self._processor.id_to_piece, range(self.vocab_size))]
         self._pieces = ["", "", "", f" {UNK}", *pieces[4:]]
-        self._bytes = frozenset(filter(self._processor.is_byte, range(self.vocab_size)))
         self._starts = np.array([i < 4 or piece.startswith(" ") for i, piece in enumerate(self._pieces)])
 
     @classmethod
@@ -103,24 +104,18 @@ class SentencePiece(Tokenizer):
         model_type: Literal["unigram", "bpe"] = "bpe",
         vocab_size: Count = 4000,
         sample: Count | None = 500_000,
-    ) -> "SentencePiece":
-        """Reads `file`, a model of sentencepiece or a folder with sentencepiece.model; without a file, trains on
-        `sample` sentences (None: on all).
+    ) -> "SentencePiece | SentencePieceFile":
+        """Reads `file`, any model of sentencepiece or a folder with one of `names`; without a file, trains on `sample`
+        sentences (None: on all).
 
-        Raises DataError for a file that is not such a model, whose special tokens have other ids than those of this
-        class, or that marks no spaces in a single word, and the errors of `train`.
+        Raises DataError for a file that is not such a model, and the errors of `train`.
         """
         if file is None:
             assert draw is not None  # only a tokenizer from a file does without sentences
             return cls.train(draw(sample), model_type=model_type, vocab_size=vocab_size)
-        name = f"tokenizer.file={file}"
-        tokenizer = cls.from_bytes(file_in(file, (cls.FILE,)).read_bytes(), name)
-        read = tokenizer._processor
-        ids, needed = (read.pad_id(), read.bos_id(), read.eos_id(), read.unk_id()), (_PAD, _BOS, _EOS, _UNK)
-        if ids != needed:
-            raise DataError(f"{name}: the ids of pad, bos, eos and unk must be {needed}, not {ids}")
-        if _SPACE not in "".join(read.encode("a", out_type=str)):
-            raise DataError(f"{name}: words would run together; expected a model with add_dummy_prefix=true")
+        tokenizer = cls.from_bytes(file_in(file, cls.names).read_bytes(), f"tokenizer.file={file}")
+        if isinstance(tokenizer, SentencePieceFile):
+            tokenizer.say_what_is_added(file)
         return tokenizer
 
     @classmethod
@@ -128,14 +123,15 @@ class SentencePiece(Tokenizer):
         """A file that is missing or empty."""
         if (file := options.get("file")) is None:
             return []
-        if (path := file_in(file, (cls.FILE,))).is_dir():
+        if (path := file_in(file, cls.names)).is_dir():
             return [f"tokenizer.file={file}: no {cls.FILE} in this folder"]
         return file_problem(f"tokenizer.file={file}", path)
 
     @classmethod
-    def from_bytes(cls, content: bytes, name: str = "tokenizer") -> "SentencePiece":
+    def from_bytes(cls, content: bytes, name: str = "tokenizer") -> "SentencePiece | SentencePieceFile":
+        """A model of `train`, or else one of others, which is used as it is."""
         with reading(name, "not a sentencepiece model"):
-            return cls(content)
+            return cls(content) if _is_of_train(_processor(content)) else SentencePieceFile(content)
 
     def token(self, number: int) -> str:
         return self._processor.id_to_piece(number) if number > _UNK else super().token(number)
@@ -149,8 +145,6 @@ class SentencePiece(Tokenizer):
     def _encode_words(self, words: list[str]) -> list[list[int]]:
         words = [_RESERVED.sub("▅", word) for word in words]  # the trainer never takes ▅ into a vocabulary
         encoded = self._processor.encode(words, out_type=int)
-        if self._bytes:  # which would spell ▅
-            return [[_UNK] if "▅" in word else ids for word, ids in zip(words, encoded, strict=True)]
         return [self._unmerged(word, ids) if _UNK in ids else ids for word, ids in zip(words, encoded, strict=True)]
 
     def _unmerged(self, word: str, ids: list[int]) -> list[int]:
@@ -160,11 +154,57 @@ class SentencePiece(Tokenizer):
         return list(chain.from_iterable(runs))
 
     def decode(self, ids: Iterable[int]) -> str:
-        text = ""
-        for are_bytes, run in groupby(map(int, ids), self._bytes.__contains__):
-            numbers = list(run)
-            text += self._processor.decode(numbers) if are_bytes else "".join([self._pieces[id_] for id_ in numbers])
-        return " ".join(text.split())
+        return " ".join("".join(self._pieces[id_] for id_ in map(int, ids)).split())
+
+
+class SentencePieceFile(LibraryTokenizer):
+    """A model that another program has trained, with any ids of its special tokens."""
+
+    FILE, names = SentencePiece.FILE, SentencePiece.names
+
+    def __init__(self, model: bytes):
+        read = self._processor = _processor(model)
+        special = [None if number < 0 else number for number in (read.pad_id(), read.bos_id(), read.eos_id())]
+        super().__init__(model, read.get_piece_size(), *special, read.unk_id())
+        self._unknown = read.decode([self.unk_id]).strip()
+        for number in range(self._size):
+            begins = read.id_to_piece(number).startswith(_SPACE)  # also shows a piece that is no UTF-8
+            self.starts[number] = begins or read.is_control(number) or read.is_unknown(number)
+
+    @classmethod
+    def from_bytes(cls, content: bytes, name: str = "tokenizer") -> "SentencePieceFile":
+        with reading(name, "not a sentencepiece model"):
+            return cls(content)
+
+    def token(self, number: int) -> str:
+        is_text = number < self._size and number not in self._outer
+        return self._processor.id_to_piece(number) if is_text else super().token(number)
+
+    def _encode_words(self, words: list[str]) -> list[list[int]]:
+        return self._processor.encode(words, out_type=int)
+
+    def _unknown_characters(self, word: str) -> int:
+        ids, pieces = (self._processor.encode(word, out_type=kind) for kind in (int, str))
+        unknown = (piece for number, piece in zip(ids, pieces, strict=True) if number == self.unk_id)
+        return min(len(word), sum(len(piece.replace(_SPACE, "")) for piece in unknown))
+
+    def _decode(self, ids: list[int]) -> str:
+        return self._processor.decode(ids)
+
+
+def _processor(model: bytes) -> "SentencePieceProcessor":
+    import sentencepiece
+
+    return sentencepiece.SentencePieceProcessor(model_proto=model)
+
+
+def _is_of_train(model: "SentencePieceProcessor") -> bool:
+    """Whether a model has the special tokens of `SentencePiece.train`, marks spaces in a single word, and has no bytes:
+    word by word, it encodes as a whole text."""
+    ids = model.pad_id(), model.bos_id(), model.eos_id(), model.unk_id()
+    is_spelled_so = ids == (_PAD, _BOS, _EOS, _UNK) and model.decode([_UNK]) == UNK
+    marks_spaces = _SPACE in "".join(model.encode("a", out_type=str))
+    return is_spelled_so and marks_spaces and model.piece_to_id("<0x00>") == _UNK
 
 
 def _without_unknown(sentences: Iterable[str], characters: set[str]) -> Iterator[str]:

@@ -155,7 +155,9 @@ def _from_json(content: bytes, name: str, lowercase: bool | None) -> "Pipeline":
 
     read = read_pipeline(content, name)
     if not isinstance(read.model, models.WordPiece):
-        raise DataError(f"{name}: this tokenizer is a {type(read.model).__name__}, not a WordPiece")
+        raise DataError(
+            f"{name}: this tokenizer is a {type(read.model).__name__}, not a WordPiece; use tokenizer=huggingface"
+        )
     if lowercase is not None:
         if not isinstance(read.normalizer, normalizers.BertNormalizer):
             raise DataError(f"tokenizer.lowercase={lowercase}: {name} has no BertNormalizer to tell; use null")
