@@ -10,8 +10,8 @@ from reference import MASKS, WIDTH, case, randn
 from torch.testing import assert_close
 
 from attnorm.attention import build_normalizer
-from attnorm.attention.normalizers import _transport_orders as source
 from attnorm.attention.normalizers.ot import OptimalTransport
+from attnorm.attention.normalizers.shared import transport_orders as source
 from attnorm.attention.testing import check_normalizer
 
 pytestmark = pytest.mark.numerical

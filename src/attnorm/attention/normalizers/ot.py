@@ -81,7 +81,7 @@ class OptimalTransport(Normalizer):
            module, whose constructor may take `heads` and `width`.
     order: the formula above is the solution of an inference problem (Eq. 38) to first order in s: 1. With 2 and
            "exact", the scores are corrected so that it is the solution to second order, or the exact one, found by
-           Newton's method with the gradients of the solution (see `_transport_orders`). Both need float64.
+           Newton's method with the gradients of the solution (see `shared.transport_orders`). Both need float64.
     tolerance, max_steps: the stopping criterion of Newton's method, as in `fenchel`.
     heads, width: the number of heads and the width of a head, for costs with parameters.
 
