@@ -1,15 +1,14 @@
-"""The first ladder, in four steps. What a step finds is committed before the next one starts.
+"""The first ladder, in three steps. What a step finds is committed before the next one starts.
 
     python experiments/ladder/texts.py train-v1.1.json dev-v1.1.json ladder/texts
     python experiments/ladder/run.py rates
     python experiments/ladder/run.py rungs
-    python experiments/ladder/run.py neighbours
     python experiments/ladder/run.py beyond
 
-rates:      trains every arm on the first three rungs at every learning rate, and prints a rule for each arm.
-rungs:      trains every arm on the five rungs of conf/ladder/<arm>.yaml, and scores it on the test articles.
-neighbours: trains the largest rung at half and at twice the rate of each arm, with one seed.
-beyond:     trains the sixth rung, which is then at the end of the same files with `beyond: true`, and scores it.
+rates:  trains every arm on the first three rungs at five learning rates and on the fifth at three, with one seed, and
+        prints a rule for each arm.
+rungs:  trains every arm on the five rungs of conf/ladder/<arm>.yaml, and scores it on the test articles.
+beyond: trains the sixth rung, which is then at the end of the same files with `beyond: true`, and scores it.
 
 A step that was interrupted continues when it is repeated.
 """
@@ -22,7 +21,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import yaml
 
 import attnorm.run.run
 from attnorm.analysis.ladder.ladder_runs import ladder_of
@@ -33,10 +31,9 @@ from sweeps import Run, on_test, several, sweep
 HERE = Path(__file__).parent
 ARMS = ("softmax", "hnas_prefix", "stick_breaking")
 ARMS_BEYOND = ("softmax", "hnas_prefix")
-RATES = (2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2)
+RATES, RATES_LARGEST = (2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2), (4e-3, 8e-3, 1.6e-2)
 TUNING_SEED = 100
 SEEDS, SEEDS_BEYOND = (110, 111, 112, 113, 114), (110, 111, 112)
-LARGEST = 5  # the number of the largest rung that is not beyond
 
 
 def main() -> None:
@@ -59,9 +56,12 @@ def trained(args: argparse.Namespace, folder: str, ladder: str, arm: str, *overr
 
 def rates(args: argparse.Namespace) -> None:
     for arm in args.arms:
-        runs = trained(args, f"rates/{arm}", "untuned", arm, f"optimizer.lr={several(RATES)}", f"seed={TUNING_SEED}")
-        found = losses(runs)
-        best = {size: best_rate({rate: loss for (of, rate), loss in found.items() if of == size}) for size, _ in found}
+        found = {}
+        for folder, ladder, tried in (("rates", "untuned", RATES), ("rates_largest", "largest", RATES_LARGEST)):
+            typed = (f"optimizer.lr={several(tried)}", f"seed={TUNING_SEED}")
+            found |= losses(trained(args, f"{folder}/{arm}", ladder, arm, *typed))
+        sizes = sorted({size for size, _ in found})
+        best = {size: best_rate({rate: loss for (of, rate), loss in found.items() if of == size}) for size in sizes}
         slope, constant = np.polyfit([math.log(size) for size in best], [math.log(rate) for rate in best.values()], 1)
         minima = ", ".join(f"{rate:.2g}" for rate in best.values())
         print(f"{arm}: minima {minima}; {math.exp(constant):.3g} N^{slope:.2f} for N parameters", flush=True)
@@ -100,16 +100,7 @@ def beyond(args: argparse.Namespace) -> None:
         on_test(trained(args, arm, arm, arm, f"seed={several(SEEDS_BEYOND)}"))
 
 
-def neighbours(args: argparse.Namespace) -> None:
-    for arm in args.arms:
-        content = yaml.safe_load((HERE / f"conf/ladder/{arm}.yaml").read_text())
-        rate = content["rungs"][LARGEST - 1]["optimizer.lr"]
-        tried = f"optimizer.lr={several((rate / 2, rate * 2))}"
-        found = losses(trained(args, f"neighbours/{arm}", "largest", arm, tried, f"seed={SEEDS[0]}"))
-        print(f"{arm}: {', '.join(f'{loss:.4f} at {rate:.2g}' for (_, rate), loss in sorted(found.items()))}")
-
-
-STEPS = {"rates": rates, "rungs": rungs, "neighbours": neighbours, "beyond": beyond}
+STEPS = {"rates": rates, "rungs": rungs, "beyond": beyond}
 
 
 if __name__ == "__main__":
