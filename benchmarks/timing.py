@@ -16,9 +16,9 @@ PEER = "transformers "  # the names of contestants to be compared with begin so,
 def configure(*overrides: str) -> Settings:
     """The configuration of `python train.py <overrides>`."""
     from attnorm.config.compose import composed, plain_settings
-    from attnorm.config.read import resolve
+    from attnorm.config.read import read_settings
 
-    return resolve(plain_settings(composed(overrides)), overrides)
+    return read_settings(plain_settings(composed(overrides)), overrides)
 
 
 def shape_of(cfg: Settings, **changes: Any):

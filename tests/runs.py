@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 from attnorm.cli import main
 from attnorm.config.compose import compose_files, plain_settings, run_folder
 from attnorm.config.compose import composed as compose_settings
-from attnorm.config.read import resolve
+from attnorm.config.read import read_settings
 from attnorm.errors import ConfigError, Interrupted
 from attnorm.run.csv_files import read_csv
 from attnorm.settings import Settings
@@ -276,7 +276,7 @@ def folder_of(*overrides: str) -> str:
 
 def checked(cfg: DictConfig, overrides: Iterable[str] = ()) -> Settings:
     """The checked settings of a composed configuration. overrides: those that were typed."""
-    return resolve(plain_settings(cfg), [*overrides])
+    return read_settings(plain_settings(cfg), [*overrides])
 
 
 def plain(*overrides: str) -> dict:
@@ -293,7 +293,7 @@ def group(name: str, file: str) -> dict:
 def problems(settings: Mapping, *, overrides: Iterable[str] = (), **known: Mapping) -> list[str]:
     """Every problem of plain settings; empty if they can be trained. known: further arguments of `resolve`."""
     try:
-        resolve(dict(settings), list(overrides), **known)
+        read_settings(dict(settings), list(overrides), **known)
     except ConfigError as error:
         return error.problems
     return []

@@ -49,7 +49,7 @@ from attnorm.config import lightning
 from attnorm.config import recorded as rerun
 from attnorm.config.command import read
 from attnorm.config.compose import plain_settings
-from attnorm.config.read import resolve, resolve_recorded
+from attnorm.config.read import read_recorded, read_settings
 from attnorm.data.sources.gigaword import FILES
 from attnorm.errors import ConfigError, Interrupted
 from attnorm.experiments.papers.figures import read_figures
@@ -268,7 +268,7 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
     if verb == "train" and "".join(arguments[:1]).startswith("from="):
         before, *typed = arguments
         cfg = runs.composed(*typed, of_files=rerun.from_run(Path(before.removeprefix("from=")), typed))
-        return problems_in(resolve, rerun.without_unused(plain_settings(cfg), typed), typed)
+        return problems_in(read_settings, rerun.without_unused(plain_settings(cfg), typed), typed)
     if verb == "train":
         found = problems_of_job(searched(arguments))
         # the run at hand is a tiny one, so its settings differ from those of the command
@@ -295,7 +295,7 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
     if any(key.startswith("task.") for key, _ in command.changes):
         return []  # of another task than that of the run at hand
     cfgs = [rerun.changed(read_run(folder), command.changes) for folder in folders]
-    return [it for cfg in cfgs for it in problems_in(resolve_recorded, cfg, ("validation",))]
+    return [it for cfg in cfgs for it in problems_in(read_recorded, cfg, ("validation",))]
 
 
 def test_there_are_commands_to_look_at():

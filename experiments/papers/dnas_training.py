@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnorm.analysis.run_figures import least_mass, line, log_axis, log_floor, split_label
-from attnorm.config.read import resolve_recorded
+from attnorm.config.read import read_recorded
 from attnorm.errors import ConfigError, Problem
 from attnorm.experiments.papers.drawing import GREEN, GREY, STYLES, Drawing, Rows, listed, panels, shades
 from attnorm.experiments.papers.registry import Settings
@@ -31,7 +31,7 @@ def named(runs: tuple[Path, ...], trust_code: bool) -> Iterator[tuple[Path, str,
     """Each run with a name, such as "hnas, seed 1", and its configuration. A name that several runs would have gets the
     folder."""
     configs = [read_run(run, trust_code) for run in runs]
-    names = [f"{resolve_recorded(cfg).label}, seed {cfg['seed']}" for cfg in configs]
+    names = [f"{read_recorded(cfg).label}, seed {cfg['seed']}" for cfg in configs]
     for run, name, cfg in zip(runs, names, configs, strict=True):
         yield run, f"{name} ({run})" if names.count(name) > 1 else name, cfg
 
@@ -50,7 +50,7 @@ def masses(runs: tuple[Path, ...], trust_code: bool = False) -> Rows:
             curve = least_mass(run, SITE)
         except ValueError as error:
             raise ConfigError([Problem("runs", str(error), run)]) from error
-        task: Any = task_of(resolve_recorded(cfg), run)  # a visual task, the only kind that has this site
+        task: Any = task_of(read_recorded(cfg), run)  # a visual task, the only kind that has this site
         _, boxes = task.sizes
         keys = sum(boxes[1:])  # M: the boxes of all views but the primary one, whose boxes are the queries
         for update, mass in curve.items():

@@ -150,8 +150,8 @@ class TrainerConfig:
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments for Lightning, with a strategy that a class makes; those that are null have its defaults."""
-        given = {name: value for name, value in vars(self).items() if value is not None}
-        return given | ({"strategy": self.strategy.build()} if isinstance(self.strategy, Part) else {})
+        values = {name: value for name, value in vars(self).items() if value is not None}
+        return values | ({"strategy": self.strategy.build()} if isinstance(self.strategy, Part) else {})
 
 
 class RunConfig(BaseModel):

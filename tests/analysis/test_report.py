@@ -245,7 +245,7 @@ def test_there_is_no_verdict_while_a_run_trains(tmp_path):
     assert (row["difference"].text, row["95 % interval"].text, row["adjusted p"].text) == ("–", "–", "–")
     assert task.forest is None and task.contrasts == [] and task.drawings.differences == []
     assert not any("interval" in column.name for column in task.others.columns)
-    assert report.facts == [("runs finished", "6 of 7")] and report.troubles == []
+    assert report.overview == [("runs finished", "6 of 7")] and report.troubles == []
     assert task_of(collect([tmp_path])).verdicts[0].is_shown
 
 

@@ -694,7 +694,7 @@ class DetachedKinked(Kinked):
 def test_a_kink_is_told_from_a_wrong_gradient():
     subject, wrong = (Subject(cls, 0, "cpu", 2, ()) for cls in (Kinked, DetachedKinked))
     case = subject.case("no mask", 5, 7)
-    on_a_kink = replace(case, given=case.scores.index_fill(-1, torch.tensor([2]), 0.0))
+    on_a_kink = replace(case, own_scores=case.scores.index_fill(-1, torch.tensor([2]), 0.0))
     assert not kinked(subject, case)
     assert kinked(subject, on_a_kink)
     with pytest.raises(Failure, match=r"by scores\["):

@@ -23,7 +23,7 @@ from attnorm.choices import choices
 from attnorm.cli.main import VERBS
 from attnorm.config import lightning
 from attnorm.config.lightning import FACTS
-from attnorm.config.read import GROUPS, resolve
+from attnorm.config.read import GROUPS, read_settings
 from attnorm.data.sources.base import DOCUMENTS
 from attnorm.data.sources.gigaword import FILES
 from attnorm.data.sources.newswire import Newswire
@@ -166,7 +166,7 @@ def test_every_file_composes_alone_and_is_sound(needed, file):
     config = runs.checked(composed)
     record = config.settings
     assert refusals(config.optimization) == []  # which is not tried again for what a file sets
-    assert resolve(copy.deepcopy(record)).settings == record  # a record resolves to itself
+    assert read_settings(copy.deepcopy(record)).settings == record  # a record resolves to itself
     assert record.keys() >= cfg.keys() - {"experiment", "debug"}
     assert [key for key in record if key in cfg and key in GROUPS] == [key for key in cfg if key in GROUPS]
 

@@ -194,10 +194,10 @@ def test_a_list_is_built_from_the_most_frequent_answer_of_each_question():
         ["a"] * 6 + ["b"] * 4,  # nothing is left of it
         ["the"] * 6 + ["b"] * 4,
     ]
-    assert AnswerList.build(questions, 1).texts == ["2", "b", "cat", "two"]
-    assert AnswerList.build(iter(questions), 2).texts == ["2", "b"]
+    assert AnswerList.from_answers(questions, 1).texts == ["2", "b", "cat", "two"]
+    assert AnswerList.from_answers(iter(questions), 2).texts == ["2", "b"]
     with pytest.raises(ValueError, match=r"task\.min_count=3: no answer of that many questions"):
-        AnswerList.build(questions, 3)
+        AnswerList.from_answers(questions, 3)
 
 
 def test_the_widespread_list_and_the_real_answers():

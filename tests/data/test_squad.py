@@ -154,7 +154,7 @@ def test_the_fingerprint_follows_content_and_skip_bad_not_the_place(tmp_path):
 
 def test_scoring_does_not_ask_where_the_answers_stand(tmp_path):
     content = document(question("q", {"text": "anything"}))
-    path = Path(source(tmp_path, content).given["train"])
+    path = Path(source(tmp_path, content).named["train"])
     scored = read_squad(path, ScoredQuestion)
     assert [question.texts for question in scored.good.values()] == [["anything"]] and scored.bad == []
     assert len(read_squad(path, SquadQuestion).bad) == 1

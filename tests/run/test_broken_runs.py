@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from attnorm.analysis.loaded_run import load_run
 from attnorm.analysis.scores import example_table
-from attnorm.config.read import resolve
+from attnorm.config.read import read_settings
 from attnorm.config.recorded import recorded_settings
 from attnorm.errors import ConfigError, RunError
 from attnorm.run.folder import leave_out, read_record
@@ -563,7 +563,7 @@ def test_an_entry_is_not_named_like_a_path(tmp_path):
     runs.edit(run, "logger", {"../x": {"_target_": "attnorm.training.loggers.Wandb"}})
     settings, _ = recorded_settings(run, [])
     with pytest.raises(ConfigError, match=re.escape("logger.../x: an entry must have a name without /")):
-        resolve(settings)
+        read_settings(settings)
 
 
 @pytest.mark.slow

@@ -405,14 +405,14 @@ def gpt2(tmp_path_factory):
 
 
 def with_gpt(start, model="gpt_tiny", tokenizer="sentencepiece", **settings):
-    """The groups of a configuration that `resolve_init` reads."""
+    """The groups of a configuration that `with_init` reads."""
     tokenizer = {name: None if name == "file" else it for name, it in choices("tokenizer")[tokenizer].items()}
     model = {**choices("model")[model], **settings, "init": str(start)}
     return {"model": model, "tokenizer": tokenizer, "ckpt_path": None}
 
 
 def test_a_gpt_starts_from_a_gpt2_with_its_shape_and_its_tokenizer(gpt2):
-    cfg = init.resolve_init(with_gpt(gpt2, max_target=64, dropout=0.25))
+    cfg = init.with_init(with_gpt(gpt2, max_target=64, dropout=0.25))
     expected = {"d_model": 24, "n_heads": 3, "ffn_dim": 40, "decoder_layers": 3, "positions": "learned"}
     expected |= {"norm_eps": 1e-3, "activation": "gelu_new", "tie_embeddings": True, "norm_first": True}
     expected |= {"max_target": 64, "dropout": 0.25}  # what stays as it was set
@@ -432,7 +432,7 @@ def test_a_gpt_starts_from_a_gpt2_with_its_shape_and_its_tokenizer(gpt2):
 def test_weights_of_the_other_kind_and_too_many_positions_are_refused(gpt2, copy, pretrained):
     def problems(*args, **settings):
         with pytest.raises(ConfigError) as caught:
-            init.resolve_init(with_gpt(*args, **settings))
+            init.with_init(with_gpt(*args, **settings))
         return caught.value.problems
 
     for start in (copy, pretrained):
@@ -452,7 +452,7 @@ def test_the_shape_of_a_run_of_a_gpt_is_that_of_a_new_one(pretrained, tmp_path):
         runs.write_settings(run, {**config_of(pretrained), "model": model})
 
     rewrite()
-    cfg = init.resolve_init(with_gpt(run, max_target=300, decoder_layers=9))
+    cfg = init.with_init(with_gpt(run, max_target=300, decoder_layers=9))
     assert {name: cfg["model"][name] for name in earlier} == earlier and cfg["model"]["decoder_layers"] == 4
     assert cfg["model"]["max_target"] == 300 and cfg["tokenizer"]["file"] == str(run)
     assert refused(f"model.init={run}") == [
@@ -464,5 +464,5 @@ def test_the_shape_of_a_run_of_a_gpt_is_that_of_a_new_one(pretrained, tmp_path):
     ):
         rewrite(**settings)
         with pytest.raises(ConfigError) as caught:
-            init.resolve_init(with_gpt(run, max_target=300, decoder_layers=9))
+            init.with_init(with_gpt(run, max_target=300, decoder_layers=9))
         assert caught.value.problems[0].startswith(problem)

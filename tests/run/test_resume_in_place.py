@@ -24,7 +24,7 @@ from attnorm.analysis.arms import arms_of, find_runs
 from attnorm.analysis.loaded_run import load_run
 from attnorm.cli.train import resume_in
 from attnorm.config.compose import plain_settings
-from attnorm.config.read import resolve
+from attnorm.config.read import read_settings
 from attnorm.config.recorded import recorded_settings
 from attnorm.errors import SIGNALS, ConfigError, RunError
 from attnorm.run import writing
@@ -269,7 +269,7 @@ def test_a_scheduler_that_watches_a_metric_is_resumed_exactly(monkeypatch, tmp_p
     scheduler = yaml.safe_load(f"{{{plateau}, monitor: val/loss, frequency: {frequency}}}")
     settings = runs.tiny(*SHORT, "trainer.val_check_interval=3", "run.save_every_steps=1").settings
     settings = {**settings, "scheduler": scheduler}
-    train(resolve(settings), tmp_path / "whole")
+    train(read_settings(settings), tmp_path / "whole")
     rates = [row["train/lr"] for row in read_csv(tmp_path / "whole/metrics.csv") if row["train/lr"]]
     assert len(set(rates)) > 1
     for step in steps:  # 6 is also the end of an epoch
@@ -281,7 +281,7 @@ def test_a_scheduler_that_watches_a_metric_is_resumed_exactly(monkeypatch, tmp_p
         folder = tmp_path / str(step)
         with monkeypatch.context() as patch, pytest.raises(Crash):
             patch.setattr(Checkpoints, hook, followed(getattr(Checkpoints, hook), crash))
-            train(resolve(settings), folder)
+            train(read_settings(settings), folder)
         (folder / "summary.json").unlink()
         resume(folder)
         assert runs.same_run(tmp_path / "whole", folder), step

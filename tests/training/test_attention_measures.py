@@ -7,7 +7,7 @@ import runs
 import torch
 import yaml
 
-from attnorm.config.read import resolve_recorded
+from attnorm.config.read import read_recorded
 from attnorm.data.sampler import TokenBatches
 from attnorm.models.recording import record
 from attnorm.run.checkpoint import load_weights
@@ -48,7 +48,7 @@ def test_every_head_and_every_state_of_every_layer_has_a_row_at_every_recorded_s
 @pytest.mark.slow
 def test_the_values_are_those_of_the_first_examples_without_dropout(tmp_path):
     runs.tiny_run(tmp_path, *FEW, "attention=hnas")
-    cfg = resolve_recorded(yaml.safe_load((tmp_path / "config.yaml").read_text()))
+    cfg = read_recorded(yaml.safe_load((tmp_path / "config.yaml").read_text()))
     task = task_of(cfg, tmp_path)
     split = task.splits()["validation"]
     model = task.model(split.tokenizer).eval()

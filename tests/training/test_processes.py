@@ -18,7 +18,7 @@ from marks import slow
 from tolerance import rounding
 
 from attnorm.cli.new import write_skeleton
-from attnorm.config.read import resolve_recorded
+from attnorm.config.read import read_recorded
 from attnorm.errors import UserError
 from attnorm.run.checkpoint import read_resumable
 from attnorm.run.opening import open_run
@@ -80,7 +80,7 @@ def assert_equal_up_to_rounding(first: Path, second: Path, steps: int = 4) -> No
 def test_two_processes_train_what_one_trains(tmp_path, parts):
     typed = ("attention=hnas", "trainer.accumulate_grad_batches=2", *parts)
     found = {way: trained(tmp_path / way, way, *typed) for way in ("one", "ddp", "fsdp")}
-    tokenizer, *_ = open_run(found["one"], resolve_recorded(Run(found["one"]).config), "last")
+    tokenizer, *_ = open_run(found["one"], read_recorded(Run(found["one"]).config), "last")
     initial = task_of(runs.tiny(*SAME, *typed)).model(tokenizer).state_dict()
     moved = {name: (weights(found["one"])[f"model.{name}"] - initial[name]).abs().max() for name in initial}
     assert max(moved.values()) > 0.01
@@ -186,7 +186,7 @@ def test_the_order_of_examples_does_not_depend_on_the_number_of_processes(tmp_pa
 
 def scored(run: Path) -> tuple[dict, dict, list]:
     """Metrics, columns of the predictions and samples of a run's best checkpoint, as this process computes them."""
-    cfg = resolve_recorded(Run(run).config)
+    cfg = read_recorded(Run(run).config)
     tokenizer, model, _ = open_run(run, cfg, "best")
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():

@@ -45,9 +45,9 @@ class LoadedRun(Run):
     @cached_property
     def resolved(self) -> "Settings":
         """The configuration with its classes and typed groups."""
-        from attnorm.config.read import resolve_recorded
+        from attnorm.config.read import read_recorded
 
-        return resolve_recorded(self.config)
+        return read_recorded(self.config)
 
     @cached_property
     def task(self) -> "Task":
@@ -75,11 +75,11 @@ class LoadedRun(Run):
 
         Raises ConfigError for a split that the data source of the run does not provide.
         """
-        from attnorm.config.read import resolve_recorded
+        from attnorm.config.read import read_recorded
 
         if split not in ("validation", "test"):
             raise ConfigError([Problem("split", "allowed: validation, test", split)])
-        resolve_recorded(self.config, (split,))
+        read_recorded(self.config, (split,))
         data = self.task.splits(self.tokenizer, (split,))[split]
         return self.task.score(self.task.module(self.model, self.tokenizer, data), data)
 

@@ -46,38 +46,38 @@ def check_code(arms: Sequence[Arm]) -> None:
 
 def environment_notes(arms: Sequence[Arm]) -> list[str]:
     """What differs between the runs in code, versions and devices."""
-    facts: dict[str, Counter[str]] = defaultdict(Counter)
+    origins: dict[str, Counter[str]] = defaultdict(Counter)
     for arm in arms:
         for run in arm.runs:
-            for name, value in facts_of(run.recorded).items():
-                facts[name][value] += 1
+            for name, value in origin_of(run.recorded).items():
+                origins[name][value] += 1
     notes = []
-    for name, values in facts.items():
+    for name, values in origins.items():
         if len(values) > 1:
             listed = "; ".join(f"{value} ({count} runs)" for value, count in values.most_common(4))
             notes.append(f"The runs differ in {name}: {listed}.")
-    if any("with uncommitted changes" in value for value in facts.get("the commit of the code", ())):
+    if any("with uncommitted changes" in value for value in origins.get("the commit of the code", ())):
         notes.append("Some runs were made with uncommitted changes to the code.")
     return notes
 
 
-def facts_of(record: Mapping[str, Any]) -> dict[str, str]:
+def origin_of(record: Mapping[str, Any]) -> dict[str, str]:
     """What a reader of the record of a run wants to be equal between runs, in words."""
-    facts = {}
+    origin = {}
     git, code, packages, gpus = (record.get(name) for name in ("commit", "code", "versions", "gpus"))
     version = f", version {code}" if isinstance(code, str) else ""
     if isinstance(git, dict) and git.get("commit"):
         changed = f" with uncommitted changes{version}" if git.get("changed") else ""
-        facts["the commit of the code"] = f"{str(git['commit'])[:10]}{changed}"
+        origin["the commit of the code"] = f"{str(git['commit'])[:10]}{changed}"
     elif code:
-        facts["the commit of the code"] = f"an installed package{version}"
+        origin["the commit of the code"] = f"an installed package{version}"
     if isinstance(packages, dict):
         for name in ("torch", "attnorm"):
             if name in packages:
-                facts[f"the version of {name}"] = str(packages[name])
+                origin[f"the version of {name}"] = str(packages[name])
     if isinstance(gpus, list):
-        facts["the device"] = ", ".join(map(str, gpus)) or "CPU"
-    return facts
+        origin["the device"] = ", ".join(map(str, gpus)) or "CPU"
+    return origin
 
 
 def device_of(run: Run) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from attnorm.analysis.arms import as_number
 from attnorm.analysis.comparison import Comparison
-from attnorm.analysis.provenance import facts_of
+from attnorm.analysis.provenance import origin_of
 from attnorm.analysis.study import Study
 from attnorm.analysis.table import title_of
 from attnorm.analysis.verdict import FALSE_CALLS, listed_seeds
@@ -24,14 +24,14 @@ def _training(study: Study, shown: Comparison) -> list[str]:
     """How the arms were trained."""
     seeds = {scores.label: scores.values for scores in shown.scores}
     runs = [arm.finished[seed] for arm in study.arms for seed in seeds.get(arm.label, ())]
-    facts = [facts_of(run.recorded) for run in runs]
+    origins = [origin_of(run.recorded) for run in runs]
 
     def setting(key: str) -> str:
         values = (str(arm.settings.get(key, "unknown")) for arm in study.arms)
         return " or ".join(dict.fromkeys(short_name(value) if key.endswith("_") else value for value in values))
 
-    def recorded(fact: str) -> str:
-        return " or ".join(dict.fromkeys(each[fact] for each in facts if fact in each)) or "unknown"
+    def recorded(name: str) -> str:
+        return " or ".join(dict.fromkeys(each[name] for each in origins if name in each)) or "unknown"
 
     data = [each for run in runs if isinstance(each := run.summary.get("data"), dict)]
     sizes = _span(train.get("kept") for each in data if isinstance(train := each.get("train"), dict))

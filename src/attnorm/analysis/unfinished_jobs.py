@@ -21,11 +21,11 @@ def waiting_jobs(paths: Iterable[str | Path]) -> list[str]:
     roots = [path.absolute() for each in paths for path in expanded(each)]
     sweeps = dict.fromkeys(path.parent for root in roots for path in sorted(root.rglob(EVENTS)))
     labels = [job.label for folder in sweeps for job in waiting_in(folder)]
-    given: dict[Path, set[str]] = defaultdict(set)
+    named: dict[Path, set[str]] = defaultdict(set)
     for root in roots:
         if root.parent not in sweeps and Run(root).exists and (root.parent / EVENTS).is_file():
-            given[root.parent].add(root.name)
-    return labels + [job.label for folder, names in given.items() for job in waiting_in(folder, names)]
+            named[root.parent].add(root.name)
+    return labels + [job.label for folder, names in named.items() for job in waiting_in(folder, names)]
 
 
 def waiting_in(sweep: Path, names: Container[str] | None = None) -> Iterator[Job]:

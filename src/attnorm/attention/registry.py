@@ -134,11 +134,11 @@ def build(kind: str, name: str, options: Mapping[str, Any], facts: Mapping[str, 
                 free = [other for other in takes if other not in known or other not in FIXED]
                 allowed = f"allowed: {', '.join(free)}" if free else "it takes none"
                 raise ValueError(f"{option}={value!r}: no such option; {allowed}.{nearest(option, free)}")
-        given = known | dict(options)
+        arguments = known | dict(options)
         empty = inspect.Parameter.empty
-        if missing := [option for option in takes if takes[option].default is empty and option not in given]:
+        if missing := [option for option in takes if takes[option].default is empty and option not in arguments]:
             raise ValueError(f"needs a value for {', '.join(missing)}")
-        return cls(**given)
+        return cls(**arguments)
     except ValueError as error:
         raise ValueError(f"{kind} {name!r}: {error}") from error
 

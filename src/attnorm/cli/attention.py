@@ -111,8 +111,8 @@ def key_problems(command: Command[AttentionKeys]) -> Iterator[Problem]:
     """Keys that are missing or do not go together."""
     keys = command.settings
     if (keys.text is None) == (keys.example is None):
-        given = "not both" if keys.text is not None else 'as in text="Police arrested two men."'
-        yield Problem("text", f"either text or example must be given, {given}")
+        example = "not both" if keys.text is not None else 'as in text="Police arrested two men."'
+        yield Problem("text", f"either text or example must be given, {example}")
     if len(keys.folders) > 2:
         yield Problem("run", "at most two runs can be compared", keys.run)
 

@@ -125,23 +125,23 @@ def cleaner(trained: dict[str, Any], cfg: "Settings") -> "Source":
 
     trained: the configuration of the run; cfg: that of the evaluation.
     """
-    from attnorm.config.read import resolve_recorded
+    from attnorm.config.read import read_recorded
     from attnorm.tasks.task import task_of
 
     same = cfg.settings["data"][TARGET] == trained["data"][TARGET]
-    return task_of(cfg if same else resolve_recorded(trained)).source()
+    return task_of(cfg if same else read_recorded(trained)).source()
 
 
 def configurations(
     run: "Run", command: Command[Any], splits: tuple[str, ...] = ()
 ) -> "tuple[dict[str, Any], Settings]":
-    """A run's configuration, as it was trained and with the overrides applied. splits: as in `resolve_recorded`."""
-    from attnorm.config.read import resolve_recorded
+    """A run's configuration, as it was trained and with the overrides applied. splits: as in `read_recorded`."""
+    from attnorm.config.read import read_recorded
     from attnorm.config.recorded import changed
     from attnorm.run.opening import read_run
 
     recorded = read_run(run.folder, command.settings.trust_code, [key for key, _ in command.changes])
-    return recorded, resolve_recorded(changed(recorded, command.changes), splits)
+    return recorded, read_recorded(changed(recorded, command.changes), splits)
 
 
 def squad(keys: FileKeys) -> Results:

@@ -44,17 +44,17 @@ def sweep(command: SweepCommand) -> int:
             command = with_rungs(command, checker)
         started = time.monotonic()
         samples = command.samples()
-        facts = checked(command, checker, samples)
-        seconds, folder = time.monotonic() - started, sweep_folder(command, facts)
+        checks = checked(command, checker, samples)
+        seconds, folder = time.monotonic() - started, sweep_folder(command, checks)
         if folder.exists():
             check_links(folder)
             for job in (journal := Journal(folder)).jobs():
                 check_links(job.folder)
-            refuse_other_code(journal, facts)
+            refuse_other_code(journal, checks)
         if is_dry:
             journal = Journal(folder, deferred=True)  # which is never written
             print_plan(
-                Planner(command, checker, journal, samples, facts).plan(seconds), journal, command.ladder is None
+                Planner(command, checker, journal, samples, checks).plan(seconds), journal, command.ladder is None
             )
             console.print(f"nothing was written; the sweep folder would be {folder}", markup=False)
             return 0
@@ -64,14 +64,14 @@ def sweep(command: SweepCommand) -> int:
         stack.callback(lock.release, unchanged=True)
         journal = Journal(folder, deferred=True)
         journal.add("open", command=command.arguments)
-        planner = Planner(command, checker, journal, samples, facts)
+        planner = Planner(command, checker, journal, samples, checks)
         plan = planner.plan(seconds)
         checker.close()
         launcher = planner.launcher()
         journal.begin()
 
         typed = shlex.join(["attnorm", "sweep", *command.arguments])
-        record = SweepRecord(typed, plan, journal, facts[0].mode)
+        record = SweepRecord(typed, plan, journal, checks[0].mode)
         record.write(record.results())
         if isinstance(plan, Tuned):
             plan.further = partial(values_to_try, folder, record)

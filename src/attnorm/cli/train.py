@@ -105,12 +105,12 @@ def train_new(arguments: Sequence[str], folders: Sequence[Path]) -> Path:
     overrides = as_typed(arguments)
     with hydra_config(cfg), explained():
         settings = without_unused(plain_settings(cfg), arguments) if names else plain_settings(cfg)
-        from attnorm.config.read import resolve  # needs torch
+        from attnorm.config.read import read_settings  # needs torch
 
-        config = resolve(settings, overrides)
+        config = read_settings(settings, overrides)
         run = run_folder(cfg, config.label)
     if config.resume == AUTO and (folder := unfinished(config)):
-        config = resolve({**settings, "resume": str(folder)}, overrides, checkpoint_of(folder))
+        config = read_settings({**settings, "resume": str(folder)}, overrides, checkpoint_of(folder))
     return start(config, run, [*before, *overrides])
 
 
@@ -156,7 +156,7 @@ def resume_in(folder: Path, arguments: list[str]) -> int:
     arguments: of the command. They may change some settings.
     """
     run = Run(folder)
-    from attnorm.config.read import resolve
+    from attnorm.config.read import read_settings
     from attnorm.config.recorded import recorded_settings
     from attnorm.progress import quiet_libraries
     from attnorm.training.processes import decided_by_first, is_first_rank
@@ -169,7 +169,7 @@ def resume_in(folder: Path, arguments: list[str]) -> int:
         return 0
     checkpoint = checkpoint_of(folder)
     overrides = [*(run.recorded.get("overrides", ())), *changes]
-    start(resolve(settings, changes, checkpoint), folder, overrides)
+    start(read_settings(settings, changes, checkpoint), folder, overrides)
     return 0
 
 

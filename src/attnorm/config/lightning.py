@@ -183,14 +183,14 @@ def refused_by_lightning(trainer: TrainerConfig) -> list[Problem]:
         is_duration = False
     if not is_duration:
         return [Problem("trainer.max_time", "allowed: durations DD:HH:MM:SS above 0 or null", trainer.max_time)]
-    given = trainer.arguments
-    given.pop("deterministic", None)  # it acts on the whole process
+    arguments = trainer.arguments
+    arguments.pop("deterministic", None)  # it acts on the whole process
     try:
-        lightning().Trainer(**given, logger=False, enable_checkpointing=False, enable_progress_bar=False)
+        lightning().Trainer(**arguments, logger=False, enable_checkpointing=False, enable_progress_bar=False)
     except Exception as error:  # of many kinds, with the same meaning: a value is not accepted
         reason = str(error).strip().splitlines()[0]
-        key = min([key for key in given if key in reason.lower()], key=reason.lower().index, default="")
-        return [Problem(f"trainer.{key}", reason, given[key]) if key else Problem("trainer", reason)]
+        key = min([key for key in arguments if key in reason.lower()], key=reason.lower().index, default="")
+        return [Problem(f"trainer.{key}", reason, arguments[key]) if key else Problem("trainer", reason)]
     nodes = trainer.num_nodes or 1
     if nodes > 1 and not (TorchElasticEnvironment.detect() or SLURMEnvironment.detect()):
         message = "start the processes of all machines with torchrun or srun; see docs/clusters.md"

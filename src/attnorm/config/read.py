@@ -28,7 +28,7 @@ from attnorm.optim import ParamGroups, read_optimization, refusals
 from attnorm.parts import RESERVED, TARGET, Part, as_group, class_of, made, names_of
 from attnorm.removed import REMOVED
 from attnorm.run.resume import check_resume
-from attnorm.run.warm_start import resolve_init
+from attnorm.run.warm_start import with_init
 from attnorm.schema import defaults_of, problems_in, read_options
 from attnorm.settings import DataConfig, RunConfig, RunSettings, Settings, StartConfig, TaskConfig, TrainerConfig
 from attnorm.tasks.task import Task
@@ -39,7 +39,7 @@ MODEL_FACTS = ("attention", "seed", "vocab_size", "pad_id")  # what a task tells
 
 
 @dataclass(frozen=True)
-class Given:
+class Context:
     """What is known of settings besides their values.
 
     typed:      the values that the user typed, by key; None if every key counts as typed.
@@ -54,19 +54,19 @@ class Given:
     trains: bool = True
 
 
-def resolve(
+def read_settings(
     settings: Mapping[str, Any], overrides: Sequence[str] = (), checkpoint: Path | None = None, trains: bool = True
 ) -> Settings:
     """The settings of a run that trains. Raises ConfigError with the problems of all groups, or else with those between
     groups, or else with what Lightning, the optimizer's class and the checkpoint say of them.
 
-    settings: the composed values. overrides: those of the command line, "key=value". checkpoint: as in `Given`.
+    settings: the composed values. overrides: those of the command line, "key=value". checkpoint: as in `Context`.
     trains: whether this process trains the run; if not, Lightning is imported only for what no file of conf/ sets.
     """
     typed = values_typed(overrides)
     if gone := REMOVED.keys() & typed.keys():
         raise ConfigError([Problem.about(key, REMOVED[key]) for key in sorted(gone)])
-    config = validated(settings, Given(typed, checkpoint))
+    config = validated(settings, Context(typed, checkpoint))
     problems = check_resume(config, config.checkpoint) if config.checkpoint else []
     if not is_of_files("optimizer", config.plain["optimizer"], names_of(ParamGroups)):
         problems += refusals(config.optimization)
@@ -75,19 +75,19 @@ def resolve(
     return lightning.located(config) if trains or lightning.is_needed(config) else config
 
 
-def resolve_recorded(settings: Mapping[str, Any], splits: Sequence[str] = ()) -> Settings:
+def read_recorded(settings: Mapping[str, Any], splits: Sequence[str] = ()) -> Settings:
     """What scoring a finished run needs of its settings. Raises ConfigError with every problem.
 
     Of the tokenizer only the class is checked: a run folder has its own, so the file that it came from is not needed.
-    The parts of training are neither read nor imported. splits: as in `Given`.
+    The parts of training are neither read nor imported. splits: as in `Context`.
     """
-    return validated(settings, Given(None, splits=splits, trains=False))
+    return validated(settings, Context(None, splits=splits, trains=False))
 
 
-def validated(settings: Mapping[str, Any], given: Given) -> Settings:
+def validated(settings: Mapping[str, Any], context: Context) -> Settings:
     """The checked tree. Raises ConfigError."""
     try:
-        return Checked.model_validate(settings, context=given)
+        return Checked.model_validate(settings, context=context)
     except ValidationError as error:
         problems = dict.fromkeys(problems_in(error, settings, parameters(RunConfig), "attnorm"))
         raise ConfigError([with_owners(problem, settings) for problem in problems]) from error
@@ -109,9 +109,9 @@ class Checked(Settings):
     @classmethod
     def completed(cls, settings: Mapping[str, Any], info: ValidationInfo) -> dict[str, Any]:
         """The settings with their defaults and with what follows from them, by field."""
-        given: Given = info.context or Given()
+        context: Context = info.context or Context()
         plain: dict[str, Any] = {"resume": None, "ckpt_path": None, **settings}
-        typed = given.typed or {}
+        typed = context.typed or {}
         for key in typed:
             if key.endswith(f".{TARGET}"):
                 plain = without_leftovers(plain, key, typed)
@@ -127,21 +127,21 @@ class Checked(Settings):
         for group, config in defaults.items():
             if isinstance(set_here := plain.get(group) or {}, Mapping):
                 plain[group] = {**optional(config), **set_here}
-        plain = task.completed(plain) if task and given.trains else plain  # what a run has recorded is complete
-        checkpoint = given.checkpoint
+        plain = task.completed(plain) if task and context.trains else plain  # what a run has recorded is complete
+        checkpoint = context.checkpoint
         if checkpoint is None and isinstance(plain["ckpt_path"], str):
             checkpoint = Path(plain["ckpt_path"])
-        if given.trains and isinstance(plain["model"], Mapping) and isinstance(plain["model"].get("init"), str):
-            plain = resolve_init(plain, checkpoint)
+        if context.trains and isinstance(plain["model"], Mapping) and isinstance(plain["model"].get("init"), str):
+            plain = with_init(plain, checkpoint)
         known = {*RunConfig.model_fields, *GROUPS}
-        read = known - {*(OF_TRAINING[:2] if given.trains else OF_TRAINING)}
+        read = known - {*(OF_TRAINING[:2] if context.trains else OF_TRAINING)}
         fields: dict[str, Any] = {"plain": plain, "checkpoint": checkpoint, "groups": {}}
         for key, value in plain.items():
             if key in read:
                 fields[key] = value
             elif key not in known:
                 fields["groups"][key] = value
-        return fields | ({"optimization": plain} if given.trains else {})
+        return fields | ({"optimization": plain} if context.trains else {})
 
     @field_validator("task", mode="plain")
     @classmethod
@@ -199,12 +199,12 @@ class Checked(Settings):
     @classmethod
     def read_attention(cls, attention: Any, info: ValidationInfo) -> Sites | None:
         """The attention of the model, as its tables set it; they can be read once the model is known."""
-        task, model, given = info.data.get("task_class"), info.data.get("model_class"), info.context or Given()
+        task, model, context = info.data.get("task_class"), info.data.get("model_class"), info.context or Context()
         if (options := info.data.get("model")) is None:
             return None
 
         facts, attention = task.provides(model) if task else None, as_group("attention", attention)
-        tables = Sites.of_model(model, vars(options), attention, given.typed, facts, partial(remedy, model))
+        tables = Sites.of_model(model, vars(options), attention, context.typed, facts, partial(remedy, model))
         if tables.problems:
             raise about("attention", tables.problems)
         return tables
@@ -214,14 +214,14 @@ class Checked(Settings):
     def read_source(cls, settings: Any, info: ValidationInfo) -> Part:
         """The data source, whose rows must be those of the task. Missing files are problems."""
         source: Any = class_of("data", settings, Source)
-        given, task = info.context or Given(), info.data.get("task_class")
+        context, task = info.context or Context(), info.data.get("task_class")
         if task and not source.schema.has(task.schema):
             fitting = fitting_files("data", Source, lambda other: other.schema.has(task.schema))
             use = ", ".join(fitting) or "a source of your own"
             why = f"yields {source.schema.name}, but this task needs {task.schema.name}"
             raise ConfigError([Problem("data", f"{source.__name__} {why}; use {use}")])
         part = Part(source, read_options("data", source, settings, elsewhere=(*RESERVED, *OF_DATA)))
-        if given.splits and source.check is not Source.check and (problems := part.build().check(given.splits)):
+        if context.splits and source.check is not Source.check and (problems := part.build().check(context.splits)):
             raise about("data", problems)
         return part
 
@@ -241,7 +241,7 @@ class Checked(Settings):
     @model_validator(mode="after")
     def fit_each_other(self, info: ValidationInfo) -> "Checked":
         """Refuses values that are valid alone and not together, and keys that were typed and have no effect."""
-        given, problems = info.context or Given(), list[str]()
+        context, problems = info.context or Context(), list[str]()
         width, heads = getattr(self.model, "d_model", None), getattr(self.model, "n_heads", None)
         if width and heads and width % heads:
             raise ConfigError([Problem("model.d_model", f"not a multiple of model.n_heads={heads}", width)])
@@ -263,14 +263,14 @@ class Checked(Settings):
             if not folder.is_dir():
                 problems.append(Problem(f"paths.{key}", f"must be a folder, but {folder} is a file", value))
         ignored, model = task.ignored_keys(), self.plain["model"]
-        for key, value in (given.typed or {}).items():
+        for key, value in (context.typed or {}).items():
             group, _, name = key.partition(".")
             if key in ignored:
                 problems.append(Problem(key, f"has no effect with these settings; it is for {ignored[key]}", value))
             elif group == "model" and name in model and value != (now := model[name]) and "${" not in str(value):
                 by = "model.init fixes" if self.start.init else "the data fix"
                 problems.append(Problem(key, f"ignored: {by} it at {now}", value))
-        if given.trains:
+        if context.trains:
             problems += [*lightning.problems_of_machine(self.trainer)] or lightning.problems_of_updates(
                 self.trainer, self.plain["data"]
             )

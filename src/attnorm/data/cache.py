@@ -18,25 +18,25 @@ MANIFEST = "manifest.json"
 _CHUNK = 1 << 20
 
 
-def cached(folder: Path, build: Callable[[Path], object]) -> Path:
-    """Returns `folder`. If it does not exist or is damaged, it is built by `build(empty folder)` first.
+def cached(folder: Path, fill: Callable[[Path], object]) -> Path:
+    """Returns `folder`. If it does not exist or is damaged, `fill(empty folder)` makes it first.
 
     If it belongs to another user, who lets nobody read it, `user_<number of this user>/<name>` beside it is used.
 
-    A build that fails or is killed leaves no `folder`. If several processes need the same folder at the same time, one
-    of them builds it and the others wait. Raises what `build` raises.
+    A call that fails or is killed leaves no `folder`. If several processes need the same folder at the same time, one
+    of them fills it and the others wait. Raises what `fill` raises.
     """
     try:
-        return _shared(folder, build)
+        return _shared(folder, fill)
     except PermissionError as error:
         user_folder = folder.parent / f"user_{os.getuid()}" / folder.name
-        if not Path(str(error.filename)).is_relative_to(folder.parent):  # of a file that `build` reads
+        if not Path(str(error.filename)).is_relative_to(folder.parent):  # of a file that `fill` reads
             raise
         log.warning("no permission to use the cached %s; using %s instead", folder, user_folder)
-        return _shared(user_folder, build)
+        return _shared(user_folder, fill)
 
 
-def _shared(folder: Path, build: Callable[[Path], object]) -> Path:
+def _shared(folder: Path, fill: Callable[[Path], object]) -> Path:
     if damage(folder) is None:
         return folder
     from filelock import FileLock, Timeout
@@ -52,7 +52,7 @@ def _shared(folder: Path, build: Callable[[Path], object]) -> Path:
         if (reason := damage(folder)) is not None:  # checked again, because another process may have built it
             if folder.exists():
                 log.warning("the cached %s is damaged (%s); building it again", folder, reason)
-            _build(folder, build)
+            _fill_aside(folder, fill)
     return folder
 
 
@@ -85,12 +85,12 @@ def _checksum(path: Path) -> int:
     return checksum
 
 
-def _build(folder: Path, build: Callable[[Path], object]) -> None:
+def _fill_aside(folder: Path, fill: Callable[[Path], object]) -> None:
     aside = folder.with_name(f"{folder.name}.part")
-    _remove(aside)  # left by a killed build; only the holder of the lock builds
+    _remove(aside)  # left by a killed process; only the holder of the lock fills it
     aside.mkdir()
     try:
-        build(aside)
+        fill(aside)
         paths = sorted(path for path in aside.rglob("*") if path.is_file())
         manifest = {str(path.relative_to(aside)): (path.stat().st_size, _checksum(path)) for path in paths}
         (aside / MANIFEST).write_text(json.dumps(manifest))

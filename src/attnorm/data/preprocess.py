@@ -103,7 +103,7 @@ def _rows(
     """Returns the folder with the cleaned texts of a split."""
     schema = source.schema
 
-    def build(folder: Path) -> None:
+    def fill(folder: Path) -> None:
         counts = tables.write_rows(
             source.rows(split),
             folder,
@@ -126,7 +126,7 @@ def _rows(
     if cleaner is not source and not (cls.clean is type(source).clean is Source.clean):
         # a source's own cleaning is part of its fingerprint; this one is that of another source
         settings += [f"{cls.__module__}:{cls.__qualname__}", repr(sorted(vars(cleaner).items()))]
-    return cached(cache_dir / f"rows-{files.digest(settings)}", build)
+    return cached(cache_dir / f"rows-{files.digest(settings)}", fill)
 
 
 def _tokenizer(settings: Mapping[str, object], words: tuple[str, ...], rows: Path | None, cache_dir: Path) -> Tokenizer:
@@ -137,11 +137,11 @@ def _tokenizer(settings: Mapping[str, object], words: tuple[str, ...], rows: Pat
 
     assert rows is not None  # given to train on
 
-    def build(folder: Path) -> None:
+    def fill(folder: Path) -> None:
         log.info("training the tokenizer on the train split")
         cls.from_settings(lambda count: tables.sample_sentences(rows, words, count), **options).save(folder)
 
-    folder = cached(cache_dir / f"tokenizer-{files.digest([FORMAT, TRAINED, rows.name, dict(settings)])}", build)
+    folder = cached(cache_dir / f"tokenizer-{files.digest([FORMAT, TRAINED, rows.name, dict(settings)])}", fill)
     return cls.load(folder)
 
 

@@ -78,7 +78,7 @@ class JoinedQueries(SitePooling):
 
 
 class DocumentClassifier(nn.Module):
-    """Scores of labels from the words of a document. A subclass implements `build` and `summarize`.
+    """Scores of labels from the words of a document. A subclass implements `make_layers` and `summarize`.
 
     attention: resolved tables (`attnorm.attention.table_form`) of the sites of the class. None is autoregressive.
     labels:    the number of labels.
@@ -99,11 +99,11 @@ class DocumentClassifier(nn.Module):
         self.sentence_encoder = Recurrent(shape.d_model, shape.d_model)
         self.word = JoinedQueries(shape, attention, "word")
         self.dropout = nn.Dropout(shape.dropout)
-        self.build(shape, attention)
+        self.make_layers(shape, attention)
         self.classifier = nn.Linear(shape.d_model, labels)
         initialize(self, seed)
 
-    def build(self, shape: DocumentConfig, attention: dict) -> None:
+    def make_layers(self, shape: DocumentConfig, attention: dict) -> None:
         """Creates further modules. The arguments are those of the class."""
 
     @classmethod
@@ -149,7 +149,7 @@ class Hierarchical(DocumentClassifier):
 
     sites = {"word": False, "sentence": False}  # noqa: RUF012
 
-    def build(self, shape: DocumentConfig, attention: dict) -> None:
+    def make_layers(self, shape: DocumentConfig, attention: dict) -> None:
         self.sentence = JoinedQueries(shape, attention, "sentence")
 
     def summarize(self, words: Tensor, real: Tensor, sentences: Tensor) -> Tensor:

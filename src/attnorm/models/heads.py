@@ -11,7 +11,7 @@ from attnorm.models.layers import ACTIVATIONS
 
 
 class EncoderModel(nn.Module):
-    """An encoder with a head. A subclass implements `build` and `forward`.
+    """An encoder with a head. A subclass implements `make_layers` and `forward`.
 
     attention: the tables of conf/attention/*.yaml.
     seed:      seed of the initial parameters, see `initialize`. All models with an encoder have bit-equal initial
@@ -37,10 +37,10 @@ class EncoderModel(nn.Module):
         super().__init__()
         self.shape, self.pad_id = shape, pad_id
         self.encoder = encoder(shape, attention, nn.Embedding(vocab_size, shape.d_model))
-        self.build(shape, vocab_size, labels)
+        self.make_layers(shape, vocab_size, labels)
         self.start(seed)
 
-    def build(self, shape: EncoderConfig, vocab_size: int, labels: int) -> None:
+    def make_layers(self, shape: EncoderConfig, vocab_size: int, labels: int) -> None:
         """Creates the modules of the head. The arguments are those of the class."""
         raise NotImplementedError
 
@@ -56,7 +56,7 @@ class EncoderModel(nn.Module):
 class SpanModel(EncoderModel):
     """Predicts where an answer starts and ends, with two scores per token ("BERT", Sec. 4.2)."""
 
-    def build(self, shape: EncoderConfig, vocab_size: int, labels: int) -> None:
+    def make_layers(self, shape: EncoderConfig, vocab_size: int, labels: int) -> None:
         self.spans = nn.Linear(shape.d_model, 2)
 
     def forward(self, ids: Tensor, types: Tensor | None = None) -> Tensor:
@@ -73,7 +73,7 @@ class Classifier(EncoderModel):
     labels: the number of labels; 1 for a number (regression).
     """
 
-    def build(self, shape: EncoderConfig, vocab_size: int, labels: int) -> None:
+    def make_layers(self, shape: EncoderConfig, vocab_size: int, labels: int) -> None:
         self.pooler, self.dropout = nn.Linear(shape.d_model, shape.d_model), nn.Dropout(shape.dropout)
         self.classifier = nn.Linear(shape.d_model, labels)
 
@@ -104,7 +104,7 @@ class MaskedLM(EncoderModel):
 
     provides = ("masked_positions",)  # facts for priors, see attnorm.attention.priors
 
-    def build(self, shape: EncoderConfig, vocab_size: int, labels: int) -> None:
+    def make_layers(self, shape: EncoderConfig, vocab_size: int, labels: int) -> None:
         self.head = Head(shape, vocab_size)
 
     def start(self, seed: int) -> None:
@@ -118,8 +118,8 @@ class MaskedLM(EncoderModel):
         masked_positions: bool (B, N), the positions whose scores are needed -> (K, V), row by row. The scores of the
                           other positions are not computed. None: all positions -> (B, N, V).
         """
-        given = {"masked_positions": masked_positions}
-        facts = {fact: given[fact] for fact in needs_of(getattr(self.encoder, "prior", None)) if fact in given}
+        needs_masked = "masked_positions" in needs_of(getattr(self.encoder, "prior", None))
+        facts = {"masked_positions": masked_positions} if needs_masked else {}
         real = on_both(lambda ids: ids != self.pad_id, ids)
         states = self.encoder(ids, real, segments, **facts)
         return self.head(states if masked_positions is None else index_by_mask(states, masked_positions))

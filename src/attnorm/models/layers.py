@@ -81,8 +81,8 @@ class EncoderLayer(nn.Module):
         rotation: Rotation | None = None,
     ) -> Tensor:
         """x (B, N, W) -> (B, N, W). cache, rotation: as in `MultiHeadAttention.forward`."""
-        given = {"log_prior": log_prior, "cache": cache, "rotation": rotation}
-        x = self.attention_residual(x, self.attention, None, mask, **given)
+        arguments = {"log_prior": log_prior, "cache": cache, "rotation": rotation}
+        x = self.attention_residual(x, self.attention, None, mask, **arguments)
         return self.feed_forward_residual(x, self.feed_forward)
 
 

@@ -70,11 +70,11 @@ class LayerRecord:
         deviation_keys: the same for the projected keys of the head as templates, as in the normalizer `fenchel`.
         """
         seen = self.seen
-        given: dict[str, Any] = {"allowed": seen.allowed, "log_prior": seen.log_prior}
+        of_call: dict[str, Any] = {"allowed": seen.allowed, "log_prior": seen.log_prior}
         measures = head_measures(seen.weights, seen.allowed)
-        measures["objective"] = transport_objective(seen.weights, seen.scores, **given)
-        measures["objective_rows"] = row_optimum(seen.scores, **given)
-        measures["objective_both"] = transport_optimum(seen.scores, **given)
+        measures["objective"] = transport_objective(seen.weights, seen.scores, **of_call)
+        measures["objective_rows"] = row_optimum(seen.scores, **of_call)
+        measures["objective_both"] = transport_optimum(seen.scores, **of_call)
         if seen.scale is None:
             return measures
         measures["query_likelihood"] = mean_of_known(query_log_likelihood(seen.q, seen.k, seen.allowed, seen.scale))
@@ -85,8 +85,8 @@ class LayerRecord:
         evidence = seen.q.double() @ of_maps  # W_k' q, (B, maps, N, W)
         templates = (seen.scale * self.memory)[:, None].expand(-1, maps, -1, -1)
         if self.module.scorer.keeps_keys:  # otherwise, the scores are not products with these templates
-            measures["deviation"] = mean_of_known(fenchel_deviation(evidence, templates, **given))
-        measures["deviation_keys"] = mean_of_known(fenchel_deviation(seen.q, seen.k, **given, alpha=seen.scale))
+            measures["deviation"] = mean_of_known(fenchel_deviation(evidence, templates, **of_call))
+        measures["deviation_keys"] = mean_of_known(fenchel_deviation(seen.q, seen.k, **of_call, alpha=seen.scale))
         return measures
 
     def of_states(self) -> dict[str, dict[str, Tensor]]:
@@ -113,9 +113,9 @@ def record(model: nn.Module) -> Iterator[dict[str, LayerRecord]]:
 
     def after_attention(layer: nn.Module, inputs: tuple, named: dict[str, Any], output: Tensor) -> None:
         assert isinstance(layer, MultiHeadAttention)
-        name, given = names[layer], {**dict(zip(("states", "memory"), inputs, strict=False)), **named}
-        memory = given["states"] if given["memory"] is None else given["memory"]
-        records[name] = LayerRecord(layer, seen.pop(name), given["states"], memory, output, None)
+        name, arguments = names[layer], {**dict(zip(("states", "memory"), inputs, strict=False)), **named}
+        memory = arguments["states"] if arguments["memory"] is None else arguments["memory"]
+        records[name] = LayerRecord(layer, seen.pop(name), arguments["states"], memory, output, None)
         if inside:
             inside[-1].append(name)
 

@@ -29,13 +29,13 @@ def normalizer_of(choice: Choice, **facts: Any) -> Normalizer:
         takes = parameters(choice)  # type: ignore[arg-type]  # a class is hashable
         known = {"builder": build, **facts}
         return choice(**{fact: value for fact, value in known.items() if fact in takes})
-    given: Mapping = choice if isinstance(choice, Mapping) else {"name": choice}
-    if "name" not in given:
+    settings: Mapping = choice if isinstance(choice, Mapping) else {"name": choice}
+    if "name" not in settings:
         raise ValueError(
             f"normalizer={choice!r}: expected a name and options, such as {{'name': 'hnas', 'per': 'head'}}"
         )
-    options = {option: value for option, value in given.items() if option != "name"}
-    made: Normalizer = build("normalizer", given.get("name"), options, facts)  # type: ignore[arg-type]
+    options = {option: value for option, value in settings.items() if option != "name"}
+    made: Normalizer = build("normalizer", settings.get("name"), options, facts)  # type: ignore[arg-type]
     return made
 
 

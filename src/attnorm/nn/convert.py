@@ -81,13 +81,14 @@ def convert(model: Model, normalizer: Choice, *, ordered: bool = True) -> Model:
 def with_source(encoder: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
     """Makes the float mask of padding that an encoder of PyTorch would make of a bool one. Attention takes the bool
     mask from it, and need not look at values, for which it would wait for the device."""
-    given = {**kwargs, **dict(zip(ENCODERS[type(encoder)], args, strict=False))}
-    padding = given.get(PADDING)
-    alone = given.get("mask") is given.get("src_mask") is None  # otherwise PyTorch expects the dtype of the other mask
+    arguments = {**kwargs, **dict(zip(ENCODERS[type(encoder)], args, strict=False))}
+    padding = arguments.get(PADDING)
+    # beside another mask, PyTorch expects the dtype of that one
+    alone = arguments.get("mask") is arguments.get("src_mask") is None
     if padding is not None and padding.dtype == torch.bool and alone and not torch.compiler.is_compiling():
-        mask = torch.zeros_like(padding, dtype=given["src"].dtype).masked_fill_(padding, -torch.inf)
+        mask = torch.zeros_like(padding, dtype=arguments["src"].dtype).masked_fill_(padding, -torch.inf)
         setattr(mask, SOURCE, padding)
-        return (), {**given, PADDING: mask}
+        return (), {**arguments, PADDING: mask}
     return args, kwargs
 
 

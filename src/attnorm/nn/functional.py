@@ -86,7 +86,7 @@ def attention(
             f"{name_of(normalizer)} needs the hidden states of the {normalizer.needs_states}: pass "
             "features=normalizer.features_of(states), or use attnorm.nn.MultiheadAttention"
         )
-    n_queries, n_keys, given = query.shape[-2], key.shape[-2], attn_mask
+    n_queries, n_keys, user_mask = query.shape[-2], key.shape[-2], attn_mask
     if not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
         own = 3 if enable_gqa else 2  # the axes that are not broadcast
         lead = torch.broadcast_shapes(*(x.shape[:-own] for x in (query, key, value)))
@@ -110,7 +110,9 @@ def attention(
     keys, queries = (None if x is None else x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) for x in padding)
     shape = (q.shape[0], n_queries, n_keys)
     is_causal = is_causal and n_queries == n_keys
-    mask, bias = read_masks(normalizer, shape, attn_mask, keys, queries, is_causal, given=given, ordered=ordered)
+    mask, bias = read_masks(
+        normalizer, shape, attn_mask, keys, queries, is_causal, user_mask=user_mask, ordered=ordered
+    )
     context, _ = attend(normalizer, q, k, v, mask, bias, log_prior, features, scale, dropout_p)
     return context.reshape(*query.shape[:-1], value.shape[-1])
 

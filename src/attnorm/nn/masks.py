@@ -22,7 +22,7 @@ def read_masks(
     query_padding_mask: Tensor | None,
     is_causal: bool,
     *,
-    given: Tensor | None = None,
+    user_mask: Tensor | None = None,
     ordered: bool = True,
     is_self: bool = True,
     knows_past: bool = False,
@@ -34,7 +34,7 @@ def read_masks(
     key_padding_mask:   (B, M); bool, True = padding, or float, added to the scores of each key.
     query_padding_mask: (B, N), bool, True = padding.
     is_causal:          query i may see the keys j <= i, in place of an `attn_mask`; only if N = M.
-    given:              the `attn_mask` in the form of the user, on which is noted what is seen in it.
+    user_mask:          the `attn_mask` in the form of the user, on which is noted what is seen in it.
     ordered:            as in `Normalizer.refuse_mask`.
     is_self:            whether queries and keys are the same positions, if there are as many of them.
     knows_past:         whether the queries are all up to the last one, also if there is only one.
@@ -59,7 +59,7 @@ def read_masks(
         if (couples == "past" or normalizer.needs_causal) and not is_causal:
             questions |= about_triangle(pairs, n_queries, n_keys)
         if questions and not pairs.is_meta:
-            found = look(attn_mask if given is None else given, questions)
+            found = look(attn_mask if user_mask is None else user_mask, questions)
         pairs = None if is_causal else judged(pairs)  # the hint says where it allows attention
         bias = None if "adds nothing" in found else bias
     if key_padding_mask is not None:

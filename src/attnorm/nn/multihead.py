@@ -144,14 +144,14 @@ class MultiheadAttention(nn.MultiheadAttention):
                 query_padding_mask = forbidden(key_padding_mask)
             elif key_padding_mask is not None and not torch.compiler.is_compiling():
                 warn_of_padded_queries(name_of(self.normalizer))
-        given = None if attn_mask is None else opposite(attn_mask)
-        pairs = None if given is None else self.pairs(given, shape)
+        user_mask = None if attn_mask is None else opposite(attn_mask)
+        pairs = None if user_mask is None else self.pairs(user_mask, shape)
         is_causal = is_causal and pairs is not None and pairs.dim() == 2 and shape[1] == shape[2]
         if is_causal and key_padding_mask is None and not need_weights:
             pairs = None  # here PyTorch ignores the numbers of the mask
         mask, bias = read_masks(
             *(self.normalizer, shape, pairs, key_padding_mask, query_padding_mask, is_causal),
-            given=given,
+            user_mask=user_mask,
             ordered=self.ordered,
             is_self=of_self,
             knows_past=self.in_decoder_layer,

@@ -35,11 +35,11 @@ def replace_sdpa(normalizer: str | Normalizer, *, ordered: bool = True) -> Itera
     before, with_fast_path, calls = F.scaled_dot_product_attention, torch.backends.mha.get_fastpath_enabled(), 0
 
     def replacement(
-        query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *args: Any, **given: Any
+        query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *args: Any, **options: Any
     ) -> Tensor:
         nonlocal calls
         calls += 1
-        return attention(query, key, value, attn_mask, *args, normalizer=normalizer, ordered=ordered, **given)
+        return attention(query, key, value, attn_mask, *args, normalizer=normalizer, ordered=ordered, **options)
 
     F.scaled_dot_product_attention = replacement
     torch.backends.mha.set_fastpath_enabled(False)

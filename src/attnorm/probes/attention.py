@@ -78,11 +78,11 @@ class Attention(nn.Module):
         return {name: torch.cat([scalars[name].detach().flatten() for scalars in layers]) for name in layers[0]}
 
 
-def seeded(build: Callable[[], Part], seed: int) -> Part:
+def seeded(make: Callable[[], Part], seed: int) -> Part:
     """Builds a module whose initial values depend on the seed only."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return build()
+        return make()
 
 
 def _joined(alone: Sequence[Normalizer], joint: Normalizer) -> Normalizer:

@@ -3,7 +3,7 @@
 | key | value |
 |---|---|
 | format | FORMAT |
-| settings | what `resolve` takes, of the last start |
+| settings | what `read_settings` takes, of the last start |
 | key | `run_key` of these settings |
 | attention, overrides, command, started | the label of the attention, and how and when the run was started last |
 | commit, versions, code | see `source_code.stated` |

@@ -34,7 +34,7 @@ SHAPE = (  # what the weights decide
 STACKS = {"bert": "an encoder", "gpt2": "a decoder-only model"}  # the kind of a model, and what it consists of
 
 
-def resolve_init(cfg: dict, checkpoint: Path | None = None) -> dict:
+def with_init(cfg: dict, checkpoint: Path | None = None) -> dict:
     """The configuration with the shape and the tokenizer of `model.init`, which names weights to start from.
 
     A tokenizer.file that was typed is kept. If the run continues from a checkpoint, both are read from the folder of

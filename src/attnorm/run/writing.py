@@ -74,8 +74,8 @@ class RunWriter(Run):
         with suppress(OSError):
             self.folder.rmdir()
 
-    def start(self, cfg: "Settings", **facts: Any) -> None:
-        """Writes run.json and config.yaml. facts: further entries of run.json.
+    def start(self, cfg: "Settings", **entries: Any) -> None:
+        """Writes run.json and config.yaml. entries: further ones of run.json.
 
         A new run that starts from `ckpt_path` gets its copies before that, so that a run with recorded settings has
         them all. What changes in a run that continues the training of a checkpoint is added to the list `resumed`.
@@ -101,14 +101,14 @@ class RunWriter(Run):
             versions = " and ".join(dict.fromkeys([*before[name], modules[name]]))
             log.warning("%s was edited since training started: the run mixes %s", name, versions)
         settings = {**cfg.settings, "resume": None}
-        self.add(format=FORMAT, settings=settings, key=run_key(settings), **facts, modules=modules)
+        self.add(format=FORMAT, settings=settings, key=run_key(settings), **entries, modules=modules)
         in_yaml = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
         write_bytes(self.config_file, in_yaml.encode(errors="backslashreplace"))
         sweep_unfinished(self.checkpoints)
 
-    def add(self, **facts: Any) -> None:
+    def add(self, **entries: Any) -> None:
         """Adds entries to run.json, or replaces them."""
-        self.started |= facts
+        self.started |= entries
         if self.before:
             changed = [changes(self.before, self.started)]
             self.started["resumed"] = [*self.before.get("resumed", []), *changed]

@@ -205,11 +205,11 @@ def size_job(overrides: Sequence[str], folders: Sequence[Path], of_files: Callab
 
 def config_of(overrides: Sequence[str], folders: Sequence[Path], of_files: Callable[..., DictConfig]) -> "Settings":
     """Composes one job. Raises ConfigError for what is wrong with it."""
-    from attnorm.config.read import resolve
+    from attnorm.config.read import read_settings
 
     with explained():
         settings = plain_settings(composed(overrides, folders, of_files))
-    return resolve(settings, as_typed(overrides), trains=False)
+    return read_settings(settings, as_typed(overrides), trains=False)
 
 
 if __name__ == "__main__":

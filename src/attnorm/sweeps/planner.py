@@ -24,10 +24,10 @@ NAMED_JOBS = 3  # jobs that the message on a problem names
 
 def checked(command: SweepCommand, checker: Checker, jobs: Sequence[Overrides]) -> list[Checked]:
     """What is known of these jobs. Raises ConfigError with their problems: each once, with the jobs that have it."""
-    facts = checker.check(jobs)
+    checks = checker.check(jobs)
     labels: dict[tuple[str, str], list[str]] = {}
-    for job, fact in zip(jobs, facts, strict=True):
-        for problem in fact.problems_in(command.settings.launcher):
+    for job, check in zip(jobs, checks, strict=True):
+        for problem in check.problems_in(command.settings.launcher):
             labels.setdefault(problem, []).append(command.label_of(job))
     problems = []
     every = {command.label_of(job) for job in jobs}
@@ -37,10 +37,10 @@ def checked(command: SweepCommand, checker: Checker, jobs: Sequence[Overrides]) 
         problems.append(Problem.about(key, f"{text}{where}"))
     if problems:
         raise ConfigError(problems)
-    return facts
+    return checks
 
 
-def sweep_folder(command: SweepCommand, facts: Sequence[Checked]) -> Path:
+def sweep_folder(command: SweepCommand, checks: Sequence[Checked]) -> Path:
     """`out`, or a folder whose name follows from the overrides."""
     settings = command.settings
     if settings.out is not None:
@@ -49,12 +49,13 @@ def sweep_folder(command: SweepCommand, facts: Sequence[Checked]) -> Path:
         return Path(settings.out)
     chosen = [f"tune_seeds={settings.tune_seeds}"] if command.tuning else []
     chosen += [f"ladder={settings.ladder}"] if command.ladder else []
-    return Path(facts[0].log_dir) / "sweeps" / sweep_name((fact.task for fact in facts), [*command.texts(), *chosen])
+    tasks = (check.task for check in checks)
+    return Path(checks[0].log_dir) / "sweeps" / sweep_name(tasks, [*command.texts(), *chosen])
 
 
-def refuse_other_code(journal: Journal, facts: Iterable[Checked]) -> None:
+def refuse_other_code(journal: Journal, checks: Iterable[Checked]) -> None:
     """Raises RunError if a run of the sweep was trained with another version of an own module than jobs import now."""
-    now = {name: digest for checked in facts for name, digest in checked.modules.items()}
+    now = {name: digest for checked in checks for name, digest in checked.modules.items()}
     for job in journal.jobs():
         run = job.run
         if run.state is not RunState.FINISHED and not run.progress.get("step"):
@@ -73,7 +74,7 @@ def refuse_other_code(journal: Journal, facts: Iterable[Checked]) -> None:
 class Planner:
     """Makes the jobs of a sweep, and the plan that gives them out.
 
-    samples: the jobs that have been checked. facts: what is known of each of them.
+    samples: the jobs that have been checked. checks: what is known of each of them.
 
     Its methods raise ConfigError for what the folder, or a job that has not been checked before, does not allow.
     """
@@ -82,7 +83,7 @@ class Planner:
     checker: Checker
     journal: Journal
     samples: Sequence[Overrides]
-    facts: Sequence[Checked]
+    checks: Sequence[Checked]
 
     def plan(self, seconds: float) -> Plan:
         """What the sweep runs. seconds: how long it took to check the samples."""
@@ -90,7 +91,7 @@ class Planner:
         if self.command.tuning is not None:
             console.print(done)
             return self.tuned()
-        jobs = list({job.key: job for job in self.jobs(self.samples, self.facts)}.values())
+        jobs = list({job.key: job for job in self.jobs(self.samples, self.checks)}.values())
         same = f"; {len(self.samples) - len(jobs)} of them equal another one" if len(jobs) < len(self.samples) else ""
         console.print(f"{done}{same}")
         return Plan(jobs)
@@ -100,39 +101,39 @@ class Planner:
         tuning = self.command.tuning
         assert tuning is not None
         # arms with equal settings are one
-        by_key = {fact.key: (arm, fact) for arm, fact in self.facts_by_arm().items()}
+        by_key = {check.key: (arm, check) for arm, check in self.checks_by_arm().items()}
         arms = [arm for arm, _ in by_key.values()]
 
         def make_jobs(purpose: str, choices: Sequence[Choice]) -> list[Job]:
             typed = [tuning.job(arms[arm], value, seed) for arm, value, seed in choices]
-            facts = checked(self.command, self.checker, typed)
+            checks = checked(self.command, self.checker, typed)
             self.checker.close()
-            jobs = self.jobs(typed, facts, purpose)
+            jobs = self.jobs(typed, checks, purpose)
             if purpose == "compare":
                 for job in jobs:
                     if (aside := aside_of(job)).exists() and not job.folder.exists():
                         aside.rename(job.folder)  # it was compared at this value before
             return jobs
 
-        labelled = [TunedArm(self.command.label_of(arm), *fact.metric) for arm, fact in by_key.values()]
+        labelled = [TunedArm(self.command.label_of(arm), *check.metric) for arm, check in by_key.values()]
         return Tuned(tuning, labelled, self.journal, make_jobs)
 
-    def facts_by_arm(self) -> dict[Overrides, Checked]:
+    def checks_by_arm(self) -> dict[Overrides, Checked]:
         """What is known of the first sample of each arm."""
-        facts: dict[Overrides, Checked] = {}
-        for job, fact in zip(self.samples, self.facts, strict=True):
-            facts.setdefault(self.command.arm_of(job), fact)
-        return facts
+        checks: dict[Overrides, Checked] = {}
+        for job, check in zip(self.samples, self.checks, strict=True):
+            checks.setdefault(self.command.arm_of(job), check)
+        return checks
 
-    def jobs(self, combinations: Sequence[Overrides], facts: Sequence[Checked], purpose: str = "") -> list[Job]:
+    def jobs(self, combinations: Sequence[Overrides], checks: Sequence[Checked], purpose: str = "") -> list[Job]:
         """A job for each combination. Jobs that the folder has already keep their names.
 
         Raises ConfigError if a run that tunes is asked to compare, or the other way round.
         """
         journal, jobs = self.journal, []
         names = {job["key"]: job["name"] for job in journal.added()}
-        for overrides, fact in zip(combinations, facts, strict=True):
-            label, key = self.command.label_of(overrides), fact.key
+        for overrides, check in zip(combinations, checks, strict=True):
+            label, key = self.command.label_of(overrides), check.key
             name = names.setdefault(key, name_of(label, key))
             known = journal.of(name, "job")
             if known and (known[-1].get("purpose") == "tune") != (purpose == "tune"):
@@ -142,10 +143,10 @@ class Planner:
             if not journal.has(name) or known[-1].get("purpose", "") != purpose:
                 more = {"purpose": purpose} if purpose else {}
                 journal.add("job", name, key=key, label=label, overrides=overrides, **more)
-            jobs.append(self.job(name, key, overrides, fact, purpose))
+            jobs.append(self.job(name, key, overrides, check, purpose))
         return jobs
 
-    def job(self, name: str, key: str, overrides: Overrides, fact: Checked, purpose: str = "") -> Job:
+    def job(self, name: str, key: str, overrides: Overrides, check: Checked, purpose: str = "") -> Job:
         """A job of the sweep."""
         return Job(
             name,
@@ -153,11 +154,11 @@ class Planner:
             self.command.label_of(overrides),
             (*self.command.options, *overrides),
             job_folder(self.journal.folder, name, purpose),
-            fact.processes,
-            fact.uses_gpu,
+            check.processes,
+            check.uses_gpu,
             purpose,
             self.command.label_of(self.command.arm_of(overrides)),
-            tuple(fact.named),
+            tuple(check.named),
         )
 
     def launcher(self) -> Launcher:
@@ -173,7 +174,7 @@ class Planner:
             return RayLauncher(settings.ray, settings.jobs, TRAIN)
         from attnorm.sweeps.launchers.local import LocalLauncher, Places
 
-        gpus = next((fact.gpus for fact in self.facts if fact.uses_gpu), [])
-        most = max((fact.processes for fact in self.facts if fact.uses_gpu), default=1)
+        gpus = next((check.gpus for check in self.checks if check.uses_gpu), [])
+        most = max((check.processes for check in self.checks if check.uses_gpu), default=1)
         places = Places(settings.jobs or max(1, len(gpus) // most), list(os.sched_getaffinity(0)), gpus)
         return LocalLauncher(places, TRAIN)

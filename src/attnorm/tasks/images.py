@@ -99,20 +99,20 @@ class ImageTask(LabelTask):
     interface, schema, unit = "images", IMAGES, "images"
 
     @cached_property
-    def facts(self) -> dict[str, Any]:
+    def data_properties(self) -> dict[str, Any]:
         """The names of the labels, and the height, width and channels of the images."""
         source: Any = self.source()
-        return {**super().facts, "shape": list(source.shape)}
+        return {**super().data_properties, "shape": list(source.shape)}
 
     @property
     def grid(self) -> tuple[int, int]:
         """The rows and columns of patches of an image."""
-        height, width, _ = self.facts["shape"]
+        height, width, _ = self.data_properties["shape"]
         patch = self.cfg.model.patch
         return height // patch, width // patch
 
     def problems(self) -> Iterator[str]:
-        height, width, _ = self.facts["shape"]
+        height, width, _ = self.data_properties["shape"]
         patch = self.cfg.model.patch
         if height % patch or width % patch:
             yield Problem("model.patch", f"must divide the size of the images, {height} x {width} pixels", patch)
@@ -120,7 +120,7 @@ class ImageTask(LabelTask):
             yield from self.budget_problems(math.prod(self.grid), "the patches of an image")
 
     def notes(self) -> str:
-        height, width, channels = self.facts["shape"]
+        height, width, channels = self.data_properties["shape"]
         rows, columns = self.grid
         many = "" if channels == 1 else "s"
         return f"images of {height} x {width} pixels with {channels} channel{many}, in {rows} x {columns} patches"
@@ -129,7 +129,7 @@ class ImageTask(LabelTask):
         return ImageFeaturizer(self.labels, math.prod(self.grid))
 
     def model(self, tokenizer: Tokenizer) -> nn.Module:
-        return self.build_model(tokenizer, image_shape=tuple(self.facts["shape"]), labels=len(self.labels))
+        return self.build_model(tokenizer, image_shape=tuple(self.data_properties["shape"]), labels=len(self.labels))
 
     def module(self, model: nn.Module, tokenizer: Tokenizer, validation: Split) -> ImageModule:
         module = ImageModule(model, tokenizer, validation.texts, self.labels)
@@ -143,8 +143,10 @@ class ImageTask(LabelTask):
         """The pixels of a split. Raises DataError if the images are not of the size that the model was trained on."""
         source = self.source()
         assert isinstance(source, ImageSource)
-        if list(source.shape) != self.facts["shape"]:
-            raise DataError(f"data: images of shape {list(source.shape)}, but the model reads {self.facts['shape']}")
+        if list(source.shape) != self.data_properties["shape"]:
+            raise DataError(
+                f"data: images of shape {list(source.shape)}, but the model reads {self.data_properties['shape']}"
+            )
         return source.pixels(split, self.cache())
 
     def input_hashes(self, split: Split) -> list[str]:
@@ -161,7 +163,7 @@ class ImageTask(LabelTask):
     def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
         """As `classified`. texts: paths of image files, of which the middle is scaled to the size of the images of the
         data, or ids of images of the data."""
-        height, width, channels = self.facts["shape"]
+        height, width, channels = self.data_properties["shape"]
         paths = [text for text in texts if channels in (1, 3) and Path(text).is_file()]
         images = {path: read_image(Path(path), width, height=height) for path in paths}
         if channels == 1:

@@ -108,14 +108,13 @@ class LabelModule(TaskModule):
 class LabelTask(Task):
     """A task whose source has `labels`, the names of the labels, and rows with a column `label`.
 
-    The labels, and other facts of the training data that a subclass adds to `facts`, are kept in the run folder in
-    labels.json.
+    The labels, and what else a subclass adds to `data_properties`, are kept in the run folder in labels.json.
     """
 
     primary = "accuracy"
 
     @cached_property
-    def facts(self) -> dict[str, Any]:
+    def data_properties(self) -> dict[str, Any]:
         """What the model must know about the data that it was, or will be, trained on, as values of a JSON file."""
         source: Any = self.source()
         return {"labels": list(source.labels)}
@@ -123,16 +122,16 @@ class LabelTask(Task):
     @property
     def labels(self) -> list[str]:
         """The names of the labels, by number."""
-        return self.facts["labels"]
+        return self.data_properties["labels"]
 
     def save(self, folder: Path) -> None:
-        (folder / FILE).write_text(json.dumps(self.facts, ensure_ascii=False) + "\n", encoding="utf-8")
+        (folder / FILE).write_text(json.dumps(self.data_properties, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def load(self, folder: Path) -> None:
         path = folder / FILE
         try:
-            self.facts = dict(read_json(path))
-            if not all(isinstance(name, str) for name in self.facts["labels"]):
+            self.data_properties = dict(read_json(path))
+            if not all(isinstance(name, str) for name in self.data_properties["labels"]):
                 raise DataError(f"{path}: expected labels, a list of names")
         except (KeyError, TypeError) as error:
             raise RunError(f"{path}: expected an object with labels") from error
@@ -190,19 +189,19 @@ def with_predictions(
 
     inputs: what the model reads, row by row, if it is text.
     """
-    labels, given = list(split.texts["label"]), module.predictions()
+    labels, predicted = list(split.texts["label"]), module.predictions()
     label, count = Counter(labels).most_common(1)[0]
     scores.baselines = {f"always {label}": {"accuracy": 100.0 * count / scores.size}}
     scores.predictions = Predictions(
-        ids=task.example_ids(split, list(given)),
+        ids=task.example_ids(split, list(predicted)),
         groups=task.row_groups(split),
         inputs=inputs,
         references=labels,
-        outputs=list(given.values()),
-        scores={"accuracy": [100.0 * (labels[row] == guess) for row, guess in given.items()]},
+        outputs=list(predicted.values()),
+        scores={"accuracy": [100.0 * (labels[row] == guess) for row, guess in predicted.items()]},
         loss_sum=module.examples["loss_sum"],
-        n_tokens=[1] * len(given),
+        n_tokens=[1] * len(predicted),
     )
-    lines = [json.dumps({"row": row, "label": guess}) for row, guess in given.items()]
+    lines = [json.dumps({"row": row, "label": guess}) for row, guess in predicted.items()]
     scores.files = {".labels.jsonl": "\n".join(lines) + "\n"}
     return scores

@@ -215,5 +215,5 @@ def matched(predictions: Mapping[str, str], gold: Collection[str]) -> tuple[dict
         log.warning("%s not in the references, ignored: %s", counted(len(extra), "prediction"), listed(extra))
     if missing := [name for name in gold if name not in predictions]:
         log.warning("%s without a prediction, scored 0: %s", counted(len(missing), "question"), listed(missing))
-    kept = {name: given for name, given in predictions.items() if name in gold}
+    kept = {name: value for name, value in predictions.items() if name in gold}
     return kept, {"missing": len(missing), "extra": len(extra)}

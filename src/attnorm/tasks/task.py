@@ -125,8 +125,8 @@ class Task(ABC):
 
     def budget_problems(self, least: int, what: str) -> Iterator[Problem]:
         """Problems with `data.batch_tokens` if one example may have `least` tokens. what: that number in words."""
-        if (given := self.cfg.data.batch_tokens) < least:
-            yield Problem("data.batch_tokens", f"must be at least {least}, {what}", given)
+        if (tokens := self.cfg.data.batch_tokens) < least:
+            yield Problem("data.batch_tokens", f"must be at least {least}, {what}", tokens)
 
     def ignored_keys(self) -> dict[str, str]:
         """Keys that have no effect with the current settings, each with the setting that would give it an effect."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from attnorm.choices import CONF
 from attnorm.config.compose import composed, plain_settings
-from attnorm.config.read import resolve
+from attnorm.config.read import read_settings
 from attnorm.data.preprocess import Split
 from attnorm.data.sampler import MicroBatch
 from attnorm.errors import Interrupted
@@ -81,7 +81,7 @@ class TaskRuns:
             for name in groups:
                 group = group[name]
             group[key] = value
-        return resolve(settings)
+        return read_settings(settings)
 
     def run(self, name: str, changes: Mapping[str, object] | None = None) -> Path:
         """Trains into the folder `name`, quietly. An exception carries what the run printed as a note."""

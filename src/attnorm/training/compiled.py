@@ -39,7 +39,7 @@ class CompiledModel(pl.Callback):
         self.seconds, self.reached = 0.0, False
         self.graphs = self.breaks = 0
 
-    def facts(self) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """For run.json: the number of compiled graphs and of graph breaks, and the seconds of compiling."""
         return {
             "graphs": self.graphs,

@@ -79,7 +79,7 @@ def train(
     task, throughput, run = task_of(config), Throughput(), RunWriter(run_folder)
     watchdog = Watchdog(config.run.hang_timeout)
     is_first = is_first_rank()
-    facts = {
+    described = {
         "task": config.task.name,
         "attention": config.label,
         "seed": config.seed,
@@ -91,7 +91,7 @@ def train(
         locked(run_folder) if is_first else nullcontext(),
         logged(config.settings, run_folder) as log_file,
         requeued(config.resume is not None),  # a job that cannot continue would start from the beginning
-        RunFiles(run, throughput, **facts) as files,
+        RunFiles(run, throughput, **described) as files,
         GracefulStop(run) as stop,
         RunLoggers(config, run_folder, draw) as loggers,
         memory_note(),

@@ -82,9 +82,10 @@ def _runs_in(path: Path) -> Iterator[LadderRun]:
         arm, number, seed = str(run[0]), int(run[1]), int(run[2])
         place = f"{path}: {arm}, rung {number}, seed {seed}"
         of_run = ["parameters", "train_tokens", "flops", BEYOND, "seconds_per_token", "device"]
-        if len(facts := rows[of_run].drop_duplicates()) > 1:
-            raise DataError(f"{place}: the rows differ in {', '.join(facts.columns[facts.nunique(dropna=False) > 1])}")
-        first, scored = facts.iloc[0], rows[rows["example"] != ""]
+        if len(described := rows[of_run].drop_duplicates()) > 1:
+            differing = described.columns[described.nunique(dropna=False) > 1]
+            raise DataError(f"{place}: the rows differ in {', '.join(differing)}")
+        first, scored = described.iloc[0], rows[rows["example"] != ""]
         if (again := scored["example"].duplicated()).any():
             raise DataError(f"{place}: example {scored['example'][again].iloc[0]} has a second row")
         rung = Rung(number, int(first["parameters"]), first["train_tokens"], first["flops"], first[BEYOND] == "1")

@@ -47,7 +47,7 @@ class Report:
     title: str
     written: str
     places: list[str]
-    facts: list[tuple[str, str]]
+    overview: list[tuple[str, str]]
     tasks: list[TaskPage]
     ladders: list[LadderPage]
     troubles: list[Trouble]
@@ -103,7 +103,7 @@ def collect(
         title=_title_of(studies) if studies or not ladders else f"Ladder on {ladders[0].name}",
         written=f"{datetime.now():%Y-%m-%d %H:%M:%S}",
         places=[str(place) for place in places],
-        facts=[("runs finished", f"{finished:,} of {len(named) + len(waiting):,}")],
+        overview=[("runs finished", f"{finished:,} of {len(named) + len(waiting):,}")],
         tasks=[TaskPage(f"task-{number}", study, metric) for number, study in enumerate(studies, start=1)],
         ladders=ladders,
         troubles=[

@@ -31,10 +31,10 @@ class Output:
 
 @dataclass(frozen=True)
 class Example:
-    """An example with the outputs of some arms. given: what the model reads, "" if that was not recorded."""
+    """An example with the outputs of some arms. inputs: what the model reads, "" if that was not recorded."""
 
     name: str
-    given: str
+    inputs: str
     reference: str
     outputs: list[Output]
     difference: str = ""
@@ -157,8 +157,8 @@ def _table_of(study: Study, run: Run) -> ExampleTable | None:
 def example_of(table: ExampleTable, name: str, outputs: list[Output], difference: str = "") -> Example:
     """An example with these outputs."""
     row = table.rows.loc[name]
-    given = text_of(row["input"]) if "input" in table.rows else ""
-    return Example(str(name), given, text_of(row["reference"], " | "), outputs, difference)
+    inputs = text_of(row["input"]) if "input" in table.rows else ""
+    return Example(str(name), inputs, text_of(row["reference"], " | "), outputs, difference)
 
 
 def output_of(table: ExampleTable, name: str) -> str:

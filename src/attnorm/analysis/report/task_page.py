@@ -37,7 +37,7 @@ class SweptPart:
 class TaskPage:
     """What the page says about the runs of one task.
 
-    name: the name of the task. anchor: the HTML id of its part of the page. facts: names and values of its size.
+    name: the name of the task. anchor: the HTML id of its part of the page. overview: names and values of its size.
     withheld: why verdicts are withheld, as sentences for a box above everything else; [] if none is. verdicts: those
     that are not explained by this box.
     headline: the verdicts in one sentence. warnings, notes: what a reader has to know. doubts: what differs between
@@ -54,7 +54,7 @@ class TaskPage:
         verdicts = main.verdicts if main else []
         compared = [verdict.label for verdict in verdicts if not verdict.is_silent]
         self.name = arms[0].task
-        self.facts = _facts_of(study)
+        self.overview = _overview_of(study)
         self.withheld = withheld_lines(main.withheld) if main else []
         self.headline = headline(main, study.missing) if main else "There is nothing to compare yet."
         self.differing, self.confounds = settings_table(study.arms), study.confounds
@@ -116,17 +116,17 @@ def _warnings_of(study: Study, metric: str | None) -> list[str]:
     return warnings
 
 
-def _facts_of(study: Study) -> list[tuple[str, str]]:
+def _overview_of(study: Study) -> list[tuple[str, str]]:
     """The size of the comparison of a task."""
     seeds = {len(arm.finished) for arm in study.arms}
-    facts = [
+    overview = [
         ("arms", f"{len(study.arms):,}"),
         ("seeds per arm", str(min(seeds)) if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"),
         ("baseline", study.arms[0].label),
     ]
     if study.main is not None:
-        facts += [("metric", title_of(study.main.metric)), ("examples", f"{study.main.examples:,}")]
-    return facts
+        overview += [("metric", title_of(study.main.metric)), ("examples", f"{study.main.examples:,}")]
+    return overview
 
 
 def headline(comparison: Comparison, missing: int) -> str:

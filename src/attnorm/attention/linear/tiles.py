@@ -44,9 +44,9 @@ def tiled_forward(
     out = torch.zeros_like(q)
     logsumexp = q.new_full(q.shape[:-1], -torch.inf, dtype=wide if bias is None else bias.dtype)
     for tile in parts:
-        kernel, given, top = of_tile(q, bias, tile)
+        kernel, own_bias, top = of_tile(q, bias, tile)
         rows, keys = tile.rows, tile.keys
-        part, total = kernel.forward(q[:, :, rows], k[:, :, keys], v[:, :, keys], given, scale, tile.causal)
+        part, total = kernel.forward(q[:, :, rows], k[:, :, keys], v[:, :, keys], own_bias, scale, tile.causal)
         total = total.to(logsumexp.dtype) + top
         if bias is not None:
             total = total.masked_fill(all_out(bias[..., keys], tile.causal), -torch.inf)
@@ -70,11 +70,18 @@ def tiled_backward(grad_out: Tensor, grad_logsumexp: Tensor | None, call: Call, 
     grad_q, grad_k, grad_v = (torch.zeros_like(x, dtype=wide) for x in (q, k, v))
     grad_bias = logsumexp.new_zeros(*k.shape[:2], 1, k.shape[-2]) if bias_needs_grad else None
     for tile in parts:
-        kernel, given, top = of_tile(q, bias, tile)
+        kernel, own_bias, top = of_tile(q, bias, tile)
         rows, keys = tile.rows, tile.keys
         total = (logsumexp[..., rows] - top).to(wide)
         part = Call(
-            q[:, :, rows], k[:, :, keys], v[:, :, keys], given, out[:, :, rows], total.contiguous(), scale, tile.causal
+            q[:, :, rows],
+            k[:, :, keys],
+            v[:, :, keys],
+            own_bias,
+            out[:, :, rows],
+            total.contiguous(),
+            scale,
+            tile.causal,
         )
         of_total = None if grad_logsumexp is None else grad_logsumexp[..., rows]
         *grads, of_bias = kernel.backward(grad_out[:, :, rows], of_total, part, bias_needs_grad)
@@ -111,10 +118,10 @@ def keeps_precision(q: Tensor, bias: Tensor | None) -> bool:
 
 def of_tile(q: Tensor, bias: Tensor | None, tile: Tile) -> tuple[Kernel, Tensor | None, Tensor | float]:
     """The kernel for a tile, its bias, and the numbers (B, H, 1 or rows) that were subtracted from the bias."""
-    given = None if bias is None else bias[..., tile.keys]
-    if given is None or not keeps_precision(q, given):
-        return kernels.kernel_for(q, tile.causal), given, 0.0
-    top = given.cummax(-1).values.mT if tile.causal else given.amax(-1, keepdim=True)  # (B, H, rows or 1, 1)
+    own_bias = None if bias is None else bias[..., tile.keys]
+    if own_bias is None or not keeps_precision(q, own_bias):
+        return kernels.kernel_for(q, tile.causal), own_bias, 0.0
+    top = own_bias.cummax(-1).values.mT if tile.causal else own_bias.amax(-1, keepdim=True)  # (B, H, rows or 1, 1)
     top = top.masked_fill(top == -torch.inf, 0.0)
     kernel = kernels.FALLBACK if tile.causal else kernels.kernel_for(q, causal=False)
-    return kernel, (given - top).to(torch.float32), top.squeeze(-1)
+    return kernel, (own_bias - top).to(torch.float32), top.squeeze(-1)

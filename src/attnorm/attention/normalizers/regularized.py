@@ -65,8 +65,8 @@ class RegularizedMax(RowMap):
     ):
         super().__init__()
         self.tolerance, self.max_steps = inside_unit_interval("tolerance", tolerance), whole("max_steps", max_steps, 1)
-        self.given = {"omega": omega, "prox": prox, "penalty": penalty}
-        for name, function in self.given.items():
+        self.functions = {"omega": omega, "prox": prox, "penalty": penalty}
+        for name, function in self.functions.items():
             if isinstance(function, torch.nn.Module):
                 self.add_module(f"given_{name}", function)  # so that its parameters are trained
         if (self.function("omega") is None) == (self.function("prox") is None):
@@ -74,7 +74,7 @@ class RegularizedMax(RowMap):
 
     def function(self, name: str) -> Callable[..., Tensor] | None:
         """The function `omega`, `prox` or `penalty`: the argument, else the method of a subclass, else None."""
-        return self.given[name] or getattr(self, name, None)
+        return self.functions[name] or getattr(self, name, None)
 
     def apply_to(self, name: str, p: Tensor, allowed: Tensor) -> Tensor:
         """Calls a function with p (B, H, N, M), and with `allowed` if it takes it. A prox is 0 at the other keys.

@@ -74,7 +74,7 @@ def gradients_equal_finite_differences(subject: Subject) -> None:
 
 def kinked(subject: Subject, case: Case) -> bool:
     """Whether the case lies on a kink; Failure where it does not and autograd is still wrong."""
-    case = replace(case, given=case.scores.detach()).leaves()
+    case = replace(case, own_scores=case.scores.detach()).leaves()
     w = subject.weights(case)
     cotangent = subject.randn(*w.shape, salt=999)
     inputs = {**case.inputs(), **subject.parameters()}
@@ -102,7 +102,7 @@ def inner(subject: Subject, case: Case, cotangent: Tensor, name: str, change: Te
         module = copy.deepcopy(module)
         dict(module.named_parameters())[name].add_(change)
     else:
-        field = "given" if name == "scores" else name
+        field = "own_scores" if name == "scores" else name
         case = replace(case, **{field: getattr(case, field) + change})
     return float((subject.weights(case, module) * cotangent).sum())
 
@@ -191,12 +191,12 @@ def the_same_call_gives_the_same_bits(subject: Subject) -> None:
 def inputs_are_left_alone(subject: Subject) -> None:
     """neither call writes into the tensors it is given"""
     for case in subject.cases(PRIORS):
-        case = replace(case, given=case.scores)
-        given = {**case.inputs(), **({"mask": case.mask} if isinstance(case.mask, Tensor) else {})}
-        before = {name: x.clone() for name, x in given.items()}
+        case = replace(case, own_scores=case.scores)
+        inputs = {**case.inputs(), **({"mask": case.mask} if isinstance(case.mask, Tensor) else {})}
+        before = {name: x.clone() for name, x in inputs.items()}
         for name, call in (("forward", subject.weights), ("attend", subject.attend)):
             call(case)
-            for of, x in given.items():
+            for of, x in inputs.items():
                 expect(x, before[of], of, f"{case}\n{name} wrote into its input", atol=0, rtol=0)
 
 

@@ -28,15 +28,15 @@ class Case:
     mask: Tensor | Mask | None = None
     log_prior: Tensor | None = None
     scale: float = WIDTH**-0.5
-    given: Tensor | None = None  # scores that are not scale q k'
+    own_scores: Tensor | None = None  # scores that are not scale q k'
     states: Tensor | None = field(default=None, repr=False)  # (B, L, W), of the queries or keys: L = N or M
     states_of: str = "none"  # "queries" or "keys", as the class declares in needs_states
 
     @property
     def scores(self) -> Tensor:
         """(B, H, N, M)."""
-        if self.given is not None:
-            return self.given
+        if self.own_scores is not None:
+            return self.own_scores
         return (upcast(self.q) * self.scale @ upcast(self.k).transpose(-2, -1)).to(self.q.dtype)
 
     @property
@@ -52,22 +52,21 @@ class Case:
         return (everything if dense is None else dense).expand(self.shape)
 
     def leaves(self) -> "Case":
-        """The same with inputs that collect gradients (scores too, where they are given)."""
-        names = ("q", "k", "v", "log_prior", "given", "states")
+        """The same with inputs that collect gradients (scores too, where they are not scale q k')."""
+        names = ("q", "k", "v", "log_prior", "own_scores", "states")
         fresh = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return replace(self, **{name: x.detach().clone().requires_grad_() for name, x in fresh.items()})
 
     def inputs(self) -> dict[str, Tensor]:
         """What gradients are taken of, by the user's names."""
-        inputs = {"q": self.q, "k": self.k, "v": self.v, "scores": self.given, "log_prior": self.log_prior}
+        inputs = {"q": self.q, "k": self.k, "v": self.v, "scores": self.own_scores, "log_prior": self.log_prior}
         inputs |= {"states": self.states}
         return {name: x for name, x in inputs.items() if x is not None}
 
     def at(self, dtype: torch.dtype) -> "Case":
         """The same numbers in another dtype; a prior stays in float32 beside 16-bit inputs, as in a model."""
-        moved = {
-            name: x.to(dtype) for name in ("q", "k", "v", "given", "states") if (x := getattr(self, name)) is not None
-        }
+        names = ("q", "k", "v", "own_scores", "states")
+        moved = {name: x.to(dtype) for name in names if (x := getattr(self, name)) is not None}
         wide = torch.promote_types(dtype, torch.float32)
         return replace(self, **moved, log_prior=None if self.log_prior is None else self.log_prior.to(wide))
 
@@ -85,7 +84,7 @@ class Case:
             v=self.v[examples][..., keys, :],
             mask=None if allowed.all() else allowed,
             log_prior=None if self.log_prior is None else pairs(self.log_prior),
-            given=None if self.given is None else pairs(self.given),
+            own_scores=None if self.own_scores is None else pairs(self.own_scores),
             states=None if self.states is None else self.states[examples][:, of_states],
         )
 

@@ -137,9 +137,9 @@ def likely_cause(subject: Subject) -> str:
         (dense, {}, f"The mask is {form} here, and a dense mask works; {advice}"),
         (case, keys, "With `keys` and `scale` it works; declare needs_keys = True."),
     ]
-    for attempt, given, words in attempts:
+    for attempt, changes, words in attempts:
         try:
-            subject.weights(attempt, **given)
+            subject.weights(attempt, **changes)
         except Exception:
             continue
         return f"\n{words}" if words else ""

@@ -133,7 +133,7 @@ def a_key_shift_changes_nothing(subject: Subject) -> None:
         raise Skip("declared key_shift_invariant = False")
     for case in subject.cases(PRIORS):
         shift = 3 * subject.randn(*case.shape[:2], 1, case.shape[-1], salt=760)
-        actual = subject.weights(replace(case, given=case.scores + shift))
+        actual = subject.weights(replace(case, own_scores=case.scores + shift))
         expect(actual, subject.weights(case), "weights", f"{case}\nscores shifted by a number per key")
 
 
@@ -145,7 +145,7 @@ def every_key_keeps_its_least_mass(subject: Subject) -> None:
         for factor in (1.0, 10.0, 100.0):
             seen = case.allowed.any(-2)  # (B, H, M)
             least = subject.normalizer.least_mass / seen.sum(-1, keepdim=True).clamp(min=1) * seen
-            mass = subject.weights(replace(case, given=factor * case.scores)).sum(-2)
+            mass = subject.weights(replace(case, own_scores=factor * case.scores)).sum(-2)
             at_least(mass, least, "mass of a key", f"{case}\nscores times {factor:g}", slack=1e-7)
 
 

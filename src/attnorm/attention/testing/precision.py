@@ -45,7 +45,7 @@ def extreme_scores_stay_finite(subject: Subject) -> None:
                 "+-1e4 in turns": scores + 1e4 * alternating,
                 "of the first query plus 1e4": torch.cat([scores[..., :1, :] + 1e4, scores[..., 1:, :]], -2),
             }
-            changes: dict[str, dict[str, Any]] = {name: {"given": extreme} for name, extreme in cases.items()}
+            changes: dict[str, dict[str, Any]] = {name: {"own_scores": extreme} for name, extreme in cases.items()}
             if subject.normalizer.needs_queries:
                 changes["of queries times 1e4"] = {"q": case.q * 1e4}
             for name, change in changes.items():
@@ -79,7 +79,7 @@ def weights_are_computed_in_float32_or_wider(subject: Subject) -> None:
     for factor, prior in ((1, "no"), (4, "key")):
         for case in subject.cases((prior,)):
             single = case.at(torch.float32)
-            single = replace(single, given=factor * single.scores)
+            single = replace(single, own_scores=factor * single.scores)
             w = subject.weights(single)
             scaled = f"scores times {factor}"
             where = f"{single}\n{scaled}, float32 against float64"

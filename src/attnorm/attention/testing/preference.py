@@ -64,12 +64,12 @@ def no_prior_no_weight(subject: Subject) -> None:
         u = case.log_prior.expand(case.shape)
         holes = subject.randn(*case.shape, salt=780) < -0.3
         case = replace(case, name=f"{case.name} with -inf at 4 of 10 pairs", log_prior=u.masked_fill(holes, -torch.inf))
-        case = replace(case, given=case.scores).leaves()
+        case = replace(case, own_scores=case.scores).leaves()
         w, open_pairs = subject.weights(case), case.allowed & ~holes
         finite(w, "weights", case)
         expect(w * ~open_pairs, torch.zeros_like(w), "weights without prior or masked", case, atol=0)
         expect_row_sums(w, subject.normalizer.total, open_pairs.any(-1), case)
-        out = subject.attend(replace(case, given=None))
+        out = subject.attend(replace(case, own_scores=None))
         finite(out, "attend", case)
         for of, gradient in subject.gradients(w, case).items():
             finite(gradient, f"gradient of the weights by {of}", case)
@@ -80,8 +80,8 @@ def keys_are_used_only_if_declared(subject: Subject) -> None:
     if subject.normalizer.needs_keys:
         raise Skip("declared needs_keys")
     for case in subject.cases(("no", "key")):
-        given = subject.weights(case, keys=case.k, scale=0.1)
-        expect(given, subject.weights(case), "weights", f"{case}\nkeys and scale given to forward")
+        with_keys = subject.weights(case, keys=case.k, scale=0.1)
+        expect(with_keys, subject.weights(case), "weights", f"{case}\nkeys and scale given to forward")
 
 
 def features_are_those_of_single_positions(subject: Subject) -> None:

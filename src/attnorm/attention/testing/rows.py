@@ -69,7 +69,7 @@ def masked_entries_are_zero(subject: Subject) -> None:
     # rows without an allowed key may hold NaN here: they are the subject of `dead_rows_give_zero`
     for case in subject.cases(PRIORS):
         for name, scores in (("", case.scores), (" (scores lowered by 1e6)", case.scores - 1e6)):
-            w = subject.weights(replace(case, given=scores))
+            w = subject.weights(replace(case, own_scores=scores))
             masked = ~case.allowed & ~(w.isnan() & ~case.allowed.any(-1, keepdim=True))
             expect(w.where(masked, 0), torch.zeros_like(w), f"masked weights{name}", case, atol=0)
 
@@ -99,9 +99,9 @@ def padding_never_matters(subject: Subject) -> None:
     for case in subject.cases(PRIORS):
         if case.allowed.all():
             continue
-        plain, filled = (replace(p, given=p.scores) for p in (case, filled_padding(subject, case)))
+        plain, filled = (replace(p, own_scores=p.scores) for p in (case, filled_padding(subject, case)))
         noise = 1e6 * subject.randn(*case.shape, salt=704)
-        filled = replace(filled, given=torch.where(case.allowed, plain.scores, noise))
+        filled = replace(filled, own_scores=torch.where(case.allowed, plain.scores, noise))
         same_when_filled(subject, subject.weights, "the weights", plain, filled)
         same_when_filled(subject, subject.attend, "attend", case, filled_padding(subject, case))
     for n, m in subject.lengths if subject.has_own_attend else ():
@@ -155,7 +155,7 @@ def dead_rows_give_zero(subject: Subject) -> None:
             dead = ~case.allowed.any(-1, keepdim=True)
             if not dead.any():
                 continue
-            case = replace(case, given=case.scores).leaves()
+            case = replace(case, own_scores=case.scores).leaves()
             w, out = subject.weights(case), subject.attend(case)
             expect(w.where(dead, 0), torch.zeros_like(w), "weights of a dead row", case, atol=0)
             expect(out.where(dead, 0), torch.zeros_like(out), "attend of a dead row", case, atol=0)

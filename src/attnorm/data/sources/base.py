@@ -132,15 +132,15 @@ class Source(ABC):
 class NamedSplits(Source):
     """A source whose options name what each split is read from.
 
-    given: what the user has named for each split; None for a split that does not exist.
+    named: what the user has named for each split; None for a split that does not exist.
     """
 
-    given: Mapping[str, Any]
+    named: Mapping[str, Any]
 
     @property
     def splits(self) -> tuple[str, ...]:
         """The splits that are named."""
-        return tuple(split for split, named in self.given.items() if named is not None)
+        return tuple(split for split, named in self.named.items() if named is not None)
 
 
 class DividedTrain(NamedSplits):
@@ -152,12 +152,12 @@ class DividedTrain(NamedSplits):
     @property
     def splits(self) -> tuple[str, ...]:
         """The splits that are named, or held out of train."""
-        held_out = self.given["train"] if self.is_divided("validation") and self.holdout else self.given["validation"]
-        return tuple(split for split, named in {**self.given, "validation": held_out}.items() if named is not None)
+        held_out = self.named["train"] if self.is_divided("validation") and self.holdout else self.named["validation"]
+        return tuple(split for split, named in {**self.named, "validation": held_out}.items() if named is not None)
 
     def is_divided(self, split: str) -> bool:
         """Whether the split is a part of the rows of train."""
-        return self.given["validation"] is None and split != "test"
+        return self.named["validation"] is None and split != "test"
 
     def origin(self, split: str) -> str:
         """The split whose files contain the rows of this one."""

@@ -47,7 +47,7 @@ class CaptionFiles(NamedSplits, CaptionSource):
         side: Side = 128,
         max_boxes: Count = 100,
     ):
-        self.given = {"train": train, "validation": validation, "test": test}
+        self.named = {"train": train, "validation": validation, "test": test}
         self.lists = {"train": train_list, "validation": validation_list, "test": test_list}
         folders = {"train": train_images, "validation": validation_images, "test": test_images}
         self.folders = {split: folder or images for split, folder in folders.items()}
@@ -55,14 +55,14 @@ class CaptionFiles(NamedSplits, CaptionSource):
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
         """Missing files and folders, neither or both of images and features, and splits that share their images."""
-        problems = checks.split_files(self.given, splits, files.file_problem)
+        problems = checks.split_files(self.named, splits, files.file_problem)
         for split in splits:
             if self.lists[split] is not None:
                 key = f"data.{split}_list={self.lists[split]}"
                 problems += files.file_problem(key, Path(str(self.lists[split])))
         for split in splits:
             listed = self.lists[split]
-            others = [other for other in self.splits if other != split and self.given[other] == self.given[split]]
+            others = [other for other in self.splits if other != split and self.named[other] == self.named[split]]
             if same := [other for other in others if listed is None or self.lists[other] == listed]:
                 message = f"{' and '.join(same)} would share images with it; give a list of the images of {split} alone"
                 problems.append(Problem(f"data.{split}_list", message, listed))
@@ -83,7 +83,7 @@ class CaptionFiles(NamedSplits, CaptionSource):
     def fingerprint(self, split: str) -> str:
         """A hash of the captions and of the list of images."""
         listed = self.lists[split]
-        paths = [path_of(self.given, split), *([] if listed is None else [Path(listed)])]
+        paths = [path_of(self.named, split), *([] if listed is None else [Path(listed)])]
         return files.digest(["caption_files", 2, len(paths)], *paths)
 
     def rows(self, split: str) -> Iterator[tuple[str, str]]:
@@ -102,19 +102,19 @@ class CaptionFiles(NamedSplits, CaptionSource):
         paths = [folder / name for name in names]
         if missing := [path.name for path in paths if not path.is_file()]:
             more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
-            raise DataError(f"{folder}: no such image: {missing[0]}{more}, of {self.given[split]}")
+            raise DataError(f"{folder}: no such image: {missing[0]}{more}, of {self.named[split]}")
 
-        def build(target: Path) -> None:
+        def fill(target: Path) -> None:
             pixels = (read_image(path, self.side) for path in progress(paths, f"scaling {split}"))
             write_pixels(target, self.side, names, pixels)
 
         stamps = [[path.name, (about := path.stat()).st_size, about.st_mtime_ns] for path in paths]
         key = files.digest(["caption_files", 2, str(folder.resolve()), self.side, stamps])
-        return MappedPixels(cached(Path(cache_dir) / f"pixels-{key}", build))
+        return MappedPixels(cached(Path(cache_dir) / f"pixels-{key}", fill))
 
     def _captions(self, split: str) -> Mapping[str, list[str]]:
         """The captions of the images of a split."""
-        path, listed = path_of(self.given, split), self.lists[split]
+        path, listed = path_of(self.named, split), self.lists[split]
         captions = read_captions(path)
         if listed is None:
             return captions

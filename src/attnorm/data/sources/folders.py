@@ -41,7 +41,7 @@ class Folders(DividedTrain):
     ):
         self.folder, self.document, self.words = Path(folder), document, words
         self.patterns = {"validation": tuple(validation), "test": tuple(test)}
-        self.given = {"train": folder} | {split: names or None for split, names in self.patterns.items()}
+        self.named = {"train": folder} | {split: names or None for split, names in self.patterns.items()}
         self.holdout, self.encoding = holdout, encoding
 
     @cached_property

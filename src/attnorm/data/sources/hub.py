@@ -18,7 +18,7 @@ class HubSource(NamedSplits):
     """Rows of some text columns of the dataset `path`, which is a name ("owner/name") or a folder.
 
     config_name: the configuration of the dataset to use.
-    given:       the dataset's names of our splits; None if it does not have a split.
+    named:       the dataset's names of our splits; None if it does not have a split.
     columns:     [(config key, column name)].
     skip_bad:    skip rows with a cell that is not text and log their number, instead of raising an error.
 
@@ -30,19 +30,19 @@ class HubSource(NamedSplits):
         self,
         path: str,
         config_name: str | None,
-        given: Mapping[str, str | None],
+        named: Mapping[str, str | None],
         columns: Columns,
         skip_bad: bool,
     ):
         self.path, self.config_name = path, config_name
-        self.given, self.columns, self.skip_bad = given, columns, skip_bad
+        self.named, self.columns, self.skip_bad = named, columns, skip_bad
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
         """Splits without a name, and a folder that does not exist or does not contain a dataset."""
         problems: list[str] = [
             Problem(f"data.{SHORT[split]}_split", f"the {split} split is asked for; name it", None)
             for split in splits
-            if self.given[split] is None
+            if self.named[split] is None
         ]
         folder = Path(self.path)
         if folder.is_dir():
@@ -59,7 +59,7 @@ class HubSource(NamedSplits):
 
     def fingerprint(self, split: str) -> str:
         """A hash of the settings and of the folder's files, or of the dataset's revision on the hub."""
-        settings = ["hub", 1, self.config_name, self.given[split], *(name for _, name in self.columns)]
+        settings = ["hub", 1, self.config_name, self.named[split], *(name for _, name in self.columns)]
         settings += files.reading_settings(files.UTF8, self.skip_bad)
         if Path(self.path).is_dir():
             # The name of a file determines its split here, so names are part of the hash.
@@ -79,7 +79,7 @@ class HubSource(NamedSplits):
         missing_columns(f"data.path={self.path}", self.columns, existing, nested=True)
         outers = list(dict.fromkeys(outer(name, existing) for name in names))
         tables = dataset.select_columns(outers).with_format("arrow").iter(batch_size=1000)
-        where, number = f"data.path={self.path}: {self.given[split]} row", 0
+        where, number = f"data.path={self.path}: {self.named[split]} row", 0
         try:
             for table in tables:
                 for cells in zip(*(table.column(name).to_pylist() for name in outers), strict=True):
@@ -103,11 +103,11 @@ class HubSource(NamedSplits):
             if self._is_saved:
                 saved = datasets.load_from_disk(self.path)
                 splits = saved if isinstance(saved, dict) else {str(saved.split or "train"): saved}
-                if self.given[split] not in splits:
+                if self.named[split] not in splits:
                     raise ValueError(f"no such split; allowed: {', '.join(splits)}")
-                return splits[self.given[split]]
+                return splits[self.named[split]]
             return datasets.load_dataset(
-                self.path, self.config_name, split=self.given[split], streaming=Path(self.path).is_dir()
+                self.path, self.config_name, split=self.named[split], streaming=Path(self.path).is_dir()
             )
         except ConnectionError as error:
             raise DataError(
@@ -121,7 +121,7 @@ class HubSource(NamedSplits):
         except (ValueError, RuntimeError, TypeError, AttributeError) as error:
             raise DataError(
                 f"data.path={self.path}, data.config_name={self.config_name}, "
-                f"data.{SHORT[split]}_split={self.given[split]}: {error}"
+                f"data.{SHORT[split]}_split={self.named[split]}: {error}"
             ) from error
 
 

@@ -21,7 +21,7 @@ from attnorm.schema import Share
 class TableSource(DividedTrain):
     """Rows of tables.
 
-    given:    the files of each split, or None, in the formats of `readers.tables`.
+    named:    the files of each split, or None, in the formats of `readers.tables`.
     columns:  [(config key, column)].
     holdout:  if the validation split has no file, this share of the rows of train, evenly spaced, is held out for it.
     encoding: the encoding of text formats.
@@ -30,13 +30,13 @@ class TableSource(DividedTrain):
 
     def __init__(
         self,
-        given: Mapping[str, Entries | None],
+        named: Mapping[str, Entries | None],
         columns: table_files.Columns,
         holdout: float,
         encoding: str,
         skip_bad: bool,
     ):
-        self.given, self.columns, self.holdout = given, columns, holdout
+        self.named, self.columns, self.holdout = named, columns, holdout
         self.encoding, self.skip_bad = encoding, skip_bad
 
     @abstractmethod
@@ -45,7 +45,7 @@ class TableSource(DividedTrain):
 
     def paths(self, split: str) -> list[Path]:
         """The distinct files of the split, in the order in which they are named."""
-        entries = entries_of(self.given[self.origin(split)])
+        entries = entries_of(self.named[self.origin(split)])
         return list(dict.fromkeys(path for entry in entries for path in matching(entry)))
 
     @abstractmethod
@@ -64,8 +64,8 @@ class TableSource(DividedTrain):
         ]
 
     def _file_problems(self, split: str) -> list[str]:
-        if not (entries := entries_of(self.given[split])):
-            return [Problem(f"data.{split}", f"the {split} split is asked for; name its file", self.given[split])]
+        if not (entries := entries_of(self.named[split])):
+            return [Problem(f"data.{split}", f"the {split} split is asked for; name its file", self.named[split])]
         problems: list[str] = []
         for entry in entries:
             key, found = f"data.{split}={entry}", matching(entry)

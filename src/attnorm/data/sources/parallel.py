@@ -108,18 +108,18 @@ class ParallelFiles(NamedSplits, AlignedFiles):
     ):
         super().__init__(dir, encoding, skip_bad)
         self.languages = {"source_language": source_language, "target_language": target_language}
-        self.given = {"train": train, "validation": validation, "test": test}
+        self.named = {"train": train, "validation": validation, "test": test}
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
         """Missing or empty files, a missing folder, equal languages, and several names of validation files."""
         source, target = self.languages.values()
         problems = [
-            f"data.{split}=null: must be the name of its files" for split in splits if self.given[split] is None
+            f"data.{split}=null: must be the name of its files" for split in splits if self.named[split] is None
         ]
         if source == target:
             problems.append(f"data.target_language={target}: must differ from data.source_language")
         existing = self._existing_names()
-        is_auto = "validation" in splits and self.given["validation"] == AUTO
+        is_auto = "validation" in splits and self.named["validation"] == AUTO
         if is_auto and len(existing) != 1 and Path(self.dir).is_dir():
             several = f"{' and '.join(existing)} all name validation files there; type data.validation=<one of them>"
             none = f"no validation files; expected {', '.join(NAMES)} with the endings of the languages"
@@ -135,7 +135,7 @@ class ParallelFiles(NamedSplits, AlignedFiles):
         return files.digest(["moses", 1, *files.reading_settings(self.encoding, self.skip_bad)], *self.paths(split))
 
     def names(self, split: str) -> tuple[str, str]:
-        stem = self.given[split]
+        stem = self.named[split]
         return self._named([*self._existing_names(), NAMES[0]][0] if split == "validation" and stem == AUTO else stem)
 
     def _existing_names(self) -> list[str]:

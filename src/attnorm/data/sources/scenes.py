@@ -58,7 +58,7 @@ class Scenes(VisualSource):
         """The outputs of the detectors for the scenes of a split."""
         scenes = self.scenes(split)
 
-        def build(folder: Path) -> None:
+        def fill(folder: Path) -> None:
             names, widths = zip(*((detector.name, detector.width) for detector in DETECTORS), strict=True)
             scene_views = (
                 detect(split, index, self.corpus_seed) for index in progress(range(scenes), f"looking at {split}")
@@ -72,4 +72,4 @@ class Scenes(VisualSource):
             for view in detect(split, index, self.corpus_seed):
                 first.update(view.features.astype("f2").tobytes() + view.places.astype("f4").tobytes())
         settings = ["scenes", 1, split, scenes, self.corpus_seed, first.hexdigest()]
-        return MappedFeatures(cached(Path(cache_dir) / f"views-{files.digest(settings)}", build))
+        return MappedFeatures(cached(Path(cache_dir) / f"views-{files.digest(settings)}", fill))

@@ -52,7 +52,7 @@ class ScenesCaptions(CaptionSource):
     def images(self, split: str, cache_dir: str | Path) -> MappedPixels:
         """The rendered scenes of a split."""
 
-        def build(folder: Path) -> None:
+        def fill(folder: Path) -> None:
             names = [image_name(split, index) for index in range(self.sizes[split])]
             indices = progress(range(len(names)), f"drawing {split}")
             write_pixels(folder, self.side, names, (self.draw(split, index) for index in indices))
@@ -61,7 +61,7 @@ class ScenesCaptions(CaptionSource):
         for index in range(min(10, self.sizes[split])):
             first.update(self.draw(split, index).tobytes())
         settings = ["scenes_captions", 1, split, self.sizes[split], self.side, self.corpus_seed, first.hexdigest()]
-        return MappedPixels(cached(Path(cache_dir) / f"pixels-{files.digest(settings)}", build))
+        return MappedPixels(cached(Path(cache_dir) / f"pixels-{files.digest(settings)}", fill))
 
     def draw(self, split: str, index: int) -> np.ndarray:
         """Scene number `index` of a split as an image, uint8 (side, side, 3)."""

@@ -115,23 +115,23 @@ class Squad(NamedSplits):
         test: str | None = None,
         skip_bad: bool = False,
     ):
-        self.given = {"train": train, "validation": validation, "test": test}
+        self.named = {"train": train, "validation": validation, "test": test}
         self.skip_bad = skip_bad
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
         """Missing or empty files."""
-        return checks.split_files(self.given, splits, files.file_problem)
+        return checks.split_files(self.named, splits, files.file_problem)
 
     def fingerprint(self, split: str) -> str:
         """A hash of the file and of skip_bad."""
-        return files.digest(["squad", 1, self.skip_bad], path_of(self.given, split))
+        return files.digest(["squad", 1, self.skip_bad], path_of(self.named, split))
 
     def rows(self, split: str) -> Iterator[tuple[str, str, str, str]]:
         """Streams (id, context, question, answers as JSON).
 
         Raises ValueError that names the bad records before the first row, unless they are skipped.
         """
-        path = path_of(self.given, split)
+        path = path_of(self.named, split)
         for question in read_squad(path, SquadQuestion).settle(path, self.skip_bad):
             starts = [answer.answer_start for answer in question.answers]
             answers = json.dumps({"texts": question.texts, "starts": starts}, ensure_ascii=False)

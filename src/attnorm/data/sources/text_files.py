@@ -44,7 +44,7 @@ class TextFiles(DividedTrain):
         encoding: str = "utf-8",
         skip_bad: bool = False,
     ):
-        self.given = {"train": files, "validation": validation, "test": test}
+        self.named = {"train": files, "validation": validation, "test": test}
         self.holdout, self.document, self.column = holdout, document, column
         self.encoding, self.skip_bad = encoding, skip_bad
 
@@ -88,7 +88,7 @@ class TextFiles(DividedTrain):
 
     def _entries(self, split: str) -> list[str]:
         """The entries of the option that names the files of the split."""
-        return entries_of(self.given[self.origin(split)])
+        return entries_of(self.named[self.origin(split)])
 
     def _paths(self, split: str) -> list[Path]:
         """The distinct files of the split, in the order in which they are named."""
@@ -97,7 +97,7 @@ class TextFiles(DividedTrain):
     def _file_problems(self, split: str) -> list[str]:
         option, entries = f"data.{OPTIONS[split]}", self._entries(split)
         if not entries:
-            return [Problem(option, f"the {split} split is asked for; name its files", self.given[split])]
+            return [Problem(option, f"the {split} split is asked for; name its files", self.named[split])]
         problems: list[str] = []
         for entry in entries:
             key, paths = f"{option}={entry}", _matching(entry)

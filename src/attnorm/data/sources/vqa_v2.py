@@ -55,7 +55,7 @@ class Annotated(Identified):
     @property
     def texts(self) -> list[str]:
         """The answers."""
-        return [given.answer for given in self.answers]
+        return [each.answer for each in self.answers]
 
 
 class VqaV2(NamedSplits, VisualSource):
@@ -81,7 +81,7 @@ class VqaV2(NamedSplits, VisualSource):
         max_boxes: Count = 100,
         skip_bad: bool = False,
     ):
-        self.given = {"train": train_questions, "validation": validation_questions, "test": test_questions}
+        self.named = {"train": train_questions, "validation": validation_questions, "test": test_questions}
         self.annotations = {
             "train": train_annotations,
             "validation": validation_annotations,
@@ -96,7 +96,7 @@ class VqaV2(NamedSplits, VisualSource):
         for number, path in enumerate(self.features):
             problems += view_problem(f"data.features[{number}]={path}", Path(path))
         for split in splits:
-            paths = {"questions": self.given[split], "annotations": self.annotations[split]}
+            paths = {"questions": self.named[split], "annotations": self.annotations[split]}
             for part, file in paths.items():
                 key = f"data.{split}_{part}={'null' if file is None else file}"
                 if file:
@@ -109,7 +109,7 @@ class VqaV2(NamedSplits, VisualSource):
 
     def fingerprint(self, split: str) -> str:
         """A hash of the two files and of skip_bad."""
-        named = [path for path in (self.given[split], self.annotations[split]) if path is not None]
+        named = [path for path in (self.named[split], self.annotations[split]) if path is not None]
         return files.digest(["vqa_v2", 1, len(named), *["skip_bad"] * self.skip_bad], *map(Path, named))
 
     def rows(self, split: str) -> Iterator[tuple[str, str, str, str, str]]:
@@ -117,7 +117,7 @@ class VqaV2(NamedSplits, VisualSource):
 
         Raises ValueError if the files do not belong together, and for bad records unless they are skipped.
         """
-        path = path_of(self.given, split)
+        path = path_of(self.named, split)
         asked = read_vqa_questions(path, self.skip_bad)
         if self.annotations[split] is None:
             yield from ((record.id, record.image, record.question, "[]", "") for record in asked)

@@ -159,17 +159,17 @@ def attach(
     if not isinstance(attention, str | Mapping):
         expected = "a normalizer, such as 'dnas', or one for each site, such as {'encoder': 'dnas'}"
         raise ConfigError([f"attention={attention!r}: expected {expected}"])
-    given = with_default(attention)
-    is_ordered, _ = given.pop(ORDERED, True), given.pop(IMPLEMENTATION, None)
+    settings = with_default(attention)
+    is_ordered, _ = settings.pop(ORDERED, True), settings.pop(IMPLEMENTATION, None)
     cross: Any = sites.get("cross", {}).values()
     is_written = "decoder" in {**sites, **fixed} or any(getattr(module, "is_decoder", False) for module in cross)
     tables = Sites(
-        given,
+        settings,
         {site: site == "decoder" or (site == "cross" and is_written) for site in {**sites, **fixed}},
         {site: len(modules) for site, modules in sites.items()},
         heads={site: of_layers[0].get("heads") for site, of_layers in sizes.items()},
     )
-    if problems := [*_problems_of(given, tables, fixed)]:
+    if problems := [*_problems_of(settings, tables, fixed)]:
         raise ConfigError(map(in_python, problems))
     new = {key: value for key, value in tables.resolved.items() if key in sites or key == "options"}
     everywhere = with_recorded(new, recorded)
@@ -204,14 +204,14 @@ def with_recorded(new: Mapping[str, Any], recorded: Mapping[str, Any]) -> dict[s
 
 
 def _problems_of(
-    given: Mapping[str, Any], tables: Sites, fixed: Mapping[str, Mapping[str, nn.Module]]
+    settings: Mapping[str, Any], tables: Sites, fixed: Mapping[str, Mapping[str, nn.Module]]
 ) -> Iterator[str]:
     """The problems of a conversion, as messages for the user. fixed: the modules that compute softmax themselves."""
     if not tables.autoregressive:
         yield "the model has no attention module that calls an attention function of transformers"
         return
     for table in TABLES:
-        if table in given and table != "options":
+        if table in settings and table != "options":
             yield f"attention.{table}: not available here; only normalizers and their options can be set"
     yield from tables.problems
     for site, of_site in tables.items() if not tables.problems else ():

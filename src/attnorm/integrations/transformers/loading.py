@@ -90,7 +90,7 @@ def with_normalizers(original: Any, path: str, trusted: bool) -> Any:
     path: of the files. trusted: whether all code that they name may be imported.
     """
 
-    def build(model: Any, *args: Any, **kwargs: Any) -> None:
+    def init(model: Any, *args: Any, **kwargs: Any) -> None:
         original.__init__(model, *args, **kwargs)
         for part in converted_parts(model):
             if not trusted:
@@ -98,7 +98,7 @@ def with_normalizers(original: Any, path: str, trusted: bool) -> Any:
             attach(part, part.config.attnorm)
 
     in_float32 = {*(original._keep_in_fp32_modules_strict or ()), CONVERTED}
-    members = {"__init__": build, "_keep_in_fp32_modules_strict": in_float32}
+    members = {"__init__": init, "_keep_in_fp32_modules_strict": in_float32}
     names = {"__module__": original.__module__, "__qualname__": original.__qualname__}
     return type(original.__name__, (original,), members | names)
 

@@ -37,7 +37,7 @@ class QuestionEmbedding(nn.Module):
 class VqaModel(nn.Module):
     """Computes a score for each answer of a list from a question and the views of an image.
 
-    A subclass implements `build` and `answer`.
+    A subclass implements `make_layers` and `answer`.
 
     sites:     all sites that the class can have; none is autoregressive. `sites_of` returns those used by given
                settings.
@@ -71,13 +71,13 @@ class VqaModel(nn.Module):
         self.shape, self.pad_id = shape, pad_id
         self.words = QuestionEmbedding(vocab_size, shape)
         self.fusion = None if shape.fusion == "none" else Fusion(shape, attention, view_widths, view_boxes)
-        self.build(shape, attention, answers)
+        self.make_layers(shape, attention, answers)
         initialize(self, seed)
         if self.fusion is not None:
             for layer in attention_layers(self.fusion).values():
                 nn.init.zeros_(layer.output.weight)
 
-    def build(self, shape: VqaModelConfig, attention: dict, answers: int) -> None:
+    def make_layers(self, shape: VqaModelConfig, attention: dict, answers: int) -> None:
         """Creates the modules after `words` and `fusion`. The arguments are those of the class."""
         raise NotImplementedError
 

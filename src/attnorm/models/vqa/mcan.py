@@ -27,7 +27,7 @@ class MCAN(VqaModel):
     sites = {"fusion": False, "encoder": False, "guided": False}  # noqa: RUF012
     self_sites = Encoder.self_sites  # half of the layers at "guided" attend to the question
 
-    def build(self, shape: VqaModelConfig, attention: dict, answers: int) -> None:
+    def make_layers(self, shape: VqaModelConfig, attention: dict, answers: int) -> None:
         layers, width, hidden = shape.transformer(), shape.d_model, shape.hidden
         self.encoder = Encoder(layers, attention, self.words)
         self.question_pool, self.question = AttentionPooling(width), nn.Linear(width, hidden)

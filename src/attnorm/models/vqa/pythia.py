@@ -20,7 +20,7 @@ class Pythia(VqaModel):
     sites = {"fusion": False, "encoder": False}  # noqa: RUF012
     self_sites = Encoder.self_sites
 
-    def build(self, shape: VqaModelConfig, attention: dict, answers: int) -> None:
+    def make_layers(self, shape: VqaModelConfig, attention: dict, answers: int) -> None:
         width, hidden = shape.d_model, shape.hidden
         self.encoder = Encoder(shape.transformer(), attention, self.words) if shape.question == "transformer" else None
         self.pool, self.norm, self.question = AttentionPooling(width), nn.LayerNorm(width), nn.Linear(width, hidden)

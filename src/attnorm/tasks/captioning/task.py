@@ -102,8 +102,8 @@ class CaptioningTask(WritingTask):
     def collator(self, split: Split) -> CaptionCollator:
         images, tokenizer = self.images(split.name), split.tokenizer
         if (images.shape.side, images.shape.width) != (self.shape.side, self.shape.width):
-            given, trained = asdict(images.shape), asdict(self.shape)
-            raise DataError(f"data: the images have another shape ({given}) than those of the model ({trained})")
+            found, trained = asdict(images.shape), asdict(self.shape)
+            raise DataError(f"data: the images have another shape ({found}) than those of the model ({trained})")
         return CaptionCollator(split.rows, split.texts, images, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
 
     def splits(

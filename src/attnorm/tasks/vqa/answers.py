@@ -97,8 +97,8 @@ def credit(matches: int, annotators: int) -> float:
 
 def accuracy(answer: str, answers: Sequence[str]) -> float:
     """The accuracy, in [0, 1], of an answer if the annotators gave `answers`."""
-    given, normalized = compared(answers)
-    return credit(given.count(normalize(answer) if normalized else strip(answer)), len(given))
+    words, normalized = compared(answers)
+    return credit(words.count(normalize(answer) if normalized else strip(answer)), len(words))
 
 
 def tally(answers: Sequence[str]) -> str:
@@ -154,7 +154,7 @@ class AnswerList:
         return cls(content, str(path))
 
     @classmethod
-    def build(cls, questions: Iterable[Sequence[str]], min_count: int) -> "AnswerList":
+    def from_answers(cls, questions: Iterable[Sequence[str]], min_count: int) -> "AnswerList":
         """Builds the list from the most frequent answer of each question's annotators, in its compared form.
 
         Answers of fewer than `min_count` questions are omitted. The most frequent answer comes first. Raises ValueError
@@ -174,11 +174,11 @@ class AnswerList:
         """The numbers of the answers with a nonzero accuracy if the annotators gave `answers`, and their accuracies."""
         if not answers:
             return [], []
-        given, normalized = compared(answers)
+        words, normalized = compared(answers)
         known = self._normalized if normalized else self._plain
         credits = {
-            number: credit(count, len(given))
-            for text, count in Counter(given).items()
+            number: credit(count, len(words))
+            for text, count in Counter(words).items()
             for number in known.get(text, ())
         }
         numbers = sorted(credits)

@@ -54,9 +54,9 @@ def score(predictions: Mapping[str, str], references: Sequence[Reference]) -> di
         raise DataError(f"the references repeat questions: {listed(twice)}")
     if without := [name for name, reference in gold.items() if not reference.answers]:
         raise DataError(f"{counted(len(without), 'question')} without an annotator's answer: {listed(without)}")
-    for name, given in predictions.items():
-        if not isinstance(given, str):
-            raise DataError(f"the answer to question {name} is {_shown(given)}, not text")
+    for name, answer in predictions.items():
+        if not isinstance(answer, str):
+            raise DataError(f"the answer to question {name} is {_shown(answer)}, not text")
     predictions, counts = matched(predictions, gold)
     scores = {
         name: accuracy(predictions[name], reference.answers) if name in predictions else 0.0
@@ -105,20 +105,20 @@ def read_predictions(path: str | Path) -> dict[str, str]:
         where = f"{path}: record {number}"
         if not isinstance(record, dict) or not {"question_id", "answer"} <= record.keys():
             raise DataError(f"{where} is {_shown(record)}; expected {FORM}")
-        name, given = record["question_id"], record["answer"]
+        name, answer = record["question_id"], record["answer"]
         if isinstance(name, bool) or not isinstance(name, (int, str)):
             raise DataError(f"{where}: question_id is {_shown(name)}, not a number or text")
-        if not isinstance(given, str):
-            raise DataError(f"{where}: the answer to question {name} is {_shown(given)}, not text")
+        if not isinstance(answer, str):
+            raise DataError(f"{where}: the answer to question {name} is {_shown(answer)}, not text")
         if str(name) in predictions:
             raise DataError(f"{where}: question {name} is answered twice")
-        predictions[str(name)] = given
+        predictions[str(name)] = answer
     return predictions
 
 
 def results(predictions: Mapping[str, str]) -> str:
     """The content of a result file for predictions, id -> answer. Ids that are whole numbers are written as numbers."""
-    records = [{"question_id": _number(name), "answer": given} for name, given in predictions.items()]
+    records = [{"question_id": _number(name), "answer": answer} for name, answer in predictions.items()]
     return json.dumps(records, ensure_ascii=False)
 
 

@@ -117,8 +117,8 @@ class VqaFeaturizer(Featurizer):
 
     def encode(self, texts: dict[str, list[str]], first: int, tokenizer: Tokenizer) -> Encoded:
         questions, truncated = cut(tokenizer.encode(texts["question"]), self.max_question - 1)
-        given = [json.loads(cell) for cell in texts["answers"]]
-        targets = [self.answers.targets(answers) for answers in given]
+        annotated = [json.loads(cell) for cell in texts["answers"]]
+        targets = [self.answers.targets(answers) for answers in annotated]
         table: dict[str, list] = {
             "ids": [[*ids, tokenizer.eos_id] for ids in questions],
             "answers": [numbers for numbers, _ in targets],
@@ -126,7 +126,7 @@ class VqaFeaturizer(Featurizer):
         }
         counts = {
             "truncated": truncated,
-            "answered": sum(bool(answers) for answers in given),
+            "answered": sum(bool(answers) for answers in annotated),
             "known": sum(bool(numbers) for numbers, _ in targets),
             "best": sum(round(TENTHS * max(scores, default=0.0)) for _, scores in targets),
         }

@@ -40,7 +40,7 @@ class VqaTaskConfig(TaskConfig):
 class VqaTask(Task):
     """task=vqa.
 
-    The answer list and the sizes of the views are facts of the training data. A run folder keeps them in answers.json.
+    The answer list and the sizes of the views follow from the training data. A run folder has them in answers.json.
     """
 
     Config, interface, schema, unit, grouping = VqaTaskConfig, "vqa", VISUAL, "questions", "image"
@@ -90,22 +90,22 @@ class VqaTask(Task):
         The latter are the answers that most annotators gave to at least task.min_count questions. Raises ValueError,
         naming the key, if no answer is that frequent.
         """
-        given = self.config.answers
+        path = self.config.answers
         try:
-            return AnswerList.read(given or self._frequent_answers())
+            return AnswerList.read(path or self._frequent_answers())
         except ValueError as error:
-            raise DataError(f"task.answers: {error}" if given else str(error)) from error
+            raise DataError(f"task.answers: {error}" if path else str(error)) from error
 
     def _frequent_answers(self) -> Path:
         """The cached file with the frequent answers of the training split."""
         source, limit, least = self.source(), self.cfg.data.max_train, self.config.min_count
 
-        def build(folder: Path) -> None:
-            given = (json.loads(answers) for *_, answers, _ in islice(source.rows("train"), limit))
-            AnswerList.build(given, least).write(folder / FILE)
+        def fill(folder: Path) -> None:
+            annotated = (json.loads(answers) for *_, answers, _ in islice(source.rows("train"), limit))
+            AnswerList.from_answers(annotated, least).write(folder / FILE)
 
         name = f"answers-{digest([source.fingerprint('train'), limit, least])}"
-        return cached(self.cache() / name, build) / FILE
+        return cached(self.cache() / name, fill) / FILE
 
     def splits(
         self,
@@ -159,9 +159,9 @@ class VqaTask(Task):
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()
-        given = self.cfg.source.options.get("features")
-        if given and not isinstance(given, str):
-            if self.cfg.model.fusion == "attention" and len(given) < 2:
+        views = self.cfg.source.options.get("features")
+        if views and not isinstance(views, str):
+            if self.cfg.model.fusion == "attention" and len(views) < 2:
                 message = "requires at least 2 views, but data.features has 1; use model.fusion=single"
                 yield Problem("model.fusion", message, "attention")
                 return
@@ -194,10 +194,10 @@ class VqaTask(Task):
     def collator(self, split: Split) -> VqaCollator:
         views, tokenizer = self.views(split.name), split.tokenizer
         if views is not None and views.widths != self.sizes[0]:
-            given = ", ".join(f"{name}: {width}" for name, width in zip(views.names, views.widths, strict=True))
+            found = ", ".join(f"{name}: {width}" for name, width in zip(views.names, views.widths, strict=True))
             trained = ", ".join(map(str, self.sizes[0]))
             raise DataError(
-                f"data: the views have other numbers of features per box ({given}) than the model ({trained})"
+                f"data: the views have other numbers of features per box ({found}) than the model ({trained})"
             )
         return VqaCollator(split.rows, split.texts, views, tokenizer.pad_id, len(self.answers))
 
@@ -252,7 +252,7 @@ class VqaTask(Task):
         accuracies = [100.0 * accuracy(predictions[reference.id], reference.answers) for reference in gold]
         scores.predictions = self.table(predictions, accuracies, module.examples["loss_sum"], split)
         scores.metrics = {"accuracy": official["accuracy"], **official["answer_types"], "loss": scores.metrics["loss"]}
-        common = AnswerList.build((reference.answers for reference in gold), min_count=1).texts[0]
+        common = AnswerList.from_answers((reference.answers for reference in gold), min_count=1).texts[0]
         always = score(dict.fromkeys(predictions, common), gold)
         scores.baselines = {f"always {common}": {"accuracy": always["accuracy"], **always["answer_types"]}}
         scores.note = "official VQA accuracy: leave-one-out over the annotators, answers normalized if they differ"

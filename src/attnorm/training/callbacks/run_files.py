@@ -31,7 +31,7 @@ class RunFiles(pl.Callback):
 
     run.json (see `attnorm.run.record`) is written by `begin`. When training ends for any reason, it gets
     `attention_kernels`, the outcome of each self-check (see `attnorm.attention.linear.kernels.self_checks`), and with
-    run.compile=true `compile` (see `CompiledModel.facts`).
+    run.compile=true `compile` (see `CompiledModel.record`).
 
     summary.json has the values of `summary`. Its `state` is running while the run goes, and then finished, interrupted
     (by a signal or a time limit) or failed. Whatever ends the run early (an exception, a signal) is recorded as `why`
@@ -63,8 +63,8 @@ class RunFiles(pl.Callback):
         """Writes the record of the run. Before that, nothing is written."""
         self.has_begun = True
         if is_first_rank():
-            facts = {"attention": cfg.label, "overrides": list(overrides)}
-            self.run.start(cfg, **facts, **describe_environment())
+            entries = {"attention": cfg.label, "overrides": list(overrides)}
+            self.run.start(cfg, **entries, **describe_environment())
             self._write_running({**self.run.progress, "phase": "start"})
 
     def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> None:
@@ -133,11 +133,11 @@ class RunFiles(pl.Callback):
     def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
         if not trainer.is_global_zero or not self.run.exists:
             return
-        facts: dict[str, object] = {"attention_kernels": kernels.self_checks()}
+        entries: dict[str, object] = {"attention_kernels": kernels.self_checks()}
         for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by Lightning
             if isinstance(callback, CompiledModel):
-                facts["compile"] = callback.facts()
-        self.run.add(**facts)
+                entries["compile"] = callback.record()
+        self.run.add(**entries)
 
     def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
         with suppress(OSError):  # such as a full disk, which has probably ended the run

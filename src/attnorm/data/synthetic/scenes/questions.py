@@ -100,9 +100,9 @@ def questions(split: str, index: int, seed: int = 0) -> list[Question]:
         for _ in range(_TRIES):
             program = draw(random, things, wanted)
             if program is not None and program not in asked:
-                given = answer(program, things)
-                assert type_ not in ("exist", "compare") or given == wanted
-                asked[program] = Question(type_, _words(random, program), given, KIND.get(type_, "yes/no"), program)
+                result = answer(program, things)
+                assert type_ not in ("exist", "compare") or result == wanted
+                asked[program] = Question(type_, _words(random, program), result, KIND.get(type_, "yes/no"), program)
                 break
     return list(asked.values())
 
