@@ -17,7 +17,7 @@ from made_up_runs import make_run, make_runs
 from attnorm.cli import sweep as sweep_verb
 from attnorm.config.recorded import DEVICES, recorded_settings
 from attnorm.errors import ConfigError
-from attnorm.run.folder import locked
+from attnorm.run.folder import folder_lock
 from attnorm.sweeps import planner
 from attnorm.training.train import train
 
@@ -274,7 +274,7 @@ def test_a_refused_command_leaves_everything_as_it_was(monkeypatch, request, tmp
 def test_a_run_that_is_going_is_left_alone(tmp_path, refused):
     run = runs.copied_run(tmp_path)
     (run / "summary.json").unlink()
-    with locked(run):
+    with folder_lock(run):
         for verb, typed in {"resume": ("resume={}/run",), "train": ("resume={}/run", "run.keep_best=2")}.items():
             refused(tmp_path, verb, typed, "is still going")
 

@@ -37,7 +37,7 @@ from attnorm.analysis.table import Cell, Column, Table, interval
 from attnorm.analysis.unfinished_jobs import waiting_jobs
 from attnorm.analysis.verdict import Verdict, adjusted
 from attnorm.errors import ConfigError, DataError, RunError
-from attnorm.run.folder import locked
+from attnorm.run.folder import folder_lock
 from attnorm.sweeps.state import Journal
 from attnorm.tasks.results import CHECKPOINT
 
@@ -574,7 +574,7 @@ def test_an_arm_with_few_seeds_does_not_reduce_those_of_the_others(tmp_path):
 def test_no_verdict_is_given_while_planned_runs_are_unfinished(tmp_path):
     make_runs(tmp_path, THREE, seeds=range(4))
     running = make_run(tmp_path / "dnas_7", "dnas", 7, state=None)
-    with locked(running):
+    with folder_lock(running):
         found = compare("softmax", tmp_path)
     assert found.pending == ["dnas, seed 7"]
     assert all(

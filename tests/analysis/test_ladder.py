@@ -33,7 +33,7 @@ from attnorm.analysis.statistics.contrasts import (
 from attnorm.analysis.study import further_values
 from attnorm.cli.compare import run_compare
 from attnorm.errors import ConfigError, DataError, RunError
-from attnorm.run.folder import locked
+from attnorm.run.folder import folder_lock
 from attnorm.run.run import Run
 from attnorm.tasks.results import Predictions
 
@@ -582,7 +582,7 @@ def test_the_report_says_why_a_ladder_is_not_compared(tmp_path, change, words):
 def test_a_ladder_is_compared_when_all_its_runs_have_ended(tmp_path):
     make_ladder(tmp_path, rungs=(1,), seeds=(110,))
     waiting = r"not finished yet: 1 planned run .*dnas_1_110"
-    with locked(tmp_path / "dnas_1_110"):
+    with folder_lock(tmp_path / "dnas_1_110"):
         with pytest.raises(RunError, match=waiting):
             run_compare([f"against={tmp_path}"])
         [page] = collect([tmp_path]).ladders

@@ -29,7 +29,7 @@ from attnorm.config.recorded import recorded_settings
 from attnorm.errors import SIGNALS, ConfigError, RunError
 from attnorm.run import writing
 from attnorm.run.csv_files import read_csv
-from attnorm.run.folder import LOCK, FolderLock, RunState, locked
+from attnorm.run.folder import LOCK, FolderLock, RunState, folder_lock
 from attnorm.run.key import run_key
 from attnorm.run.record import modules_in
 from attnorm.run.resume import newest_good
@@ -449,7 +449,7 @@ def test_a_mapping_with_keys_that_are_no_text_is_refused_before_training(typed):
 @pytest.mark.slow
 def test_a_run_that_is_going_is_not_trained_again(tmp_path):
     run = stopped_at_5(tmp_path / "run")
-    with locked(run):
+    with folder_lock(run):
         assert Run(run).state == RunState.RUNNING
         code = "import sys; from attnorm.run.run import Run; print(Run(sys.argv[1]).state)"
         ended = subprocess.run([sys.executable, "-c", code, str(run)], capture_output=True, text=True)
@@ -464,7 +464,7 @@ def test_auto_starts_no_second_run_while_one_with_these_settings_is_going(monkey
     run = tmp_path / "gigaword/hnas/1"
     run.mkdir(parents=True)
     shutil.copy(straight / "run.json", run)
-    with locked(run):
+    with folder_lock(run):
         assert auto(monkeypatch, tmp_path) == 2
     assert f"error: resume=auto: {run} is still going" in capsys.readouterr().err
     assert list(run.parent.iterdir()) == [run]
@@ -578,7 +578,11 @@ def test_a_job_of_slurm_is_requeued_after_it_has_been_saved_or_a_warning_is_give
     requeuing, cases = (signal.SIGUSR1, signal.SIGUSR2), itertools.product(SIGNALS, (True, False))
     for number, resumes in cases:
         calls.unlink(missing_ok=True)
-        with pytest.raises(BaseException, match="stopped by"), processes.requeued(resumes), GracefulStop(Run(tmp_path)):
+        with (
+            pytest.raises(BaseException, match="stopped by"),
+            processes.slurm_requeue(resumes),
+            GracefulStop(Run(tmp_path)),
+        ):
             os.kill(os.getpid(), number)
             time.sleep(1)
         assert calls.exists() == (resumes and number in requeuing)

@@ -16,7 +16,7 @@ from attnorm.progress import Console
 from attnorm.tasks.results import Results
 from attnorm.training import console
 from attnorm.training.callbacks.progress import Progress
-from attnorm.training.run_log import logged
+from attnorm.training.run_log import run_log
 
 VALIDATION = re.compile(
     r"step +(\d+)  val loss \d+\.\d{3}  perplexity [\d,]+\.\d  ROUGE-1/2/L \d+\.\d / \d+\.\d / \d+\.\d \(greedy\)"
@@ -213,6 +213,6 @@ def test_a_bar_ends_with_the_training_however_it_ends(tmp_path, end):
 
 def test_a_log_file_that_cannot_be_opened_ends_no_run(tmp_path, capsys):
     (tmp_path / "run").write_text("a file where the folder should be")
-    with logged({}, tmp_path / "run"):
+    with run_log({}, tmp_path / "run"):
         logging.getLogger("attnorm").warning("the first message")
     assert "the first message" in capsys.readouterr().out

@@ -135,7 +135,7 @@ def _try(descriptor: int, kind: int) -> bool:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def folder_lock(folder: Path) -> Iterator[None]:
     """Holds the lock of a run folder. Raises RunError if another process holds it."""
     lock = FolderLock(folder)
     if not lock.acquire():

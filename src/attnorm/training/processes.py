@@ -85,7 +85,7 @@ def end_with_parent(number: int) -> None:
 
 
 @contextlib.contextmanager
-def requeued(enabled: bool) -> Iterator[None]:
+def slurm_requeue(enabled: bool) -> Iterator[None]:
     """Requeues the job of SLURM after a run that SIGUSR1 or SIGUSR2 has interrupted, once everything else is closed."""
     try:
         yield

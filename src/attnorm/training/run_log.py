@@ -63,7 +63,7 @@ class LogFile(logging.FileHandler):
 
 
 @contextmanager
-def logged(cfg: Mapping[str, Any], run_folder: Path) -> Iterator[LogFile]:
+def run_log(cfg: Mapping[str, Any], run_folder: Path) -> Iterator[LogFile]:
     """Within this context, messages from `logging` are printed, and appended to run.log with their time and origin.
 
     Yields run.log, which is written from its `begin` on.

@@ -23,7 +23,7 @@ from attnorm.progress import quiet_libraries
 from attnorm.run import warm_start
 from attnorm.run.checkpoint import BEST, LAST, digest_of, keep_best, load_weights, naming_the_reason, read_checkpoint
 from attnorm.run.csv_files import rate_note
-from attnorm.run.folder import locked
+from attnorm.run.folder import folder_lock
 from attnorm.run.integrity import not_much_larger
 from attnorm.run.opening import tokenizer_of_run
 from attnorm.run.resume import deciding
@@ -45,8 +45,8 @@ from attnorm.training.callbacks.watchdog import Watchdog
 from attnorm.training.datamodule import TaskDataModule
 from attnorm.training.diagnosis import refuse_non_finite
 from attnorm.training.module import TrainingModule
-from attnorm.training.processes import DECIDED, end_with_parent, is_first_rank, requeued, was_launched
-from attnorm.training.run_log import logged
+from attnorm.training.processes import DECIDED, end_with_parent, is_first_rank, slurm_requeue, was_launched
+from attnorm.training.run_log import run_log
 from attnorm.training.run_loggers import RunLoggers
 from attnorm.training.trainer import build_trainer, ending, set_length
 
@@ -87,10 +87,12 @@ def train(
         "primary": task.primary_metric(),
         "overrides": list(overrides),
     }
+    # They are left in reverse order, so that each still has those above it: the loggers are closed before summary.json
+    # says how the run ended, which a job that is requeued must find; run.log has all of this; the lock is last.
     with (
-        locked(run_folder) if is_first else nullcontext(),
-        logged(config.settings, run_folder) as log_file,
-        requeued(config.resume is not None),  # a job that cannot continue would start from the beginning
+        folder_lock(run_folder) if is_first else nullcontext(),
+        run_log(config.settings, run_folder) as log_file,
+        slurm_requeue(config.resume is not None),  # a job that cannot continue would start from the beginning
         RunFiles(run, throughput, **described) as files,
         GracefulStop(run) as stop,
         RunLoggers(config, run_folder, draw) as loggers,

@@ -25,8 +25,11 @@ LOWEST = -1e30  # is added to the score of a masked pair where -inf would give N
 class Normalizer(TrainingHooks):
     """Turns scores (B, H, N, M) into attention weights of the same shape.
 
-    A subclass implements `weights`, which is the paper's formula. Models call `attend`. A subclass overrides `attend`
-    if there is a faster way to compute the same result. The class attributes below declare which properties the weights
+    A subclass implements `weights`, the paper's formula, or overrides `forward`. A model calls `attend`, q, k, v ->
+    outputs. It asks `fast_attend` for a way without the weights. If there is none, it averages the values with the
+    weights of the scores `scale` q k', which `weights_of` returns for dropout. A layer with other scores calls the
+    normalizer itself, scores -> weights, which calls `forward`. All of them call `weights`; with `finite_scores`, they
+    let `finite_weights` prepare the masked scores. The class attributes below declare which properties the weights
     have, and `attnorm.attention.testing.check_normalizer` verifies them. A subclass overrides the methods of
     `TrainingHooks` for parameters that should be recorded, need a higher learning rate, or need a projection.
 
@@ -148,15 +151,10 @@ class Normalizer(TrainingHooks):
         self, scores: Tensor, mask: Tensor | Mask | None = None, *, ordered: bool = True, **given: Any
     ) -> Tensor:
         """Calls `forward`, unless there is no weight. Scores that are masked already need no mask, see
-        `masking.allowed_in`. Raises ValueError as `refuse_mask` does.
-
-        ordered: as there.
+        `masking.allowed_in`. Raises ValueError as `refuse_mask` does, which explains `ordered`.
         """
         mask = self._mask_of(scores, mask, ordered)
         self.refuse_mask(mask, scores.shape[-2], scores.shape[-1], ordered)
-        return self._weigh(scores, mask, **given)
-
-    def _weigh(self, scores: Tensor, mask: Tensor | Mask | None, **given: Any) -> Tensor:
         return super().__call__(scores, mask, **given) if scores.numel() else scores
 
     def _mask_of(self, scores: Tensor, mask: Tensor | Mask | None, ordered: bool = True) -> Tensor | Mask | None:
@@ -235,8 +233,7 @@ class Normalizer(TrainingHooks):
         return output if live is None else output * live  # fewer numbers than the weights
 
     def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor | None:
-        """The result of `attend` by a faster way than the (N, M) weights, or None where these are to be computed. A
-        class with such a way overrides it; the scale is given."""
+        """The result of `attend` without the (N, M) weights, or None to have these computed. The scale is given."""
         return None
 
     def weights_of(self, q: Tensor, k: Tensor, mask: Tensor | Mask | None = None, **given: Any) -> Tensor:
@@ -248,14 +245,17 @@ class Normalizer(TrainingHooks):
         return weights if live is None else weights * live
 
     def _weights_and_live(self, given: Given) -> tuple[Tensor, Tensor | None]:
+        """The weights for the scores `scale` q k', and the rows that are not to be set to 0, see `finite_weights`."""
         q, k, scale = given.queries, given.keys, given.scale
         assert q is not None and k is not None and scale is not None
         s = dot_scores(q, k, scale)
-        if self.finite_scores and self._has_plain_forward and s.numel():
+        if not s.numel():
+            return s, None
+        if self.finite_scores and self._has_plain_forward:
             with without_autocast(s):
                 return self.finite_weights(s, dense_mask(given.mask, s), given)
         options = {"log_prior": given.log_prior, "keys": k, "scale": scale, **self.declared(q, given.features)}
-        return self._weigh(s, given.mask, **options), None
+        return super().__call__(s, given.mask, **options), None
 
     def finite_weights(self, s: Tensor, allowed: Tensor | None, given: Given) -> tuple[Tensor, Tensor | None]:
         """Calls `weights` with finite scores s (B, H, N, M), which it changes. Returns the weights and `live`: the rows
