@@ -12,6 +12,8 @@ import pytest
 from marks import slow
 from sweeping import assert_each_once, attempts, begin, end, events, kill, report, steps, sweep, wait_for
 
+from attnorm.analysis.arms import run_folders
+
 pytestmark = pytest.mark.training  # it starts processes
 in_both_ways = pytest.mark.parametrize("way", ["fresh", slow("forked")], indirect=True)
 
@@ -88,12 +90,13 @@ def test_a_failure_is_tried_again_so_many_times(tmp_path, retries, fails, ran):
 
 
 def test_with_fail_fast_the_first_failure_stops_the_sweep_which_can_be_continued(tmp_path):
-    typed = ("out=s", "x=3,1,2", "diverges=3", "steps=30", "pause=0.02", "jobs=2", "retries=0")
+    typed = ("out=s", "x=3,1,2", "diverges=3", "steps=120", "pause=0.02", "jobs=2", "retries=0")
     said = sweep(tmp_path, *typed, "fail_fast=true", code=1)
     assert "stopping: one run saves" in said and "3 of 3 jobs are unfinished; saved; repeat the command" in said
     assert sorted(it["state"] for it in report(tmp_path / "s")["jobs"]) == ["failed", "interrupted", "waiting"]
     sweep(tmp_path, *typed, code=1)
     assert sorted(it["state"] for it in report(tmp_path / "s")["jobs"]) == ["failed", "finished", "finished"]
+    assert [it.name[:3] for it in run_folders(tmp_path / "s")] == ["x-3", "x-1", "x-2"]  # in the order of typing
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.imports import nearest
 from attnorm.run.folder import EVENTS, TUNE, RunState, find_folder, folders_in
 from attnorm.run.run import Run
+from attnorm.sweeps.state import Journal
 
 Places = str | Path | Sequence[str | Path]
 DEFAULT_BASELINE = "softmax"
@@ -85,14 +86,22 @@ def find_runs(places: Iterable[str | Path], unreadable: dict[Path, RunError] | N
 
 
 def run_folders(pattern: str | Path) -> list[Path]:
-    """The run folders in one place, or in those that a pattern matches, without those that tune."""
+    """The run folders in one place, or in those that a pattern matches, without those that tune.
+
+    The runs of a sweep are in the order in which they were typed.
+    """
     folders: list[Path] = []
     for root in expanded(pattern):
-        for folder in folders_in(root):
-            aside = folder.absolute().parent
-            if aside.name != TUNE or not (aside.parent / EVENTS).is_file():
-                folders.append(folder)
+        typed = [event["name"] for event in Journal(root).added()]
+        found = [folder for folder in folders_in(root) if not tunes(folder)]
+        folders += sorted(found, key=lambda folder: typed.index(folder.name) if folder.name in typed else len(typed))
     return folders
+
+
+def tunes(folder: Path) -> bool:
+    """Whether a run is one that tunes its arm in a sweep."""
+    aside = folder.absolute().parent
+    return aside.name == TUNE and (aside.parent / EVENTS).is_file()
 
 
 def expanded(pattern: str | Path) -> list[Path]:
