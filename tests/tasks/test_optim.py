@@ -1,16 +1,19 @@
 """Parameter groups, the shape of the schedules, and hybrid weights that stay a share."""
 
+import copy
 import math
 from dataclasses import replace
 
 import pytest
 import torch
-from builders import PLACEMENTS, build_model, sources, targets
+from builders import PAD, PLACEMENTS, SMALL, attention_tables, build_model, sources, targets
 from torch import nn
 
 from attnorm.attention.normalizers.hnas import HNAS
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.errors import ConfigError
+from attnorm.models.config import EncoderConfig
+from attnorm.models.heads import MaskedLM
 from attnorm.optim import DECAYS, ParamGroups, read_optimization
 
 OPTIMIZER = {
@@ -146,6 +149,87 @@ def test_decay_shrinks_matrices_and_nothing_else():
     optimizer.step()
     for parameter in model.parameters():
         assert parameter.unique().tolist() == [pytest.approx(0.5 * (1 - 0.01 * 0.1 * (parameter.ndim > 1)), rel=1e-6)]
+
+
+# ---------------------------------------------------------------------------------------------------------------- Muon
+
+MUON = {**{key: OPTIMIZER[key] for key in ("_partial_", "lr", "weight_decay", "hybrid_lr_factor")},
+        "_target_": "attnorm.optim.muon.MuonAdamW", "betas": [0.9, 0.98]}  # fmt: skip
+
+
+def with_muon(model, **schedule):
+    """An optimizer with Muon, its scheduler, and the names of the parameters that Muon moves."""
+    built = read_optimization({"optimizer": MUON, "scheduler": SCHEDULER | schedule}).build(model, 10, fused=True)
+    optimizer, names = built["optimizer"], {id(parameter): name for name, parameter in model.named_parameters()}
+    moved = {names[id(p)] for group in optimizer.param_groups if group["use_muon"] for p in group["params"]}
+    return optimizer, built["lr_scheduler"]["scheduler"], moved
+
+
+def set_gradients(model, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_muon_moves_the_matrices_of_attention_and_feed_forward_layers(tied):
+    model = build_model("hnas", tie_embeddings=tied)
+    layers = ("attention", "cross", "feed_forward")
+    expected = {name for name, p in model.named_parameters() if p.ndim == 2 and any(f".{it}." in name for it in layers)}
+    assert with_muon(model)[2] == expected != set() and ("output.weight" in dict(model.named_parameters())) != tied
+    small = {key: SMALL[key] for key in ("d_model", "n_heads", "ffn_dim", "encoder_layers")}
+    untied = MaskedLM(EncoderConfig(**small, max_source=10, tie_embeddings=False), attention_tables(), 11, PAD)
+    assert {name.split(".")[1] for name in with_muon(untied)[2]} == {"layers", "transform"}  # not the output matrix
+
+
+def orthogonalized(matrix):
+    """Newton-Schulz iterations (Jordan et al., 2024)."""
+    x = matrix / matrix.norm()
+    x = x.T if x.shape[0] > x.shape[1] else x
+    for _ in range(5):
+        gram = x @ x.T
+        x = 3.4445 * x + (-4.775 * gram + 2.0315 * gram @ gram) @ x
+    return x.T if matrix.shape[0] > matrix.shape[1] else x
+
+
+def test_an_update_with_muon_is_that_of_its_paper_and_of_adamw_for_the_rest():
+    model, twin = build_model("hnas"), build_model("hnas")
+    optimizer, _, moved = with_muon(model, decay="constant", warmup=0)
+    adamw, _ = build(twin, decay="constant", warmup=0)
+    for each in (model, twin):
+        set_gradients(each)
+    optimizer.step()
+    adamw.step()
+    for (name, after), (_, other), (_, before) in zip(
+        *(each.named_parameters() for each in (model, twin, build_model("hnas"))), strict=True
+    ):
+        if name not in moved:
+            torch.testing.assert_close(after, other, rtol=1e-6, atol=1e-7)
+            continue
+        nesterov = 0.05 * after.grad + 0.95 * 0.05 * after.grad  # the momentum is 0.05 of the first gradient
+        step = 0.2 * max(after.shape) ** 0.5 * orthogonalized(nesterov)
+        change = after - before * (1 - 0.01 * 0.1) + 0.01 * step
+        assert change.norm() < 0.05 * (0.01 * step).norm()  # the iterations are in bfloat16
+
+
+def test_muon_goes_on_exactly_from_a_saved_state_and_keeps_the_ratio_of_rates():
+    model = build_model("hnas")
+    optimizer, schedule, _ = with_muon(model)
+    runs = [(model, optimizer, schedule)]
+    for update in range(4):
+        if update == 2:
+            again = copy.deepcopy(model)
+            resumed, its_schedule, _ = with_muon(again)
+            resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+            its_schedule.load_state_dict(schedule.state_dict())
+            runs.append((again, resumed, its_schedule))
+        for each, its_optimizer, scheduler in runs:
+            set_gradients(each, update)
+            its_optimizer.step()
+            scheduler.step()
+            rates = {group["name"]: group["lr"] for group in its_optimizer.param_groups}
+            assert rates["hidden"] == rates["decay"] == pytest.approx(rates["hybrid"] / 20)
+    assert all(map(torch.equal, model.parameters(), again.parameters()))
 
 
 # ----------------------------------------------------------------------------------------------------------- schedules

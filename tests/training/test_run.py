@@ -122,7 +122,7 @@ def test_an_edit_of_attnorm_changes_its_digest(tmp_path, monkeypatch):
     with open(copy / "attention" / "normalizers" / "softmax.py", "a") as file:
         file.write("\n")
     digests.append(digest())
-    (copy / "optim.py").rename(copy / "renamed.py")
+    (copy / "wording.py").rename(copy / "renamed.py")
     assert digests[0] == recorded and len({*digests, digest()}) == 3
 
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
@@ -17,6 +17,7 @@ from attnorm.attention.hooks import TrainingHooks
 from attnorm.attention.multihead import attention_layers
 from attnorm.errors import ConfigError, Problem, key_of
 from attnorm.imports import nearest, parameters
+from attnorm.optim.muon import hidden_matrices
 from attnorm.parts import RESERVED, Part, class_of, made, names_of
 from attnorm.schema import Count, NonNegative, Positive, Probability, Share, Text, WholeNumber, read_options
 
@@ -82,14 +83,18 @@ class ParamGroups:
     freeze: tuple[Text, ...] = ()
     lr_factors: Factors = field(default_factory=dict)
 
-    def of(self, model: nn.Module) -> list[dict]:
+    def of(self, model: nn.Module, hidden: Collection[int] = ()) -> list[dict]:
         """The parameter groups of a model: "decay", "no_decay" and "hybrid", and of parts with a factor such as
-        "decay x 0.1"; those of them that have parameters."""
+        "decay x 0.1"; those of them that have parameters.
+
+        hidden: the ids of the parameters that are a group "hidden" of their own, with `use_muon`.
+        """
         hybrids = {id(parameter) for part in with_hooks(model) for parameter in part.fast_parameters()}
         parts, factors = model_parts(model) if self.lr_factors else {}, dict[int, float]()
         for name in sorted(self.lr_factors, key=lambda name: (-len(parts.get(name, ())), name)):
             factors |= dict.fromkeys(map(id, parts.get(name, ())), self.lr_factors[name])
-        settings = {
+        settings: dict[str, dict[str, Any]] = {
+            "hidden": {"weight_decay": self.weight_decay, "use_muon": True},
             "decay": {"weight_decay": self.weight_decay},
             "no_decay": {"weight_decay": 0.0},
             "hybrid": {"weight_decay": 0.0, "lr": self.lr * self.hybrid_lr_factor},
@@ -99,7 +104,8 @@ class ParamGroups:
         }
         for parameter in model.parameters():
             if parameter.requires_grad:
-                kind = "hybrid" if id(parameter) in hybrids else "decay" if parameter.ndim > 1 else "no_decay"
+                kind = "hidden" if id(parameter) in hidden else "decay" if parameter.ndim > 1 else "no_decay"
+                kind = "hybrid" if id(parameter) in hybrids else kind
                 kinds[factors.get(id(parameter), 1.0), kind].append(parameter)
         groups: list[dict[str, Any]] = []
         for (factor, kind), params in kinds.items():
@@ -175,7 +181,8 @@ class Optimization:
         options = dict(self.optimizer.options)
         if "fused" in parameters(self.optimizer.cls) and not options.get("foreach"):
             options = {"fused": fused, **options}
-        optimizer = self.optimizer.cls(self.groups.of(model), **options)
+        hidden = hidden_matrices(model) if getattr(self.optimizer.cls, "separates_hidden", False) else ()
+        optimizer = self.optimizer.cls(self.groups.of(model, hidden), **options)
         parts = with_hooks(model)
 
         @torch.no_grad()
