@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -36,10 +37,10 @@ def alignment(run: LoadedRun, text: str) -> Alignment:
 
     Raises ConfigError for a run of a task without sources and targets.
     """
-    task = text_task(run)
+    task, model = text_task(run), cast(Any, run.model)
     inputs, tokens = run.attended(text)
-    with task.while_decoding(run.model):
-        layers = read(run.name, text, run.model, inputs, tokens).layers
+    with task.while_decoding(model):
+        layers = read(run.name, text, model, inputs, tokens).layers
     weights = torch.stack([layer.weights.mean(0) for label, layer in layers.items() if label.endswith("cross")]).mean(0)
     source, target = (ids[0].tolist() for ids in inputs)
     written = [*target[1:], run.tokenizer.eos_id]
@@ -58,9 +59,8 @@ def alignment(run: LoadedRun, text: str) -> Alignment:
 def text_task(run: LoadedRun) -> Seq2SeqTask:
     """The task of a run that maps a text to a text. Raises ConfigError for any other run."""
     if not isinstance(run.task, Seq2SeqTask):
-        raise ConfigError(
-            [Problem("run", "its task does not map a text to a text, so there is no alignment", run.folder)]
-        )
+        message = "its task does not map a text to a text, so there is no alignment"
+        raise ConfigError([Problem("run", message, run.folder)])
     return run.task
 
 

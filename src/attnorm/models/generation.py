@@ -1,13 +1,14 @@
 """Greedy and beam search over a batch, with cached incremental decoding."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from attnorm.attention.transfer import on_cpu
+from attnorm.models.interfaces import Generator, Seq2SeqModel
 from attnorm.schema import Count, NonNegative, WholeNumber
 
 
@@ -37,31 +38,6 @@ class SpecialTokens:
     eos: int
 
 
-class Generator(Protocol):
-    """A model that generates token by token, such as `Seq2Seq`. `shape.max_target` is its number of positions."""
-
-    shape: Any
-
-    def eval(self) -> Any: ...
-
-    def new_cache(self) -> Any:
-        """An empty state of incremental decoding. `length` is the number of decoded positions, and `select(rows)` keeps
-        the given rows, int (B',), in this order."""
-
-    def decode(self, target: Tensor, memory: Tensor, source_real: Tensor, cache: Any = None, /) -> Tensor:
-        """target, int (B, T); memory (B, N, W); source_real, bool (B, N) -> states (B, T, W)."""
-
-    def logits(self, states: Tensor, /) -> Tensor:
-        """states (..., W) -> scores of the next token (..., V)."""
-
-
-class Encodes(Generator, Protocol):
-    """A generator that reads a sequence of tokens."""
-
-    def encode(self, source: Tensor, /) -> Tensor:
-        """source, int (B, N) -> memory (B, N, W)."""
-
-
 class WithDecoder(nn.Module):
     """A model whose module `decoder` has the methods of a `Generator`."""
 
@@ -85,7 +61,7 @@ class WithDecoder(nn.Module):
 
 @torch.no_grad()
 def generate(
-    model: Encodes, source: Tensor, special: SpecialTokens, decoding: Decoding, cached: bool = True
+    model: Seq2SeqModel, source: Tensor, special: SpecialTokens, decoding: Decoding, cached: bool = True
 ) -> list[list[int]]:
     """Generates the best text for each source, int (B, N), padded: B lists of token ids.
 

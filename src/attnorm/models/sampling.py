@@ -11,8 +11,8 @@ from torch import Tensor
 
 from attnorm.errors import DataError
 from attnorm.models.generation import SpecialTokens
-from attnorm.models.gpt import GPT
 from attnorm.models.initialize import named_seed
+from attnorm.models.interfaces import CausalLM
 from attnorm.schema import Count, NonNegative, WholeNumber
 
 
@@ -35,7 +35,7 @@ class Sampling:
 
 @torch.no_grad()
 def sample(
-    model: GPT,
+    model: CausalLM,
     prompts: Sequence[Sequence[int]],
     special: SpecialTokens,
     sampling: Sampling,
@@ -50,7 +50,6 @@ def sample(
     All rows advance together from the end of the shortest prompt. A row whose prompt is longer reads its own tokens
     first, so that there is no padding. `cached=False` runs the whole model at each step, with the same result.
 
-    model:   a `GPT`, or a model with its `longest`, `new_cache` and `next_logits`.
     numbers: the number of each text, by which its random numbers are chosen together with the seed; None: 0, 1, ...
 
     Raises ValueError if a prompt is empty, or has more tokens than the model has positions. The model is put into

@@ -1,7 +1,6 @@
 """Classification of texts or pairs of texts. The baseline always predicts the most frequent label."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -96,7 +95,7 @@ class ClassificationModule(LabelModule):
     inputs = ("ids", "types")
 
 
-class ClassificationTask(EncoderTask):
+class ClassificationTask(EncoderTask[Classifier, ClassificationModule]):
     """task=classify, task=mnli."""
 
     schema, unit, head = LABELLED, "rows", Classifier
@@ -104,7 +103,7 @@ class ClassificationTask(EncoderTask):
     def featurizer(self) -> ClassificationFeaturizer:
         return ClassificationFeaturizer(self.cfg.model.max_source, self.cfg.source.options["labels"])
 
-    def model(self, tokenizer: Tokenizer) -> torch.nn.Module:
+    def model(self, tokenizer: Tokenizer) -> Classifier:
         labels = len(self.cfg.source.options["labels"])
         return self.build_model(tokenizer, self.head, encoder=self.cfg.model_class, labels=labels)
 
@@ -117,7 +116,7 @@ class ClassificationTask(EncoderTask):
     def clean(self, text: str, cleaner: Source) -> str:
         return "\t".join(super(ClassificationTask, self).clean(part, cleaner) for part in text.split("\t"))
 
-    def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
+    def generate(self, model: Classifier, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
         """As `classified`. texts: texts, or pairs of texts with a tab between them."""
         pairs = [text.partition("\t") for text in texts]
         columns = {"text": [first for first, _, _ in pairs], "second": [second for _, _, second in pairs]}

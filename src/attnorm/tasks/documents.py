@@ -14,6 +14,7 @@ from attnorm.data.sentences import split_sentences
 from attnorm.data.sources.base import LABELLED_DOCUMENTS
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import Problem
+from attnorm.models.interfaces import LabelModel
 from attnorm.tasks.labels import LabelFeaturizer, LabelModule, LabelTask, classified
 from attnorm.tasks.module import Collator
 from attnorm.tasks.task import Tokens
@@ -84,7 +85,7 @@ class DocumentModule(LabelModule):
     inputs = ("ids", "sentences")
 
 
-class DocumentTask(LabelTask):
+class DocumentTask(LabelTask[DocumentModule]):
     """task=document_classification.
 
     The model has the options `max_tokens` and `queries` of `attnorm.models.documents.DocumentConfig`. The
@@ -107,17 +108,17 @@ class DocumentTask(LabelTask):
     def model(self, tokenizer: Tokenizer) -> nn.Module:
         return self.build_model(tokenizer, labels=len(self.labels))
 
-    def module(self, model: nn.Module, tokenizer: Tokenizer, validation: Split) -> DocumentModule:
+    def module(self, model: LabelModel, tokenizer: Tokenizer, validation: Split) -> DocumentModule:
         return DocumentModule(model, tokenizer, validation.texts, self.labels)
 
     def collator(self, split: Split) -> DocumentCollator:
         return DocumentCollator(split.rows, split.tokenizer.pad_id)
 
-    def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
+    def generate(self, model: LabelModel, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
         rows = {"text": texts, "label": self.labels[:1] * len(texts)}
         return classified(self, model, tokenizer, rows, labels=self.labels)
 
-    def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple, Tokens]:
+    def attended(self, model: LabelModel, tokenizer: Tokenizer, text: str) -> tuple[tuple, Tokens]:
         """The model reads the sentences of the text. A query is named by its number, with that of its sentence if every
         sentence has queries of its own."""
         ids, sentences = encode_sentences(text, tokenizer)

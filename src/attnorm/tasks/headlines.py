@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, get_args
 
 from pydantic import Field
 
@@ -12,6 +12,7 @@ from attnorm.data.readers.text import read_json
 from attnorm.data.sources.base import PAIRS, Source
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import RunError
+from attnorm.models.interfaces import Seq2SeqModel
 from attnorm.tasks.rouge import METRICS, SAMPLE, Rouge, Words, lead, means, words_for
 from attnorm.tasks.seq2seq import Seq2SeqModule, Seq2SeqTask, Seq2SeqTaskConfig, TextScores
 
@@ -45,7 +46,7 @@ class HeadlineTaskConfig(Seq2SeqTaskConfig):
     rouge_lsum: bool = False
 
 
-class HeadlineTask(Seq2SeqTask):
+class HeadlineTask(Seq2SeqTask[HeadlineModule]):
     """task=gigaword.
 
     Without `task.rouge_words`, the training references decide about the words of ROUGE. A run folder keeps the decision
@@ -84,7 +85,7 @@ class HeadlineTask(Seq2SeqTask):
         if self.decided not in get_args(Words):
             raise RunError(f"{folder / FILE}: words={self.decided}; allowed: {', '.join(get_args(Words))}")
 
-    def module(self, model: Any, tokenizer: Tokenizer, validation: Split) -> HeadlineModule:
+    def module(self, model: Seq2SeqModel, tokenizer: Tokenizer, validation: Split) -> HeadlineModule:
         rouge = Rouge(self.config.stemmer, self.config.rouge_words or self.decided, self.config.rouge_lsum)
         pairs = self.config.rouge_pairs
         return HeadlineModule(model, tokenizer, validation.texts, rouge, **self.module_options(pairs))

@@ -16,6 +16,7 @@ from attnorm.data.preprocess import Split
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError, Problem
+from attnorm.models.interfaces import LabelModel
 from attnorm.tasks.labels import LabelFeaturizer, LabelModule, LabelTask, classified
 from attnorm.tasks.module import Collator
 from attnorm.tasks.results import hash_of, hash_of_image
@@ -90,7 +91,7 @@ class ImageModule(LabelModule):
         return torch.tensor(self.cells * len(batch["rows"]))
 
 
-class ImageTask(LabelTask):
+class ImageTask(LabelTask[ImageModule]):
     """task=image_classification.
 
     The model has the options `patch`, `queries` and `query_grid` of `attnorm.models.grid.GridConfig`.
@@ -131,7 +132,7 @@ class ImageTask(LabelTask):
     def model(self, tokenizer: Tokenizer) -> nn.Module:
         return self.build_model(tokenizer, image_shape=tuple(self.data_properties["shape"]), labels=len(self.labels))
 
-    def module(self, model: nn.Module, tokenizer: Tokenizer, validation: Split) -> ImageModule:
+    def module(self, model: LabelModel, tokenizer: Tokenizer, validation: Split) -> ImageModule:
         module = ImageModule(model, tokenizer, validation.texts, self.labels)
         module.cells = math.prod(self.grid)
         return module
@@ -160,7 +161,7 @@ class ImageTask(LabelTask):
         """Hashes of the images."""
         return [hashed.rpartition("-")[2] for hashed in self.input_hashes(split)]
 
-    def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
+    def generate(self, model: LabelModel, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
         """As `classified`. texts: paths of image files, of which the middle is scaled to the size of the images of the
         data, or ids of images of the data."""
         height, width, channels = self.data_properties["shape"]
@@ -181,7 +182,7 @@ class ImageTask(LabelTask):
         collator = lambda split: ImageCollator(split.rows, pixels)  # noqa: E731
         return classified(self, model, tokenizer, rows, collator, labels=self.labels)
 
-    def attended_example(self, model: Any, split: Split, row: int) -> tuple[tuple, Tokens]:
+    def attended_example(self, model: LabelModel, split: Split, row: int) -> tuple[tuple, Tokens]:
         """The model reads an image. Patches are named by row and column, learned queries by their number."""
         batch = self.collator(split)[MicroBatch([row], 1)]
         options = self.cfg.model

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +21,7 @@ from attnorm.data.readers.text import read_json
 from attnorm.data.sampler import TokenBatches
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError, RunError
+from attnorm.models.interfaces import LabelModel
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.results import Predictions, Results
 from attnorm.tasks.task import Task
@@ -61,7 +62,7 @@ class LabelFeaturizer(Featurizer):
         return ", ".join(f"{name} {counts[f'label {name}'] / counts['kept']:.1%}" for name in self.labels)
 
 
-class LabelModule(TaskModule):
+class LabelModule(TaskModule[LabelModel]):
     """Cross-entropy over the labels; accuracy. A batch contains `labels`, int (B,).
 
     inputs: the names of the tensors of a batch that the model reads.
@@ -74,7 +75,7 @@ class LabelModule(TaskModule):
     counters = ("loss", "rows", "correct")
     line = "accuracy {accuracy:.1f}"
 
-    def __init__(self, model: Any, tokenizer: Any, texts: Table, labels: Sequence[str]):
+    def __init__(self, model: LabelModel, tokenizer: Tokenizer, texts: Table, labels: Sequence[str]):
         super().__init__(model, tokenizer)
         self.texts, self.labels = texts, list(labels)
 
@@ -105,7 +106,10 @@ class LabelModule(TaskModule):
         return {"loss": self.sums["loss"] / self.sums["rows"], "accuracy": accuracy}
 
 
-class LabelTask(Task):
+LabelModuleT = TypeVar("LabelModuleT", bound=LabelModule)
+
+
+class LabelTask(Task[LabelModel, LabelModuleT]):
     """A task whose source has `labels`, the names of the labels, and rows with a column `label`.
 
     The labels, and what else a subclass adds to `data_properties`, are kept in the run folder in labels.json.
@@ -138,7 +142,7 @@ class LabelTask(Task):
         except (ValueError, OSError, RecursionError) as error:
             raise RunError(str(error)) from error
 
-    def score(self, module: Any, split: Split) -> Results:
+    def score(self, module: LabelModuleT, split: Split) -> Results:
         """Loss and accuracy, and the predicted label of each row."""
         return with_predictions(super().score(module, split), module, split, self)
 
@@ -146,7 +150,7 @@ class LabelTask(Task):
 @torch.no_grad()
 def classified(
     task: Task,
-    model: Any,
+    model: LabelModel,
     tokenizer: Tokenizer,
     texts: dict[str, list[str]],
     collator: Callable[[Split], Dataset] | None = None,

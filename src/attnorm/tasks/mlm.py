@@ -90,7 +90,7 @@ class PackedFeaturizer(Featurizer):
         )
 
 
-class MaskedLMModule(TaskModule):
+class MaskedLMModule(TaskModule[MaskedLM]):
     """Cross-entropy at the masked tokens. Validation reports loss, perplexity and accuracy."""
 
     counters = ("loss", "masked", "correct")
@@ -140,7 +140,7 @@ class MaskedLMTaskConfig(Masking, TaskConfig):
     packed: bool = True
 
 
-class MaskedLMTask(EncoderTask):
+class MaskedLMTask(EncoderTask[MaskedLM, MaskedLMModule]):
     """task=mlm."""
 
     Config, schema, unit, head = MaskedLMTaskConfig, DOCUMENTS, "documents", MaskedLM

@@ -3,16 +3,19 @@
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from attnorm.data.featurizer import Table
 from attnorm.data.sampler import MicroBatch
+from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.tasks.ranks import Ranks
+
+ModelT = TypeVar("ModelT")  # what the task calls on its model, see `attnorm.models.interfaces`
 
 
 class Loss(NamedTuple):
@@ -28,7 +31,7 @@ class Loss(NamedTuple):
     plain: Tensor | None = None
 
 
-class TaskModule:
+class TaskModule(Generic[ModelT]):
     """A model with the loss and the validation of a task. Calling it with a batch calls `forward`.
 
     Subclasses implement `forward`, `validation_step`, `metrics` and `line` (or `format_line`), and also `loss` and
@@ -52,7 +55,7 @@ class TaskModule:
     line: str
     sampled_line = ""
 
-    def __init__(self, model: nn.Module, tokenizer: Any):
+    def __init__(self, model: ModelT, tokenizer: Tokenizer):
         self.model, self.tokenizer = model, tokenizer
         self.sums: dict[str, float] = {}
         self.outputs: list = []

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -13,6 +12,7 @@ from attnorm.data.sampler import MicroBatch, cut_by_tokens
 from attnorm.data.sources.base import RowSchema
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.models.generation import Decoding, SpecialTokens, generate
+from attnorm.models.interfaces import Seq2SeqModel
 from attnorm.tasks.module import Collator
 from attnorm.tasks.ranks import Ranks
 
@@ -74,12 +74,12 @@ class PairFeaturizer(Featurizer):
         return f"{counts['kept']:,} pairs ({counts['empty']:,} empty skipped, {cut_off})"
 
 
-def special_tokens(tokenizer: Any) -> SpecialTokens:
+def special_tokens(tokenizer: Tokenizer) -> SpecialTokens:
     """The special ids of a tokenizer, in the form that decoding expects."""
     return SpecialTokens(tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
 
 
-def target_logits(model: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+def target_logits(model: Seq2SeqModel, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Scores (tokens, V) of a batch's real target tokens, and these tokens. No scores are computed for padding."""
     labels, real = batch["target"][:, 1:], real_targets(batch["target"], model.pad_id)  # (B, T)
     states = model(batch["source"], batch["target"][:, :-1])  # (B, T, W)
@@ -93,8 +93,8 @@ def real_targets(target: Tensor, pad_id: int) -> Tensor:
 
 
 def write_texts(
-    model: Any,
-    tokenizer: Any,
+    model: Seq2SeqModel,
+    tokenizer: Tokenizer,
     sources: Sequence[list[int]],
     decoding: Decoding,
     batch_tokens: int,

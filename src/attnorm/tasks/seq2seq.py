@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -16,23 +16,24 @@ from attnorm.data.preprocess import Split
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import Problem
 from attnorm.models.generation import Decoding, generate
+from attnorm.models.interfaces import Seq2SeqModel
 from attnorm.progress import tracked
 from attnorm.schema import Share
-from attnorm.tasks.module import Loss, TaskModule, sums_per_row
+from attnorm.tasks.module import Loss, ModelT, TaskModule, sums_per_row
 from attnorm.tasks.pairs import PairCollator, PairFeaturizer, real_targets, special_tokens, target_logits, write_texts
 from attnorm.tasks.results import CorpusMetric, Predictions, Results
 from attnorm.tasks.task import Task, TaskConfig, Tokens
 
 
-class Seq2SeqModule(TaskModule):
-    """The loss of target tokens given the source and the earlier target tokens.
+class WritingModule(TaskModule[ModelT]):
+    """The loss of target tokens given the input and the earlier target tokens.
 
-    A subclass implements `add_scores` and extends `metrics`.
+    A subclass implements `target_logits`.
 
-    shown:        what source, target and text are called where examples are displayed.
+    shown:        what input, target and text are called where examples are displayed.
     validation:   the texts of the validation split. Row i corresponds to row i of the validation batches.
     scorer:       what scores the generated texts.
-    scored_pairs: a validation scores the greedy texts of those of so many first pairs that select the checkpoint.
+    scored_pairs: a validation scores the greedy texts of those of so many first rows that select the checkpoint.
     max_length:   maximum number of tokens of a greedy text.
     """
 
@@ -40,11 +41,9 @@ class Seq2SeqModule(TaskModule):
     line = "perplexity {perplexity:,.1f}"
     shown: tuple[str, str, str]
 
-    model: Any  # a model with the interface "seq2seq"
-
     def __init__(
         self,
-        model: Any,
+        model: ModelT,
         tokenizer: Tokenizer,
         validation: Table,
         scorer: Any,
@@ -59,15 +58,35 @@ class Seq2SeqModule(TaskModule):
         self.special = special_tokens(tokenizer)
         self.greedy = Decoding(max_length=max_length)
 
+    def target_logits(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Scores (tokens, V) of the real target tokens of a batch, and these tokens."""
+        raise NotImplementedError
+
+    def loss(self, batch: dict[str, Tensor]) -> Loss:
+        """Cross-entropy summed over target tokens. The objective includes label smoothing."""
+        logits, labels = self.target_logits(batch)
+        plain, smoothed = smoothed_cross_entropy(logits, labels, self.label_smoothing)
+        return Loss(smoothed, len(labels), plain if self.label_smoothing else None)
+
+    def sample(self, source: str, target: Any, text: str) -> dict[str, str]:
+        """An example for display. target: the reference, or several of them."""
+        return dict(zip(self.shown, (source, target, text), strict=True))
+
+    def metrics(self) -> dict[str, float]:
+        """loss (nats per target token) and perplexity."""
+        loss = self.sums["loss"] / self.sums["tokens"]
+        return {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
+
+
+class Seq2SeqModule(WritingModule[Seq2SeqModel]):
+    """The module of an encoder-decoder. A subclass implements `add_scores` and extends `metrics`."""
+
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """The decoder's states (B, T, W) under teacher forcing."""
         return self.model(batch["source"], batch["target"][:, :-1])
 
-    def loss(self, batch: dict[str, Tensor]) -> Loss:
-        """Cross-entropy summed over target tokens. The objective includes label smoothing."""
-        logits, labels = target_logits(self.model, batch)
-        plain, smoothed = smoothed_cross_entropy(logits, labels, self.label_smoothing)
-        return Loss(smoothed, len(labels), plain if self.label_smoothing else None)
+    def target_logits(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        return target_logits(self.model, batch)
 
     def tokens(self, batch: dict[str, Tensor]) -> Tensor:
         """Number of source tokens and predicted target tokens."""
@@ -75,7 +94,7 @@ class Seq2SeqModule(TaskModule):
         return (batch["source"] != pad).sum() + (batch["target"][:, 1:] != pad).sum()
 
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
-        logits, labels = target_logits(self.model, batch)
+        logits, labels = self.target_logits(batch)
         logits = logits.float()
         rows, loss = on_cpu(batch["rows"], F.cross_entropy(logits, labels, reduction="sum"))
         self.add(loss=loss.item(), tokens=len(labels))
@@ -97,15 +116,6 @@ class Seq2SeqModule(TaskModule):
     def add_scores(self, texts: list[str], targets: list[str]) -> None:
         """Adds the scores of greedy texts to `sums` or `outputs`."""
         raise NotImplementedError
-
-    def sample(self, source: str, target: str, text: str) -> dict[str, str]:
-        """An example for display."""
-        return dict(zip(self.shown, (source, target, text), strict=True))
-
-    def metrics(self) -> dict[str, float]:
-        """loss (nats per target token) and perplexity."""
-        loss = self.sums["loss"] / self.sums["tokens"]
-        return {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
 
 
 def smoothed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
@@ -153,7 +163,10 @@ class TextScores:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
-class WritingTask(Task):
+WriterT = TypeVar("WriterT", bound=WritingModule)
+
+
+class WritingTask(Task[ModelT, WriterT]):
     """A task whose models write a text for each row. A subclass implements `module`, `write_split` and `text_scores`.
 
     names:       what a row and such a text are called, in the plural.
@@ -171,11 +184,11 @@ class WritingTask(Task):
         sources, targets = (list(split.texts[column]) for column in self.schema.columns)
         return sources, targets
 
-    def write_split(self, model: Any, split: Split, progress: Callable) -> list[str]:
+    def write_split(self, model: ModelT, split: Split, progress: Callable) -> list[str]:
         """One text for each row of a split. `progress` wraps the list of batches."""
         raise NotImplementedError
 
-    def text_scores(self, module: Any, split: Split, texts: list[str]) -> TextScores:
+    def text_scores(self, module: WriterT, split: Split, texts: list[str]) -> TextScores:
         """The scores of the texts that a model has written for all rows of a split."""
         raise NotImplementedError
 
@@ -190,7 +203,7 @@ class WritingTask(Task):
             yield Problem("decoding.min_length", message, decoding.min_length)
         yield from super().problems()
 
-    def score(self, module: Any, split: Split) -> Results:
+    def score(self, module: WriterT, split: Split) -> Results:
         """Loss, and the scores of the texts that the model writes for the whole split, with the options `decoding`."""
         module.scored_rows = 0  # greedy texts are for monitoring only
         loss, what = self.evaluate(module, split)["loss"], self.names[1]
@@ -227,7 +240,7 @@ class WritingTask(Task):
         )
 
 
-class Seq2SeqTask(WritingTask):
+class Seq2SeqTask(WritingTask[Seq2SeqModel, WriterT]):
     """Pairs of texts and an encoder-decoder. A subclass implements `module` and `text_scores`."""
 
     Config: ClassVar[type[TaskConfig]] = Seq2SeqTaskConfig
@@ -247,14 +260,14 @@ class Seq2SeqTask(WritingTask):
         tokenizer = split.tokenizer
         return PairCollator(split.rows, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
 
-    def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
+    def generate(self, model: Seq2SeqModel, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
         return self.write(model, tokenizer, cut(tokenizer.encode(texts), self.cfg.model.max_source - 1)[0])
 
-    def write_split(self, model: Any, split: Split, progress: Callable) -> list[str]:
+    def write_split(self, model: Seq2SeqModel, split: Split, progress: Callable) -> list[str]:
         return self.write(model, split.tokenizer, split.rows["source"], progress)
 
     def write(
-        self, model: Any, tokenizer: Tokenizer, sources: Sequence[list[int]], progress: Callable = iter
+        self, model: Seq2SeqModel, tokenizer: Tokenizer, sources: Sequence[list[int]], progress: Callable = iter
     ) -> list[str]:
         """One text for each source, token ids without special tokens. `progress` wraps the list of batches."""
         with self.while_decoding(model):
@@ -262,7 +275,7 @@ class Seq2SeqTask(WritingTask):
                 model, tokenizer, sources, self.cfg.groups["decoding"], self.cfg.data.batch_tokens, progress
             )
 
-    def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
+    def attended(self, model: Seq2SeqModel, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
         """The model reads the source and the target that it has generated."""
         [source], _ = cut(tokenizer.encode([text]), self.cfg.model.max_source - 1)
         source, special = [*source, tokenizer.eos_id], special_tokens(tokenizer)

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, ClassVar, Generic, TypeVar, get_type_hints
 from unicodedata import normalize
 
 import torch
@@ -22,14 +22,15 @@ from attnorm.errors import ConfigError, Problem, UserError
 from attnorm.parts import Part
 from attnorm.progress import tracked
 from attnorm.settings import Settings, TaskConfig
-from attnorm.tasks.module import TaskModule
+from attnorm.tasks.module import ModelT, TaskModule
 from attnorm.tasks.ranks import Ranks
 from attnorm.tasks.results import Results, hash_of
 
 Tokens = Callable[[str], tuple[list[str], list[str]]]  # label of a layer -> the tokens of its queries and of its keys
+ModuleT = TypeVar("ModuleT", bound=TaskModule)
 
 
-class Task(ABC):
+class Task(ABC, Generic[ModelT, ModuleT]):
     """A task builds the data and the model of a run, with its loss and its metrics, from a configuration.
 
     To add a task, write a subclass and name it with `_target_` in a YAML file of the group `task`.
@@ -75,7 +76,7 @@ class Task(ABC):
         return self.build_model(tokenizer)
 
     @abstractmethod
-    def module(self, model: Any, tokenizer: Tokenizer, validation: Split) -> TaskModule:
+    def module(self, model: ModelT, tokenizer: Tokenizer, validation: Split) -> ModuleT:
         """The model with its loss and its metrics."""
 
     @classmethod
@@ -119,9 +120,8 @@ class Task(ABC):
     def problems(self) -> Iterator[str]:
         """Problems with combinations of keys. By themselves, all of them are valid."""
         keys, what = self.budget
-        yield from self.budget_problems(
-            sum(getattr(self.cfg.model, key.removeprefix("model."), 0) or 0 for key in keys), what
-        )
+        least = sum(getattr(self.cfg.model, key.removeprefix("model."), 0) or 0 for key in keys)
+        yield from self.budget_problems(least, what)
 
     def budget_problems(self, least: int, what: str) -> Iterator[Problem]:
         """Problems with `data.batch_tokens` if one example may have `least` tokens. what: that number in words."""
@@ -145,10 +145,10 @@ class Task(ABC):
         """A line about the data for the user; may be empty."""
         return ""
 
-    def save(self, folder: Path) -> None:  # noqa: B027 - most tasks have nothing to save
+    def save(self, folder: Path) -> None:
         """Saves, in a run folder, what the model needs to know about its training data in addition to the tokenizer."""
 
-    def load(self, folder: Path) -> None:  # noqa: B027
+    def load(self, folder: Path) -> None:
         """Restores what `save` has written."""
 
     def clean(self, text: str, cleaner: Source) -> str:
@@ -161,22 +161,22 @@ class Task(ABC):
             return text.strip()
         return cleaned(text, words[0], cleaner, **vars(self.cfg.cleaning))
 
-    def while_decoding(self, model: Any) -> AbstractContextManager:
+    def while_decoding(self, model: ModelT) -> AbstractContextManager:
         """The context in which a model writes texts for the user and is read. A subclass may change the model in it."""
         return nullcontext()
 
-    def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
+    def generate(self, model: ModelT, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
         """Generates one text for each of the given cleaned texts."""
         raise UserError(f"task={self.config.name}: its models do not generate text")
 
-    def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
+    def attended(self, model: ModelT, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
         """The input tensors with which the model reads one cleaned text, and the tokens of its attention."""
         message = f"task={self.config.name}: its models need more input than a text"
         if type(self).attended_example is not Task.attended_example:
             message += "; give the id of a validation example as example"
         raise ConfigError([Problem("text", message)])
 
-    def attended_example(self, model: Any, split: Split, row: int) -> tuple[tuple, Tokens]:
+    def attended_example(self, model: ModelT, split: Split, row: int) -> tuple[tuple, Tokens]:
         """The arguments with which the model reads one row of a split, as a batch, and the tokens of its attention."""
         raise ConfigError([Problem("example", f"task={self.config.name}: its models read a text; give a text instead")])
 
@@ -257,7 +257,7 @@ class Task(ABC):
         return Part(cls or self.cfg.model_class, options).build(**facts)
 
     @torch.no_grad()
-    def evaluate(self, module: TaskModule, split: Split) -> dict[str, float]:
+    def evaluate(self, module: ModuleT, split: Split) -> dict[str, float]:
         """Computes the metrics of a model on a whole split, in the precision of its parameters.
 
         If several processes train together, each of them evaluates its share of the batches, and all have the result.
@@ -276,7 +276,7 @@ class Task(ABC):
         module.gather(ranks)
         return module.metrics()
 
-    def score(self, module: Any, split: Split) -> Results:
+    def score(self, module: ModuleT, split: Split) -> Results:
         """The results that `eval.py` and the end of training report: the validation metrics of the whole split."""
         return Results(split.name, self.unit, len(split.texts), self.evaluate(module, split), samples=module.samples)
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -23,6 +23,7 @@ from attnorm.data.sources.parallel import PARALLEL
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import Problem
 from attnorm.models.generation import Decoding, SpecialTokens
+from attnorm.models.interfaces import Seq2SeqModel
 from attnorm.schema import Positive
 from attnorm.tasks.bleu import (
     CORPUS_METRICS,
@@ -85,7 +86,7 @@ def limited(model: nn.Module, fertility: float | None, normalizers: Sequence[str
 
 @torch.no_grad()
 def coverage(
-    model: Any, sources: Sequence[list[int]], targets: Sequence[list[int]], special: SpecialTokens
+    model: Seq2SeqModel, sources: Sequence[list[int]], targets: Sequence[list[int]], special: SpecialTokens
 ) -> list[Tensor]:
     """The attention that each source token receives in total while the model writes the target: float32 (tokens,) each.
 
@@ -103,7 +104,7 @@ def coverage(
     return masses
 
 
-def source_mass(model: nn.Module, source: Tensor, target: Tensor) -> Tensor:
+def source_mass(model: Seq2SeqModel, source: Tensor, target: Tensor) -> Tensor:
     """The column sums of the cross-attention, float32 (B, M) on the CPU: the mean over layers and heads."""
     masses: list[Tensor] = []
 
@@ -111,6 +112,7 @@ def source_mass(model: nn.Module, source: Tensor, target: Tensor) -> Tensor:
         if name.endswith("cross"):
             masses.append(weights.float().sum(-2).mean(1))
 
+    assert isinstance(model, nn.Module)
     with observe(model, keep):
         model(source, target)
     return torch.stack(masses).mean(0).cpu()
@@ -167,7 +169,7 @@ class TranslationTaskConfig(Seq2SeqTaskConfig):
     bleu_tokenizer: Literal["auto"] | BleuTokenizer = "auto"
 
 
-class TranslationTask(Seq2SeqTask):
+class TranslationTask(Seq2SeqTask[TranslationModule]):
     """task=translation."""
 
     Config, schema, names = TranslationTaskConfig, PARALLEL, ("sources", "translations")
@@ -194,11 +196,12 @@ class TranslationTask(Seq2SeqTask):
         language = str(self.cfg.settings["data"].get("target_language", "en"))
         return missing_tokenizer(words_of(language)) if self.config.bleu_tokenizer == "char" else ""
 
-    def module(self, model: Any, tokenizer: Tokenizer, validation: Split) -> TranslationModule:
+    def module(self, model: Seq2SeqModel, tokenizer: Tokenizer, validation: Split) -> TranslationModule:
         options = self.module_options(self.config.scored_pairs)
         return TranslationModule(model, tokenizer, validation.texts, self.scorer(), **options)
 
-    def while_decoding(self, model: Any) -> AbstractContextManager:
+    def while_decoding(self, model: Seq2SeqModel) -> AbstractContextManager:
+        assert isinstance(model, nn.Module)
         return limited(model, self.cfg.groups["decoding"].fertility, normalizers_of(self.cfg.attention["cross"]))
 
     def problems(self) -> Iterator[str]:

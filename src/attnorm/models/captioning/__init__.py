@@ -3,6 +3,6 @@
 They have the interface "captioning":
 
     encode(image, present) -> templates, real    what the image shows, at each place
-    decode, new_cache, logits                    as in `attnorm.models.generation.Generator`
+    decode, new_cache, logits                    as in `attnorm.models.interfaces.Generator`
     forward(image, present, target, owner)       states of the words of captions
 """

@@ -1,7 +1,6 @@
 """Image captioning: images with their captions as rows and batches, and the loss of the words, with teacher forcing."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +14,10 @@ from attnorm.data.images import Images
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.models.generation import Decoding, search
-from attnorm.tasks.module import Collator, Loss, sums_per_row
+from attnorm.models.interfaces import CaptioningModel
+from attnorm.tasks.module import Collator, sums_per_row
 from attnorm.tasks.pairs import real_targets, special_tokens
-from attnorm.tasks.seq2seq import Seq2SeqModule, smoothed_cross_entropy
+from attnorm.tasks.seq2seq import WritingModule
 
 
 def references(texts: Table) -> list[list[str]]:
@@ -25,7 +25,7 @@ def references(texts: Table) -> list[list[str]]:
     return [cell.split("\n") for cell in texts["captions"]]
 
 
-class CaptioningModule(Seq2SeqModule):
+class CaptioningModule(WritingModule[CaptioningModel]):
     """Loss, validation loss, and scores of greedy captions of the first `scored_pairs` validation images.
 
     validation: a table with the columns id and captions. scorer: `CaptionMetric`.
@@ -33,8 +33,6 @@ class CaptioningModule(Seq2SeqModule):
 
     line, sampled_line = "perplexity {perplexity:,.2f}", "  CIDEr-D {CIDEr-D:.1f}  BLEU-4 {BLEU-4:.1f} (greedy)"
     shown = ("image", "reference", "caption")
-
-    model: Any  # with the interface "captioning"
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """The decoder's states (C, T, W) for the captions of a batch."""
@@ -45,11 +43,6 @@ class CaptioningModule(Seq2SeqModule):
         real = real_targets(batch["target"], self.special.pad)
         labels = index_by_mask(batch["target"][:, 1:], real)
         return self.model.logits(index_by_mask(self(batch), real)).float(), labels
-
-    def loss(self, batch: dict[str, Tensor]) -> Loss:
-        logits, labels = self.target_logits(batch)
-        plain, smoothed = smoothed_cross_entropy(logits, labels, self.label_smoothing)
-        return Loss(smoothed, len(labels), plain if self.label_smoothing else None)
 
     def tokens(self, batch: dict[str, Tensor]) -> Tensor:
         """Number of predicted target tokens."""
@@ -93,7 +86,9 @@ class CaptioningModule(Seq2SeqModule):
 
 
 @torch.no_grad()
-def write(model: Any, tokenizer: Any, image: Tensor, present: Tensor | None, decoding: Decoding) -> list[list[int]]:
+def write(
+    model: CaptioningModel, tokenizer: Tokenizer, image: Tensor, present: Tensor | None, decoding: Decoding
+) -> list[list[int]]:
     """The tokens of one caption for each image of a batch, without special tokens. The arguments are those of
     `encode` of the model, and the model is put into evaluation mode."""
     model.eval()

@@ -22,6 +22,7 @@ from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import Source
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError, RunError
+from attnorm.models.interfaces import CaptioningModel
 from attnorm.schema import Share
 from attnorm.tasks.bleu import sacrebleu
 from attnorm.tasks.captioning.metric import CORPUS_METRICS, CaptionMetric, overall
@@ -42,7 +43,7 @@ class CaptioningTaskConfig(TaskConfig):
     scored_images: Annotated[int, Field(ge=0, le=1000)] = 100
 
 
-class CaptioningTask(WritingTask):
+class CaptioningTask(WritingTask[CaptioningModel, CaptioningModule]):
     """task=captioning.
 
     The shape of the images is a fact of the training data. A run folder keeps it in images.json.
@@ -87,7 +88,7 @@ class CaptioningTask(WritingTask):
     def model(self, tokenizer: Tokenizer) -> torch.nn.Module:
         return self.build_model(tokenizer, **asdict(self.shape))
 
-    def module(self, model: torch.nn.Module, tokenizer: Tokenizer, validation: Split) -> CaptioningModule:
+    def module(self, model: CaptioningModel, tokenizer: Tokenizer, validation: Split) -> CaptioningModule:
         sacrebleu()  # if it is missing, the user should learn it before the training
         return CaptioningModule(
             model,
@@ -128,14 +129,14 @@ class CaptioningTask(WritingTask):
     def rows_of(self, split: Split) -> tuple[list[str], list]:
         return list(split.texts["id"]), references(split.texts)
 
-    def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
+    def generate(self, model: CaptioningModel, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
         """One caption for each image. texts: paths of image files, or ids of images of the data."""
         splits = [name for name in ("validation", "test", "train") if name in self.source().splits]
         images = NamedImages(self.shape, splits, self.images)
         images.check(texts)
         return self.write(model, tokenizer, images, texts)
 
-    def attended_example(self, model: Any, split: Split, row: int) -> tuple[tuple, Tokens]:
+    def attended_example(self, model: CaptioningModel, split: Split, row: int) -> tuple[tuple, Tokens]:
         """The model looks at an image and writes a caption. Each query is named by the word that it predicts; those of
         self-attention by the word before."""
         device = next(model.parameters()).device
@@ -151,12 +152,12 @@ class CaptioningTask(WritingTask):
 
         return (image, present, torch.tensor([[tokenizer.bos_id, *written]])), tokens
 
-    def write_split(self, model: Any, split: Split, progress: Callable) -> list[str]:
+    def write_split(self, model: CaptioningModel, split: Split, progress: Callable) -> list[str]:
         return self.write(model, split.tokenizer, self.images(split.name), list(split.texts["id"]), progress)
 
     def write(
         self,
-        model: Any,
+        model: CaptioningModel,
         tokenizer: Tokenizer,
         images: Images,
         names: Sequence[str],

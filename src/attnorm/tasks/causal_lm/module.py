@@ -10,6 +10,7 @@ from torch import Tensor
 
 from attnorm.attention.transfer import index_by_mask, on_both, on_cpu
 from attnorm.data.tokenizers.base import Tokenizer
+from attnorm.models.interfaces import CausalLM
 from attnorm.tasks.module import TaskModule, sums_per_row
 from attnorm.tasks.results import CorpusMetric
 
@@ -66,7 +67,7 @@ BANDS: dict[int, type[BandLoss]] = {1: FirstBand, 2: SecondBand, 4: ThirdBand, 8
 SHOWN_ROWS, SHOWN_TOKENS = 5, 24  # samples show the first tokens of the first documents
 
 
-class LanguageModule(TaskModule):
+class LanguageModule(TaskModule[CausalLM]):
     """Cross-entropy of the next token. Validation reports loss, perplexity and bits per byte.
 
     The final evaluation also reports the loss by position, in one pass over windows of `WINDOW` training lengths.
@@ -77,9 +78,7 @@ class LanguageModule(TaskModule):
     counters = ("loss", "tokens", "bytes", *(f"{name}_{end}x" for end in BANDS for name in ("loss", "tokens")))
     line = "perplexity {perplexity:,.1f}  bits per byte {bits_per_byte:.3f}"
 
-    model: Any  # with the interface "causal_lm"
-
-    def __init__(self, model: Any, tokenizer: Tokenizer, length: int):
+    def __init__(self, model: CausalLM, tokenizer: Tokenizer, length: int):
         super().__init__(model, tokenizer)
         self.length = length
 

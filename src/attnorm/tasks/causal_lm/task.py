@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from attnorm.data.sources.base import DOCUMENTS, Source
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import RunError
 from attnorm.models.generation import SpecialTokens
+from attnorm.models.interfaces import CausalLM
 from attnorm.models.sampling import Sampling, sample
 from attnorm.settings import Settings
 from attnorm.tasks.causal_lm.features import (
@@ -84,7 +85,7 @@ class Bigrams:
         return np.log(p[second]), np.log(np.where(total > 0, interpolated, p[second]))
 
 
-class CausalLMTask(Task):
+class CausalLMTask(Task[CausalLM, LanguageModule]):
     """task=causal_lm.
 
     The model is trained on pieces of at most `model.max_target` tokens.
@@ -139,7 +140,7 @@ class CausalLMTask(Task):
         except Exception as error:  # a damaged archive raises errors of many kinds
             raise RunError(f"{path}: cannot be read: {error}") from error
 
-    def module(self, model: Any, tokenizer: Tokenizer, validation: Split) -> LanguageModule:
+    def module(self, model: CausalLM, tokenizer: Tokenizer, validation: Split) -> LanguageModule:
         return LanguageModule(model, tokenizer, self.length)
 
     def collator(self, split: Split) -> PackedCollator | WindowCollator:
@@ -209,7 +210,7 @@ class CausalLMTask(Task):
             corpus_metrics=metrics,
         )
 
-    def samples(self, model: Any, split: Split) -> list[dict[str, str]]:
+    def samples(self, model: CausalLM, split: Split) -> list[dict[str, str]]:
         """Continuations of the first tokens of the first documents."""
         texts = list(split.texts[:SHOWN_ROWS]["text"])
         length = SHOWN_TOKENS if model.longest is None else min(SHOWN_TOKENS, model.longest // 2)
@@ -217,7 +218,7 @@ class CausalLMTask(Task):
         written = self.generate(model, split.tokenizer, prompts)
         return [{"prompt": prompt, "continuation": text} for prompt, text in zip(prompts, written, strict=True)]
 
-    def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
+    def generate(self, model: CausalLM, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
         """Samples a continuation of each text.
 
         The random numbers of a text depend on the seed of `decoding` and on the text, not on the other texts. Equal
@@ -252,7 +253,7 @@ class CausalLMTask(Task):
             return f"{bands}; beyond L: not applicable with model.positions=learned"
         return bands
 
-    def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
+    def attended(self, model: CausalLM, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
         """The model reads [begin] text, cut to the length in training."""
         [ids] = tokenizer.encode([text])
         ids = [tokenizer.bos_id, *ids][: self.length]

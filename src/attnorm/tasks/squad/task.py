@@ -32,7 +32,7 @@ from attnorm.tasks.task import TaskConfig
 SHOWN = 5  # samples
 
 
-class SpanModule(TaskModule):
+class SpanModule(TaskModule[SpanModel]):
     """The mean of the cross-entropies of start and end over windows; exact match and F1 of the answers.
 
     texts:  the validation questions. search: returns an empty `Spans` of them and of their windows.
@@ -110,7 +110,7 @@ class SquadTaskConfig(TaskConfig):
     null_threshold: Number = 0.0
 
 
-class SquadTask(EncoderTask):
+class SquadTask(EncoderTask[SpanModel, SpanModule]):
     """task=squad."""
 
     Config, schema, unit, head = SquadTaskConfig, QUESTIONS, "questions", SpanModel

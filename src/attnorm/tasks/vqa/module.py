@@ -1,7 +1,6 @@
 """Questions on images as rows and batches, and the prediction of the answer that most annotators gave."""
 
 import json
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,13 +14,14 @@ from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import VISUAL
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError
+from attnorm.models.interfaces import LabelModel
 from attnorm.tasks.module import Collator, Loss, TaskModule
 from attnorm.tasks.vqa.answers import AnswerList, tally
 
 SHOWN = 5  # samples
 
 
-class VqaModule(TaskModule):
+class VqaModule(TaskModule[LabelModel]):
     """Binary cross-entropy with soft targets, summed over the answers ("Bottom-Up and Top-Down Attention", Sec. 3.3).
 
     The accuracy is the target of the answer with the highest score.
@@ -34,7 +34,7 @@ class VqaModule(TaskModule):
     counters = ("loss", "questions", "credit")
     line = "accuracy {accuracy:.2f}"
 
-    def __init__(self, model: Any, tokenizer: Any, texts: Table, answers: list[str]):
+    def __init__(self, model: LabelModel, tokenizer: Tokenizer, texts: Table, answers: list[str]):
         super().__init__(model, tokenizer)
         self.texts, self.answers = texts, answers
 

@@ -18,6 +18,7 @@ from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import VISUAL, Source
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, DataError, Problem, RunError
+from attnorm.models.interfaces import LabelModel
 from attnorm.schema import Count, Text
 from attnorm.tasks.labels import classified
 from attnorm.tasks.results import Predictions, Results, hash_of, hash_of_image
@@ -37,7 +38,7 @@ class VqaTaskConfig(TaskConfig):
     min_count: Count = 9
 
 
-class VqaTask(Task):
+class VqaTask(Task[LabelModel, VqaModule]):
     """task=vqa.
 
     The answer list and the sizes of the views follow from the training data. A run folder has them in answers.json.
@@ -188,7 +189,7 @@ class VqaTask(Task):
         widths, boxes = self.sizes
         return self.build_model(tokenizer, answers=len(self.answers), view_widths=widths, view_boxes=boxes)
 
-    def module(self, model: torch.nn.Module, tokenizer: Tokenizer, validation: Split) -> VqaModule:
+    def module(self, model: LabelModel, tokenizer: Tokenizer, validation: Split) -> VqaModule:
         return VqaModule(model, tokenizer, validation.texts, self.answers.texts)
 
     def collator(self, split: Split) -> VqaCollator:
@@ -201,7 +202,7 @@ class VqaTask(Task):
             )
         return VqaCollator(split.rows, split.texts, views, tokenizer.pad_id, len(self.answers))
 
-    def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
+    def generate(self, model: LabelModel, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
         """As `classified`, with the five most probable answers. texts: the id of an image of the data and a question,
         with a tab between them."""
         if wrong := [text for text in texts if "\t" not in text]:
@@ -214,7 +215,7 @@ class VqaTask(Task):
         answers, split = self.answers.texts, next(fitting, known[0])
         return classified(self, model, tokenizer, rows, labels=answers, independent=True, most=5, split_name=split)
 
-    def attended_example(self, model: Any, split: Split, row: int) -> tuple[tuple, Tokens]:
+    def attended_example(self, model: LabelModel, split: Split, row: int) -> tuple[tuple, Tokens]:
         """The model reads a question and the views of its image. Boxes are named by their view and number."""
         batch = self.collator(split)[MicroBatch([row], 1)]
         views = self.views(split.name)
