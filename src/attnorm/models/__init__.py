@@ -1,8 +1,8 @@
 """Models in plain torch. A model class declares its attention sites and whether each of them is autoregressive.
 
 `_target_` in conf/model/*.yaml names the class of a model. Its options are the fields of its class attribute `Config`,
-or the arguments of its constructor. `interface` says which methods a task can call, see `interfaces.py`. A task can train every
-model that has the interface of the task:
+or the arguments of its constructor. `interface` says which methods a task can call, see `interfaces.py`. A
+task can train every model that has the interface of the task:
 
     "seq2seq"    encode, decode, new_cache and logits, as in `seq2seq.Seq2Seq` and `recurrent.seq2seq.LSTMSeq2Seq`
     "encoder"    states of tokens, as in `encoder.Encoder`; the task adds a head (`heads.py`)
