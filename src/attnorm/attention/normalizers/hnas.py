@@ -6,10 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnorm.attention.call_context import in_layer
+from attnorm.attention.call_context import in_layer, may_look
+from attnorm.attention.masking import dense_mask
 from attnorm.attention.normalizers.base import Given, Normalizer, being_transformed
 from attnorm.attention.normalizers.dnas import DNAS
 from attnorm.attention.normalizers.shared.fixed_shares import Place, fixed_value, is_fraction
+from attnorm.attention.normalizers.shared.hybrid_attention import HybridAttention
 from attnorm.attention.normalizers.shared.key_bias import memory_linear
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.attention.option_checks import one_of
@@ -117,10 +119,22 @@ class HNAS(Normalizer):
         """Mixes the outputs of both parts if neither of them needs the (N, M) weights. A clamped hybrid weight always
         mixes outputs, so that a share of 0 gives those of softmax to the bit."""
         if self.form != "clamp" and not memory_linear(q, k, given):
-            return None
+            return self.attend_at_once(q, k, v, given)
         mask, log_prior, scale = given.mask, given.log_prior, given.scale
         parts = (part.attend(q, k, v, mask, log_prior=log_prior, scale=scale) for part in (self.dnas, self.softmax))
         return self.mix(*parts)
+
+    def attend_at_once(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor | None:
+        """Both parts from the same exponentials, or None where only `weights` computes them."""
+        own = type(self).mix is not HNAS.mix or self.doubly_normalized is not DNAS
+        narrow = q.dtype not in (torch.float32, torch.float64) or torch.is_autocast_enabled("cpu")
+        if own or narrow or q.device.type != "cpu" or given.log_prior is not None or not may_look(q):
+            return None
+        pairs = q.new_empty(()).expand(*q.shape[:-1], k.shape[-2])
+        allowed = dense_mask(given.mask, pairs)
+        mask = None if allowed is None else allowed.to(q.dtype).expand_as(pairs)
+        share = self.hybrid_weight()[:, None, None].to(q.dtype)
+        return HybridAttention.apply(q, k, v, share, mask, given.scale)
 
 
 class Interpolation(torch.autograd.Function):
