@@ -56,7 +56,8 @@ def test_the_baseline_always_gives_the_most_frequent_label(learned):
     assert len(counts) == 2 and count < 21
     scores, outputs = runs.summary_of(learned)["validation"], load_run(learned).predictions["output"]
     assert given(learned) == list(enumerate(outputs)) and len(set(outputs)) == 2  # the model does not always say one
-    assert scores["baselines"] == {f"always {label}": {"accuracy": pytest.approx(100 * count / 21)}}
+    constant = {"accuracy": pytest.approx(100 * count / 21), "macro_f1": pytest.approx(100 * count / (count + 21))}
+    assert scores["baselines"] == {f"always {label}": constant}
     assert scores["metrics"]["accuracy"] > 100 * count / 21
 
 
@@ -67,7 +68,7 @@ def test_the_baseline_is_of_the_split_that_is_scored(monkeypatch, tmp_path):
     assert runs.call(monkeypatch, "eval", f"run={run}", "split=test", f"data.test={tmp_path}/other.csv") == 0
     record = json.loads((run / "eval_test.json").read_text())
     assert record["size"] == 3
-    assert record["baselines"] == {"always no": {"accuracy": pytest.approx(200 / 3)}}
+    assert record["baselines"] == {"always no": {"accuracy": pytest.approx(200 / 3), "macro_f1": pytest.approx(40)}}
     assert len(given(run, "eval_test.labels.jsonl")) == 3
 
 
@@ -89,7 +90,8 @@ def test_pairs_of_texts_with_the_labels_of_inference(tmp_path):
     summary = runs.summary_of(tmp_path / "run")
     counts = {name: summary["data"]["validation"][f"label {name}"] for name in cfg["data"]["labels"]}
     assert counts == {"entailment": 15, "neutral": 8, "contradiction": 7}
-    assert summary["validation"]["baselines"] == {"always entailment": {"accuracy": 50.0}}
+    constant = {"accuracy": 50.0, "macro_f1": pytest.approx(200 / 9)}
+    assert summary["validation"]["baselines"] == {"always entailment": constant}
     assert (tmp_path / "run/samples/step_000003.txt").read_text().startswith("text      a ")
     assert "\nsecond    a " in (tmp_path / "run/samples/step_000003.txt").read_text()
     recipe = task_of(cfg)

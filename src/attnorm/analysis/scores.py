@@ -77,7 +77,7 @@ class ExampleTable:
         """The scores of examples, float64 (n,), NaN if missing; pseudo-values for a metric of the corpus."""
         rows, corpus = self.rows.loc[list(ids)], self.corpus().get(metric)
         if corpus is not None:
-            sums = rows[list(corpus.columns)].to_numpy(np.float64)
+            sums = corpus.sums(rows)
             values = np.full(len(rows), np.nan)
             known = np.isfinite(sums).all(1)
             if known.sum() > 1 and np.isfinite(corpus.of(sums[known].sum(0))):
@@ -89,7 +89,8 @@ class ExampleTable:
         """The metric of all these examples together; NaN if none of them has a score."""
         rows, corpus = self.rows.loc[list(ids)], self.corpus().get(metric)
         if corpus is not None:
-            sums = rows[list(corpus.columns)].dropna().to_numpy(np.float64)
+            sums = corpus.sums(rows)
+            sums = sums[~np.isnan(sums).any(1)]
             return float(corpus.of(sums.sum(0))) if len(sums) else float("nan")
         return float(rows[metric].mean())
 

@@ -15,7 +15,7 @@ from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError
 from attnorm.models.heads import Classifier
 from attnorm.tasks.bert import EncoderTask
-from attnorm.tasks.labels import LabelFeaturizer, LabelModule, classified, with_predictions
+from attnorm.tasks.labels import LabelFeaturizer, LabellingTask, LabelModule, classified, with_predictions
 from attnorm.tasks.module import Collator
 from attnorm.tasks.results import Results
 
@@ -87,7 +87,7 @@ class ClassificationCollator(Collator):
 
 
 class ClassificationModule(LabelModule):
-    """Cross-entropy over the labels; accuracy.
+    """Cross-entropy over the labels; accuracy and macro F1.
 
     texts: the validation split, with the columns text, second and label. labels: the names of the labels, by number.
     """
@@ -95,20 +95,26 @@ class ClassificationModule(LabelModule):
     inputs = ("ids", "types")
 
 
-class ClassificationTask(EncoderTask[Classifier, ClassificationModule]):
+class ClassificationTask(
+    LabellingTask[Classifier, ClassificationModule], EncoderTask[Classifier, ClassificationModule]
+):
     """task=classify, task=mnli."""
 
     schema, unit, head = LABELLED, "rows", Classifier
 
+    @property
+    def labels(self) -> list[str]:
+        """The names of the labels, by number."""
+        return list(self.cfg.source.options["labels"])
+
     def featurizer(self) -> ClassificationFeaturizer:
-        return ClassificationFeaturizer(self.cfg.model.max_source, self.cfg.source.options["labels"])
+        return ClassificationFeaturizer(self.cfg.model.max_source, self.labels)
 
     def model(self, tokenizer: Tokenizer) -> Classifier:
-        labels = len(self.cfg.source.options["labels"])
-        return self.build_model(tokenizer, self.head, encoder=self.cfg.model_class, labels=labels)
+        return self.build_model(tokenizer, self.head, encoder=self.cfg.model_class, labels=len(self.labels))
 
     def module(self, model: Classifier, tokenizer: Tokenizer, validation: Split) -> ClassificationModule:
-        return ClassificationModule(model, tokenizer, validation.texts, self.cfg.source.options["labels"])
+        return ClassificationModule(model, tokenizer, validation.texts, self.labels, self.class_weights())
 
     def collator(self, split: Split) -> ClassificationCollator:
         return ClassificationCollator(split.rows, split.tokenizer.pad_id)
@@ -122,8 +128,8 @@ class ClassificationTask(EncoderTask[Classifier, ClassificationModule]):
         columns = {"text": [first for first, _, _ in pairs], "second": [second for _, _, second in pairs]}
         if self.cfg.source.options.get("second") and (single := [text for text, tab, _ in pairs if not tab]):
             raise DataError(f"{single[0]}: expected two texts with a tab between them")
-        labels = list(self.cfg.source.options["labels"])
-        return classified(self, model, tokenizer, {**columns, "label": labels[:1] * len(texts)}, labels=labels)
+        rows = {**columns, "label": self.labels[:1] * len(texts)}
+        return classified(self, model, tokenizer, rows, labels=self.labels)
 
     def score(self, module: ClassificationModule, split: Split) -> Results:
         """Loss and accuracy, and the predicted label of each row."""

@@ -109,7 +109,7 @@ class DocumentTask(LabelTask[DocumentModule]):
         return self.build_model(tokenizer, labels=len(self.labels))
 
     def module(self, model: LabelModel, tokenizer: Tokenizer, validation: Split) -> DocumentModule:
-        return DocumentModule(model, tokenizer, validation.texts, self.labels)
+        return DocumentModule(model, tokenizer, validation.texts, self.labels, self.class_weights())
 
     def collator(self, split: Split) -> DocumentCollator:
         return DocumentCollator(split.rows, split.tokenizer.pad_id)

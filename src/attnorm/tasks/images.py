@@ -113,6 +113,7 @@ class ImageTask(LabelTask[ImageModule]):
         return height // patch, width // patch
 
     def problems(self) -> Iterator[str]:
+        yield from super().problems()
         height, width, _ = self.data_properties["shape"]
         patch = self.cfg.model.patch
         if height % patch or width % patch:
@@ -133,7 +134,7 @@ class ImageTask(LabelTask[ImageModule]):
         return self.build_model(tokenizer, image_shape=tuple(self.data_properties["shape"]), labels=len(self.labels))
 
     def module(self, model: LabelModel, tokenizer: Tokenizer, validation: Split) -> ImageModule:
-        module = ImageModule(model, tokenizer, validation.texts, self.labels)
+        module = ImageModule(model, tokenizer, validation.texts, self.labels, self.class_weights())
         module.cells = math.prod(self.grid)
         return module
 

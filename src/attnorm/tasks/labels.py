@@ -3,10 +3,11 @@
 import json
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -20,11 +21,14 @@ from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import read_json
 from attnorm.data.sampler import TokenBatches
 from attnorm.data.tokenizers.base import Tokenizer
-from attnorm.errors import DataError, RunError
+from attnorm.errors import DataError, Problem, RunError
 from attnorm.models.interfaces import LabelModel
-from attnorm.tasks.module import TaskModule
+from attnorm.schema import Positive
+from attnorm.settings import TaskConfig
+from attnorm.tasks.macro_f1 import MacroF1, macro_f1
+from attnorm.tasks.module import Loss, ModelT, TaskModule
 from attnorm.tasks.results import Predictions, Results
-from attnorm.tasks.task import Task
+from attnorm.tasks.task import ModuleT, Task
 
 SHOWN = 5  # samples
 FILE = "labels.json"
@@ -63,25 +67,41 @@ class LabelFeaturizer(Featurizer):
 
 
 class LabelModule(TaskModule[LabelModel]):
-    """Cross-entropy over the labels; accuracy. A batch contains `labels`, int (B,).
+    """Cross-entropy over the labels; accuracy and macro F1. A batch contains `labels`, int (B,).
 
     inputs: the names of the tensors of a batch that the model reads.
     texts:  the validation split, row by row. labels: the names of the labels, by number.
+    weights: what the loss of an example of each label is multiplied by in training; None: it is the plain loss.
     """
 
     inputs: tuple[str, ...]
 
     monitor, mode = "val/accuracy", "max"
     counters = ("loss", "rows", "correct")
-    line = "accuracy {accuracy:.1f}"
+    line, sampled_line = "accuracy {accuracy:.1f}", "  macro F1 {macro_f1:.1f}"
 
-    def __init__(self, model: LabelModel, tokenizer: Tokenizer, texts: Table, labels: Sequence[str]):
+    def __init__(
+        self,
+        model: LabelModel,
+        tokenizer: Tokenizer,
+        texts: Table,
+        labels: Sequence[str],
+        weights: Sequence[float] | None = None,
+    ):
         super().__init__(model, tokenizer)
         self.texts, self.labels = texts, list(labels)
+        self.weights = None if weights is None else torch.tensor(weights)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Scores (B, labels)."""
         return self.model(*[batch[name] for name in self.inputs]).float()
+
+    def loss(self, batch: dict[str, Tensor]) -> Loss:
+        if self.weights is None:
+            return super().loss(batch)
+        scores, labels = self(batch), batch["labels"]
+        weighted = F.cross_entropy(scores, labels, self.weights.to(scores, non_blocking=True), reduction="sum")
+        return Loss(weighted, len(labels), F.cross_entropy(scores, labels, reduction="sum"))
 
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
         scores, labels = self(batch), batch["labels"]
@@ -98,24 +118,69 @@ class LabelModule(TaskModule[LabelModel]):
         return {row: self.labels[number] for row, number in sorted(self.outputs)}
 
     def metrics(self) -> dict[str, float]:
-        """loss (nats per row), and accuracy in percent."""
-        for row, label in list(self.predictions().items())[:SHOWN]:
+        """loss (nats per row), and accuracy and macro F1 in percent."""
+        predicted, references = self.predictions(), list(self.texts["label"])
+        for row, label in list(predicted.items())[:SHOWN]:
             texts = {name: text for name, text in self.texts[row].items() if text}
             self.samples.append({**texts, "predicted": label})
         accuracy = 100.0 * self.sums["correct"] / self.sums["rows"]
-        return {"loss": self.sums["loss"] / self.sums["rows"], "accuracy": accuracy}
+        found = macro_f1([references[row] for row in predicted], list(predicted.values()))
+        return {"loss": self.sums["loss"] / self.sums["rows"], "accuracy": accuracy, "macro_f1": found}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelConfig(TaskConfig):
+    """Options of the tasks that predict a label.
+
+    class_weights: what the loss of an example of each label is multiplied by in training: numbers, in the order of the
+                   labels; "balanced": the number of training examples divided by those of this label and by the number
+                   of labels, so that all labels count alike; None: 1. The loss of a validation has no weights.
+    """
+
+    class_weights: Literal["balanced"] | tuple[Positive, ...] | None = None
+
+
+class LabellingTask(Task[ModelT, ModuleT]):
+    """A task that predicts one label per example. `labels` are the names of the labels, by number."""
+
+    Config = LabelConfig
+    primary = "accuracy"
+    measured: ClassVar[dict[str, str]] = {"macro_f1": "max"}
+    labels: Any
+    train_counts: Mapping[str, int] | None = None  # of the training split, once it has been read
+
+    def splits(self, *arguments: Any, **options: Any) -> dict[str, Split]:
+        splits = super().splits(*arguments, **options)
+        if "train" in splits:
+            self.train_counts = splits["train"].counts
+        return splits
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        weights = self.config.class_weights if self.cfg.optimization else None  # training plays no part in scoring
+        if isinstance(weights, tuple) and len(weights) != len(self.labels):
+            allowed = f"allowed: balanced, or a number for each of the labels {', '.join(self.labels)}"
+            yield Problem("task.class_weights", allowed, list(weights))
+
+    def class_weights(self) -> Sequence[float] | None:
+        """`task.class_weights` as numbers; None for 1, and for a task that has not read its training split."""
+        if self.config.class_weights != "balanced":
+            return self.config.class_weights
+        if self.train_counts is None:
+            return None
+        counts = [self.train_counts[f"label {name}"] for name in self.labels]
+        each = sum(counts) / sum(count > 0 for count in counts)
+        return [each / count if count else 1.0 for count in counts]
 
 
 LabelModuleT = TypeVar("LabelModuleT", bound=LabelModule)
 
 
-class LabelTask(Task[LabelModel, LabelModuleT]):
+class LabelTask(LabellingTask[LabelModel, LabelModuleT]):
     """A task whose source has `labels`, the names of the labels, and rows with a column `label`.
 
     The labels, and what else a subclass adds to `data_properties`, are kept in the run folder in labels.json.
     """
-
-    primary = "accuracy"
 
     @cached_property
     def data_properties(self) -> dict[str, Any]:
@@ -195,7 +260,8 @@ def with_predictions(
     """
     labels, predicted = list(split.texts["label"]), module.predictions()
     label, count = Counter(labels).most_common(1)[0]
-    scores.baselines = {f"always {label}": {"accuracy": 100.0 * count / scores.size}}
+    constant = {"accuracy": 100.0 * count / scores.size, "macro_f1": macro_f1(labels, [label] * len(labels))}
+    scores.baselines = {f"always {label}": constant}
     scores.predictions = Predictions(
         ids=task.example_ids(split, list(predicted)),
         groups=task.row_groups(split),
@@ -205,6 +271,7 @@ def with_predictions(
         scores={"accuracy": [100.0 * (labels[row] == guess) for row, guess in predicted.items()]},
         loss_sum=module.examples["loss_sum"],
         n_tokens=[1] * len(predicted),
+        corpus_metrics={"macro_f1": MacroF1},
     )
     lines = [json.dumps({"row": row, "label": guess}) for row, guess in predicted.items()]
     scores.files = {".labels.jsonl": "\n".join(lines) + "\n"}

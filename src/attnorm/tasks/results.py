@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from torch import Tensor
 
-NAMES = {"f1": "F1", "exact": "exact match"} | {
+NAMES = {"f1": "F1", "macro_f1": "macro F1", "exact": "exact match"} | {
     f"rouge{kind}{ending}": f"ROUGE-{kind} {part}"
     for ending, part in (("", "F1"), ("_recall", "recall"), ("_precision", "precision"))
     for kind in ("1", "2", "L", "Lsum")
@@ -45,10 +45,17 @@ class CorpusMetric(ABC):
     It is a function of sums over examples. The table of predictions stores what is summed, so that runs can be compared
     (`analysis.scores`) on any part of the split.
 
-    columns: the names of the statistics whose sums determine the metric.
+    columns: the names of the statistics whose sums determine the metric, or of what `sums` computes them from.
     """
 
     columns: ClassVar[tuple[str, ...]]
+
+    @classmethod
+    def sums(cls, rows: Any) -> "np.ndarray":
+        """The statistics of each example, float64 (n, s), from the table of predictions, a DataFrame."""
+        import numpy as np
+
+        return rows[list(cls.columns)].to_numpy(np.float64)
 
     @staticmethod
     @abstractmethod
