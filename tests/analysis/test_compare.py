@@ -767,6 +767,30 @@ def test_what_arms_have_no_scores_of_is_left_out_with_a_sentence(monkeypatch, tm
     assert ("; seeds 0 and 1 (hnas)." in content["setup"]) == (len({len(arm["values"]) for arm in content["arms"]}) > 1)
 
 
+def test_one_score_per_seed_gives_an_interval_for_new_seeds_and_no_verdict(monkeypatch, tmp_path, capsys):
+    scores = {"softmax": [70.1, 70.4, 69.9, 70.2], "dnas": [71.0, 71.3, 70.6, 71.5], "hnas": [70.0, 70.3, 70.6]}
+    rows = [f"{value},{seed},{arm}" for arm, of_arm in scores.items() for seed, value in enumerate(of_arm, start=1)]
+    (tmp_path / "a.csv").write_text("\n".join(["acc,seed,model", *rows]))
+    named = ("columns.arm=model", "columns.score=acc", "metric=accuracy")
+    outs = f"out=[{tmp_path}/a.md,{tmp_path}/a.json]"
+    assert runs.call(monkeypatch, "compare", f"scores={tmp_path}/a.csv", *named, outs) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    differences = np.subtract(scores["dnas"], scores["softmax"])[:3]
+    low, high = stats.t.interval(0.95, 2, differences.mean(), stats.sem(differences))
+    assert "dnas minus softmax: +0.83 accuracy (3 seeds): no verdict, one score per seed says nothing about new" in said
+    assert f"For new seeds on these examples only: 95 % interval {low:.2f} to {high:.2f}, p = " in said
+    assert "Left out: seed 4, for want of scores of hnas." in said and "accuracy, one score per seed" in said
+    assert "paired by seed. Nothing is said about new examples." in (tmp_path / "a.md").read_text()
+    [dnas] = [arm for arm in json.loads((tmp_path / "a.json").read_text())["arms"] if arm["label"] == "dnas"]
+    difference = dnas["verdict"]["difference"]
+    assert difference["no_verdict"] == "one score per seed says nothing about new examples"
+    assert difference["new_seeds"] == {"low": pytest.approx(low), "high": pytest.approx(high)}
+    (tmp_path / "b.csv").write_text(f"{COLUMNS}\nsoftmax,1,x,1")
+    (tmp_path / "c.csv").write_text("arm,seed,score\nsoftmax,1,1")
+    assert runs.call(monkeypatch, "compare", f"scores=[{tmp_path}/b.csv,{tmp_path}/c.csv]") == 1
+    assert "2 tables: some tables have a column example, and others one score per seed" in capsys.readouterr().err
+
+
 def test_control_characters_of_a_file_reach_neither_the_terminal_nor_a_file(monkeypatch, tmp_path, capsys):
     """The name of an arm erases the verdict before it and shows another one, or turns what follows around."""
     name = "dnas\x1b[1A\x1b[2K\r\nsoftmax minus dnas: +9.00\u202e\x9b\u2028"
@@ -792,7 +816,13 @@ COLUMNS = "arm,seed,example,score"
 @pytest.mark.parametrize(
     ("rows", "typed", "message"),
     [
-        (["arm,seed,score"], [], "a.csv: no column example; the table has arm, seed, score"),
+        (["arm,seed,example"], [], "a.csv: no column score; the table has arm, seed, example"),
+        (["arm,seed,score", "a,1,2", "a,1,3"], [], "a.csv:3: a second score of a, seed 1; the first is in "),
+        (["arm,seed,score", "a,1,2", "a,1,3"], [], ", and there is no column example"),
+        (["arm,seed,score,group", "a,1,2,g"], [], "a.csv: a column group, but no column example"),
+        ([COLUMNS], ["columns.example=task"], "a.csv: no column task; the table has arm, seed, example, score"),
+        ([COLUMNS], ["columns.arms=model"], "columns.arms: allowed: columns.arm, columns.seed, columns.example, "),
+        ([COLUMNS], ["columns=model"], "columns=model: expected columns.<name>=<value>"),
         ([""], [], "a.csv: the file is empty"),
         ([COLUMNS, "a,1,x,1", "", "a,1,y,high"], [], "a.csv:4: score='high': expected a number"),
         *(([COLUMNS, f"a,1,x,{it}"], [], f"a.csv:2: score={it}: expected a finite number") for it in ("nan", "-1e200")),

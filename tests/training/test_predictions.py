@@ -81,6 +81,10 @@ def aggregated(found):
     for name in ("rouge1", "rouge2", "rougeL", "exact", "f1", "accuracy"):
         if name in found:
             metrics[name] = mean(found[name])
+    if "accuracy" in found and isinstance(found["reference"][0], str):
+        from sklearn.metrics import f1_score
+
+        metrics["macro_f1"] = 100 * f1_score(found["reference"], found["output"], average="macro")
     if "has_answer" in found:
         for part, wanted in (("HasAns", True), ("NoAns", False)):
             for name in ("exact", "f1"):

@@ -68,7 +68,7 @@ def compare_scores(
         baseline: the name of an arm.
         scores: for each arm, a table (seeds, examples). A row of one arm and the same row of another have the same
             seed, and a column is the same example everywhere. Or a DataFrame with the columns arm, seed, example, score
-            and, if examples depend on each other, group.
+            and, if examples depend on each other, group; without example, it has one score per arm and seed.
         metric: what the scores are.
         better: which of them are; must be given for a metric that attnorm does not know.
         seeds: the seeds of the rows; by default 1, 2, and so on.

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import isnan
 from typing import Literal
 
 import numpy as np
@@ -21,6 +22,7 @@ from attnorm.tasks.results import HIGHER_IS_BETTER, LOWER_IS_BETTER, direction
 from attnorm.wording import counted, listed
 
 Better = Literal["higher", "lower"]
+PER_SEED = "one score per seed says nothing about new examples"
 
 
 def study_of_scores(
@@ -118,6 +120,9 @@ def study_of_tables(
         left = sorted((seeds[verdict.label] | seeds[baseline]) - {*counting[verdict.label]})
         unscored = [name for name, each in seeds.items() if not {*left} <= each]
         why = f"Left out: {listed_seeds(left)}, for want of scores of {', '.join(unscored)}." if left else ""
+        if given.per_seed and not isnan(verdict.difference.p_value_new_seeds):
+            difference = replace(verdict.difference, no_verdict=PER_SEED)
+            verdict = replace(verdict, difference=difference, no_verdict=PER_SEED)
         verdicts.append(replace(verdict, left_out=why))
     notes = [f"Left out for want of a score: {counted(len(partial), 'example')}, such as {p}." for p in partial[:1]]
     return Study(

@@ -60,6 +60,11 @@ def _test(study: Study, shown: Comparison) -> list[str]:
     for verdict in shown.verdicts[:1]:
         sizes = verdict.difference
         groups = f" in {counted(sizes.clusters, 'group')}" * (sizes.clusters != sizes.examples)
+        if sizes.examples == 1:
+            return [
+                *lines,
+                f"Differences from {shown.baseline} are paired by seed. Nothing is said about new examples.",
+            ]
         rates = " at every value of the worse arm that may be its best one" * bool(study.tunings)
         lines.append(
             f"Differences from {shown.baseline} are paired by seed and by example{groups}. Their intervals "

@@ -175,7 +175,8 @@ class Verdict:
         difference, digits = self.difference, self.digits
         name, arms = NAMES.get(self.metric, self.metric), on_one_line(f"{self.label} minus {self.baseline}")
         start = f"{arms}: {difference.estimate:+.{digits}f} {name}"
-        sizes = f"{counted(difference.seeds, 'seed')}, {counted(difference.examples, 'example')}"
+        sizes = counted(difference.seeds, "seed")
+        sizes += f", {counted(difference.examples, 'example')}" if difference.examples > 1 else ""
         if difference.clusters != difference.examples:
             sizes += f" in {counted(difference.clusters, 'group')}"
         if self.is_silent:

@@ -1,7 +1,7 @@
 """`attnorm compare`: whether arms differ from a baseline, or how many runs would show it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isnan, nan
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from attnorm.analysis.ladder.ladder_runs import are_of_ladder, scores_of_places
 from attnorm.analysis.ladder.ladder_scores import LadderScores
 from attnorm.analysis.ladder.score_rows import ENDINGS as ENDINGS_OF_SCORES
 from attnorm.analysis.ladder.score_rows import is_ladder_table, scores_of_tables, write_scores
-from attnorm.analysis.score_files import read_scores, score_files
+from attnorm.analysis.score_files import ALL_COLUMNS, read_scores, score_files
 from attnorm.analysis.score_tables import Better, study_of_tables
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.statistics.power import plan
@@ -44,6 +44,7 @@ class CompareSettings:
     scores: Places | None = None
     metric: Text | None = None
     better: Better | None = None
+    columns: dict[str, Text] = field(default_factory=dict)
     split: SplitName = "auto"
     level: Level = 0.95
     plan: Positive | None = None
@@ -63,8 +64,10 @@ def compare_problems(command: Command[CompareSettings]) -> Iterator[Problem]:
     of_runs = settings.scores is None
     if of_runs and settings.against is None:
         yield Problem("against", "must be given, as in against=<folder>, or scores=<file>")
-    for key in typed & ({"better"} if of_runs else {"against", "split"}):
-        more = "on runs, whose task says it" if of_runs else "with scores"
+    if wrong := [name for name in settings.columns if name not in ALL_COLUMNS]:
+        yield Problem(f"columns.{wrong[0]}", f"allowed: {', '.join(f'columns.{name}' for name in ALL_COLUMNS)}")
+    for key in typed & ({"better", "columns"} if of_runs else {"against", "split"}):
+        more = "with scores" if not of_runs else "on runs" + ", whose task says it" * (key == "better")
         yield Problem(key, f"has no effect {more}", getattr(settings, key))
     if not of_runs and isinstance(settings.baseline, tuple):
         yield Problem("baseline", "expected the name of an arm", list(settings.baseline))
@@ -104,7 +107,7 @@ def run_compare(arguments: list[str]) -> None:
     if settings.scores is not None:
         assert not isinstance(settings.baseline, tuple)
         options: dict[str, Any] = {"better": settings.better, "level": settings.level}
-        given = read_scores(tables)
+        given = read_scores(tables, settings.columns)
         return show_study(settings, study_of_tables(given, settings.baseline, settings.metric, **options))
     assert settings.against is not None
     places: tuple[Any, Any] = (settings.against, None)
@@ -115,8 +118,8 @@ def run_compare(arguments: list[str]) -> None:
 
 def show_ladder(settings: CompareSettings, scores: LadderScores) -> None:
     """Prints how the arms of a ladder differ on its rungs, and writes the files."""
-    for key in ("plan", "better"):
-        if (value := getattr(settings, key)) is not None:
+    for key in ("plan", "better", "columns"):
+        if value := getattr(settings, key):
             raise ConfigError([Problem(key, "has no effect on a ladder", value)])
     if isinstance(settings.baseline, tuple):
         raise ConfigError([Problem("baseline", "expected the label of an arm of the ladder", list(settings.baseline))])
@@ -170,9 +173,11 @@ def show_arms(study: Study, main: Comparison) -> None:
         rows.append([scores.label, *("" if isnan(value) else f"{value:,.{places}f}" for value, places in numbers)])
     empty = [""] * (len(rows[0]) - 2)
     rows += [[simple_label(simple), f"{value:,.{digits}f}", *empty] for simple, value in main.simple.items()]
-    scored = counted(main.examples, "example") + (f" of {SOURCES[main.source]}" if main.source else "")
+    scored = f" on {counted(main.examples, 'example')}" + (f" of {SOURCES[main.source]}" if main.source else "")
+    if main.examples == 1 and not main.source:
+        scored = ", one score per seed"
     kind = "" if main.is_primary or not main.task else "; not the primary metric of the task"
-    print_table(f"{main.task}: {name} on {scored}{kind}".removeprefix(": "), rows)
+    print_table(f"{main.task}: {name}{scored}{kind}".removeprefix(": "), rows)
     show_lines(study.origin)
     show_lines(*(f"left out: {line}" for scores in main.scores for line in scores.left_out))
     show_warnings(study.notes)

@@ -63,7 +63,7 @@ def scores_table(study: Study) -> Table | None:
     caption = f"Final {title} on the validation split"
     if shown.examples:
         of = f" of {SOURCES[shown.source]}" if shown.source else ""
-        caption = f"Final {title} of each arm, on {shown.examples:,} examples{of}"
+        caption = f"Final {title} of each arm" + f", on {shown.examples:,} examples{of}" * (shown.examples > 1)
     return Table(caption, columns, rows, can_copy=True, about=setup_sentences(study))
 
 
