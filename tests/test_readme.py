@@ -39,7 +39,7 @@ from attnorm.cli import train as front
 from attnorm.cli.attention import read_attention
 from attnorm.cli.check import CheckKeys
 from attnorm.cli.compare import CompareSettings
-from attnorm.cli.evaluate import EvalKeys, files_of
+from attnorm.cli.evaluate import EvalKeys, files_to_score
 from attnorm.cli.generate import GenerateKeys
 from attnorm.cli.ls import LsKeys
 from attnorm.cli.probe import read_probe
@@ -291,7 +291,7 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
         of_language = any(key in ("decoding.temperature", "decoding.top_p") for key, _ in command.changes)
         folders = [runs.finished_run("causal_lm") if of_language else Path(command.settings.run or "")]
     if getattr(command.settings, "metric", None):
-        return [f"no file {path}" for path in files_of(command.settings) if not Path(path).is_file()]
+        return [f"no file {path}" for path in files_to_score(command.settings) if not Path(path).is_file()]
     if any(key.startswith("task.") for key, _ in command.changes):
         return []  # of another task than that of the run at hand
     cfgs = [rerun.changed(read_run(folder), command.changes) for folder in folders]

@@ -89,7 +89,7 @@ def read_options(
 
     A list becomes a tuple, and a text a path, if the annotation says so; everything else stays as it was written.
     """
-    model, known = options_of(maker, tuple(sorted(facts))), parameters(maker)
+    model, known = options_model(maker, tuple(sorted(facts))), parameters(maker)
     read = {
         name: value
         for name, value in options.items()
@@ -146,7 +146,7 @@ def refused(key: str, value: Any, annotation: Any) -> Problem:
 
 
 @cache
-def options_of(maker: Callable, facts: tuple[str, ...] = ()) -> TypeAdapter:
+def options_model(maker: Callable, facts: tuple[str, ...] = ()) -> TypeAdapter:
     """The model of the options of a class or function: its parameters without `facts`, each with its annotation.
 
     An annotation that cannot be checked allows any value.

@@ -13,7 +13,7 @@ from marks import slow
 from torch.testing import assert_close
 
 import attnorm
-from attnorm.analysis.attention.heatmaps import LONGEST, draw_layer, draw_reading, written
+from attnorm.analysis.attention.heatmaps import LONGEST, axis_label, draw_layer, draw_reading
 from attnorm.analysis.attention.reading import LayerAttention, Reading
 from attnorm.analysis.paper import COLUMN, PAGE
 from attnorm.cli.attention import show
@@ -168,7 +168,7 @@ def test_files_are_named_by_layer_in_every_format_and_awkward_tokens_can_be_writ
     names = ("overview", "encoder_0", "decoder_0_cross")
     assert [path.name for path in found] == [f"{name}.{suffix}" for name in names for suffix in ("png", "svg")]
     assert matplotlib.image.imread(found[0]).std() > 0.01 and found[1].read_text().startswith("<?xml")
-    tokens = [written(token) for token in ("▁the", " ", "\n", "", "a$b$", "x" * 40)]
+    tokens = [axis_label(token) for token in ("▁the", " ", "\n", "", "a$b$", "x" * 40)]
     assert tokens == ["the", "␣", "↵", "·", r"a\$b\$", "x" * (LONGEST - 1) + "…"]
 
 

@@ -17,7 +17,7 @@ from attnorm.analysis.run_figures import (
     draw_learned_scalars,
     draw_run,
     log_floor,
-    normalizer_of,
+    normalizer_at,
     split_label,
 )
 from attnorm.run.csv_files import NO_EVIDENCE, CsvTable
@@ -180,9 +180,9 @@ def test_labels_and_sites_of_stacks():
     assert split_label("decoder/0/cross") == ("decoder cross", "0")
     assert split_label("fusion") == ("fusion", "")
     guided = {"fusion": "dnas", "guided": "hnas", "options": {"hnas": {}}}
-    assert normalizer_of("guided cross", guided) == "hnas"
-    assert normalizer_of("decoder cross", CONFIG["attention"]) == "softmax"
-    assert normalizer_of("options", guided) == ""
+    assert normalizer_at("guided cross", guided) == "hnas"
+    assert normalizer_at("decoder cross", CONFIG["attention"]) == "softmax"
+    assert normalizer_at("options", guided) == ""
 
 
 @pytest.mark.parametrize(

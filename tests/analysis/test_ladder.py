@@ -16,7 +16,7 @@ from scipy import stats
 
 from attnorm.analysis.arms import find_runs
 from attnorm.analysis.ladder.ladder_comparison import PRIMARIES, compare_ladder
-from attnorm.analysis.ladder.ladder_files import sentences, table_of
+from attnorm.analysis.ladder.ladder_files import ladder_sentences, table_of
 from attnorm.analysis.ladder.ladder_runs import scores_of_runs
 from attnorm.analysis.ladder.score_rows import scores_of_tables, write_scores
 from attnorm.analysis.report.content import collect
@@ -254,7 +254,7 @@ def test_a_diverged_run_stands_in_the_row_and_its_seed_is_left_out(tmp_path):
     [arm] = comparison.arms
     assert [*arm.contrasts] == ["largest"] and arm.rungs[-1].difference is None
     assert arm.rungs[-1].diverged == "diverged: 5 of 5 at rung 3"
-    assert len(sentences(comparison, arm)) == 1
+    assert len(ladder_sentences(comparison, arm)) == 1
     assert (
         "dnas: no trend, because 2 rungs and 5 seeds are too few; at least 3 rungs and 3 seeds are needed." in arm.notes
     )
@@ -278,7 +278,7 @@ def test_a_first_look_with_two_seeds_has_estimates_but_no_claim(tmp_path):
     [arm] = comparison.arms
     assert len(arm.compared) == 3 and [*arm.contrasts] == ["largest"]
     assert all(result.net is None and result.difference.estimate < 0 for result in arm.rungs)
-    [said] = sentences(comparison, arm)
+    [said] = ladder_sentences(comparison, arm)
     assert said.endswith("no verdict: at least 3 seeds are needed (found 2) (2 seeds, 60 examples in 20 groups).")
     assert "dnas: no trend, because 3 rungs and 2 seeds are too few" in " ".join(arm.notes)
 
@@ -289,7 +289,7 @@ def test_a_rung_beyond_with_two_seeds_is_not_judged(tmp_path):
     comparison = compared(tmp_path)
     [arm] = comparison.arms
     assert [result.rung.number for result in arm.rungs] == [1, 2, 3]
-    assert sentences(comparison, arm)[-1] == (
+    assert ladder_sentences(comparison, arm)[-1] == (
         "Rung 6, beyond the ladder, minus the projection to it (2 seeds): not judged, at least 3 seeds are needed "
         "(found 2)."
     )
@@ -313,7 +313,7 @@ def test_the_trend_is_said_in_words(ladder, largest, trend, words):
     [arm] = comparison.arms
     estimates = {"largest": largest, "trend": trend}
     found = {name: replace(each, estimate=estimates.get(name, 0.0)) for name, each in arm.contrasts.items()}
-    said = sentences(comparison, replace(arm, contrasts=found))
+    said = ladder_sentences(comparison, replace(arm, contrasts=found))
     assert said[1].startswith(f"Over rungs 1 to 4, the difference changes by {trend:+.4f} per factor of ten")
     assert words in said[1] and f": {largest:+.4f} loss (lower is better)" in said[0]
 
@@ -415,7 +415,7 @@ def test_a_table_gives_the_numbers_of_its_runs(ladder, published):
     of_runs, of_table = compared(ladder), compare_ladder(scores_of_tables([published]))
     assert table_of(of_table).csv == table_of(of_runs).csv
     for one, other in zip(of_runs.arms, of_table.arms, strict=True):
-        assert sentences(of_table, other) == sentences(of_runs, one)
+        assert ladder_sentences(of_table, other) == ladder_sentences(of_runs, one)
 
 
 def test_a_stranger_adds_an_arm_without_training_the_baseline(published, tmp_path):
@@ -550,7 +550,7 @@ def test_the_report_has_a_ladder_beside_other_runs(ladder, tmp_path):
     [page], html = report.ladders, html_of(report)
     comparison = compared(ladder)
     shown = Page(html)
-    for line in sentences(comparison, comparison.arms[0]):
+    for line in ladder_sentences(comparison, comparison.arms[0]):
         assert line in shown.text
     assert ["softmax", "6"] in [row[:2] for row in shown.rows]  # the values of the figures
     ids = [attributes["id"] for _, attributes in shown.elements if "id" in attributes]

@@ -9,7 +9,7 @@ import pytest
 from browser import Page
 
 from attnorm.analysis.paper import PAGE
-from attnorm.analysis.probes.page import at_an_edge, colour_of, entry_of, sentences, write_page
+from attnorm.analysis.probes.page import at_an_edge, colour_of, entry_of, probe_sentences, write_page
 from attnorm.analysis.probes.probe_charts import BLACK, WHITE, doses_chart, map_chart, rates_chart, training_chart
 from attnorm.analysis.probes.verdicts import NOT_FINITE, CellResults, Row, results_of_cell, write_csv
 from attnorm.probes.arm import Arm
@@ -157,7 +157,7 @@ def test_a_sentence_per_arm_says_where_it_wins_and_loses():
     rows[match].append(row(match, "hnas", float("nan"), "scores that are not finite"))
     cells = [CellResults(CellOutcome(cell), of, {}, {}) for cell, of in rows.items()]
     arms = [Arm(label) for label in ("softmax", "dnas", "hnas", "sink", "sparsemax", "entmax")]
-    assert sentences(cells, arms) == [
+    assert probe_sentences(cells, arms) == [
         "dnas: above softmax at hub 0.9 (+0.200); below it at skew 0.8 (-0.400); "
         "no difference is shown in 1 of 3 cells.",
         "hnas: above softmax at hub 0.9 (+0.100).",

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from attnorm.probes import PROBES, Probe, base, coverage, slots, trigger
 from attnorm.probes.arm import Arm
-from attnorm.probes.base import assignment, nearest
+from attnorm.probes.base import assignment, nearest_key
 from attnorm.probes.jobs import Cell, cells_of
 
 CELLS = [*(cell for name in PROBES for cell in cells_of(name)), Cell("mqar", "64x64")]
@@ -144,7 +144,7 @@ def test_the_wanted_key_is_the_one_that_a_query_resembles(cell):
     options = {**cls.doses.get(cell.dose, {}), "noise": 0.0}
     batch = cls(**options).batch(5, cell.probe().size, torch.Generator().manual_seed(2))
     assert torch.equal(torch.cdist(batch.queries, batch.keys).argmin(-1), batch.wanted)
-    assert nearest(batch).min() == assignment_or_one(batch) == 1
+    assert nearest_key(batch).min() == assignment_or_one(batch) == 1
 
 
 def assignment_or_one(batch):
@@ -363,8 +363,10 @@ def test_the_assignment_is_the_best_of_all_choices(keys, queries):
         labels = batch.values[b].argmax(-1)
         expected.append((labels[list(best)] == batch.targets[b]).float().mean())
         greedy.append((labels[costs.argmin(-1)] == batch.targets[b]).float().mean())
-    assert torch.equal(assignment(batch), torch.stack(expected)) and torch.equal(nearest(batch), torch.stack(greedy))
-    assert queries < keys or assignment(batch).mean() > nearest(batch).mean()
+    assert torch.equal(assignment(batch), torch.stack(expected)) and torch.equal(
+        nearest_key(batch), torch.stack(greedy)
+    )
+    assert queries < keys or assignment(batch).mean() > nearest_key(batch).mean()
 
 
 def test_the_ceiling_is_what_an_exact_answer_scores():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from attnorm.cli import sweep
 from attnorm.sweeps import forkserver, planner, process
-from attnorm.sweeps.check import Checked, Sized
+from attnorm.sweeps.check import CheckedJob, Sized
 from attnorm.sweeps.jobs import as_typed
 from attnorm.sweeps.launchers import local
 
@@ -33,7 +33,7 @@ class NoChecker:
         keys = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
         typed = [dict(it.split("=", 1) for it in as_typed(job) if "=" in it) for job in jobs]
         known = {"task": "fake", "log_dir": "logs", "monitor": "val/loss", "mode": "min"}
-        return [Checked(key=key, problems=wrong(its), **known) for key, its in zip(keys, typed, strict=True)]
+        return [CheckedJob(key=key, problems=wrong(its), **known) for key, its in zip(keys, typed, strict=True)]
 
     def sizes(self, jobs):
         """The sizes follow from the width."""

@@ -13,7 +13,7 @@ from attnorm.cli.sweep import run_sweep
 from attnorm.config.compose import compose_files, composed, hydra_started
 from attnorm.errors import ConfigError
 from attnorm.sweeps.command import read_sweep
-from attnorm.sweeps.jobs import as_typed, expand, name_of, readable, sweep_name
+from attnorm.sweeps.jobs import as_typed, expand, folder_name, readable, sweep_name
 
 COMMANDS = (
     ("attention=softmax,dnas,hnas", "seed=1,2,3", "task=gigaword"),
@@ -69,11 +69,11 @@ def test_names_are_readable_and_plain():
     command = read_sweep(["attention=my_module:Mine,softmax", "optimizer.lr=1e-3,2e-3", "task=mlm"])
     labels = [command.label_of(job) for job in expand(command.overrides)]
     assert labels[0] == "attention=my_module:Mine optimizer.lr=0.001"
-    names = [name_of(label, f"{number:064x}"[::-1]) for number, label in enumerate(labels)]
+    names = [folder_name(label, f"{number:064x}"[::-1]) for number, label in enumerate(labels)]
     assert names[0] == "attention-my_module-Mine_lr-0.001_00000000"
     assert all(re.fullmatch(r"[\w.+-]+", name) for name in names) and len(set(names)) == 4
-    assert name_of(read_sweep(["seed=7"]).label_of(("++seed=7",)), "0123456789") == "01234567"
-    assert len(name_of("x=" + "y" * 500, "0" * 64)) < 100
+    assert folder_name(read_sweep(["seed=7"]).label_of(("++seed=7",)), "0123456789") == "01234567"
+    assert len(folder_name("x=" + "y" * 500, "0" * 64)) < 100
 
 
 def test_the_default_folder_depends_on_the_set_of_overrides_only():

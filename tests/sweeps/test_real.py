@@ -19,7 +19,7 @@ from sweeping import kill as kill_sweep
 from attnorm.errors import RunError
 from attnorm.run.key import run_key
 from attnorm.run.run import Run
-from attnorm.sweeps.check import Checked, Checker
+from attnorm.sweeps.check import CheckedJob, Checker
 from attnorm.sweeps.jobs import readable
 from attnorm.sweeps.planner import refuse_other_code
 from attnorm.sweeps.state import Journal
@@ -186,13 +186,13 @@ def test_a_sweep_does_not_mix_two_versions_of_an_own_module(swept, tmp_path):
     assert ended.returncode == 2 and content() == before, ended.stdout + ended.stderr
     said, now = " ".join(ended.stderr.split()), hashlib.sha256(b"SCALE = 2.0\n").hexdigest()[:16]
     assert "own_helper was edited" in said and digests["own_helper"] in said and now in said
-    refuse_other_code(Journal(tmp_path / "s"), [Checked(modules=digests)])
+    refuse_other_code(Journal(tmp_path / "s"), [CheckedJob(modules=digests)])
     for name in OWN:
         with pytest.raises(RunError, match=f"{name} was edited"):
-            refuse_other_code(Journal(tmp_path / "s"), [Checked(), Checked(modules=digests | {name: now})])
+            refuse_other_code(Journal(tmp_path / "s"), [CheckedJob(), CheckedJob(modules=digests | {name: now})])
     del written["modules"]  # anyone may have written the record
     record.write_text(json.dumps(written))
-    refuse_other_code(Journal(tmp_path / "s"), [Checked(modules=dict.fromkeys(OWN, now))])
+    refuse_other_code(Journal(tmp_path / "s"), [CheckedJob(modules=dict.fromkeys(OWN, now))])
 
 
 @pytest.mark.timeout(900)  # at least ten processes that import their libraries

@@ -164,7 +164,7 @@ def bare(axes: Axes) -> None:
     axes.set_axisbelow(True)
 
 
-def plain(text: str) -> str:
+def plain_text(text: str) -> str:
     """A text as a label of an axis, where two dollars would be a formula."""
     return text.replace("$", r"\$")
 

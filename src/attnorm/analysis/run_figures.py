@@ -124,7 +124,7 @@ def split_label(layer: str) -> tuple[str, str]:
     return " ".join(part for part in parts if not part.isdigit()), "".join(filter(str.isdigit, parts))
 
 
-def normalizer_of(stack: str, attention: dict) -> str:
+def normalizer_at(stack: str, attention: dict) -> str:
     """The normalizer's name at the site of a stack: 'decoder cross' is the site `cross` of a model that has it, and
     otherwise belongs to `decoder`; '' if the configuration does not name it."""
     names = [attention[part] for part in reversed(stack.split()) if isinstance(attention.get(part), str)]
@@ -157,7 +157,7 @@ def draw_stacks(quantities: list[Quantity], words: str, cfg: dict) -> tuple[Figu
             log_axis(row[0], floor, quantity.values())
     colon, ticks = (": ", 4) if len(stacks) <= 3 else (":\n", 2)
     for axes, stack in zip(panels[0], stacks, strict=True):
-        axes.set_title(colon.join(filter(None, (stack, normalizer_of(stack, cfg["attention"])))))
+        axes.set_title(colon.join(filter(None, (stack, normalizer_at(stack, cfg["attention"])))))
     for axes in panels[-1]:
         axes.set_xlabel("update")
         axes.xaxis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 5, 10], integer=True))

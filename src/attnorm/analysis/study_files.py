@@ -38,13 +38,13 @@ def write_study(study: Study, path: Path) -> None:
     content = {name: getattr(main, name) for name in of_all}
     content |= {"better": "lower" if main.direction < 0 else "higher", "setup": table.about, "arms": arms}
     content |= {"withheld": withheld_lines(main.withheld), "notes": study.notes}
-    write_text(path, json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(path, json.dumps(plain_values(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def plain(value: Any) -> Any:
+def plain_values(value: Any) -> Any:
     """Values of JSON: numbers with 15 significant digits, and None for those that are not defined."""
     if isinstance(value, dict):
-        return {str(name): plain(each) for name, each in value.items()}
+        return {str(name): plain_values(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(each) for each in value]
+        return [plain_values(each) for each in value]
     return (float(f"{value:.15g}") if isfinite(value) else None) if isinstance(value, float) else value

@@ -10,7 +10,7 @@ from attnorm.analysis.arms import matching
 from attnorm.analysis.cautions import simple_label, withheld_lines
 from attnorm.analysis.comparison import SOURCES, Comparison, Terms
 from attnorm.analysis.ladder.ladder_comparison import compare_ladder
-from attnorm.analysis.ladder.ladder_files import rows_of, sentences, table_of, write_comparison
+from attnorm.analysis.ladder.ladder_files import ladder_sentences, rows_of, table_of, write_comparison
 from attnorm.analysis.ladder.ladder_runs import are_of_ladder, scores_of_places
 from attnorm.analysis.ladder.ladder_scores import LadderScores
 from attnorm.analysis.ladder.score_rows import ENDINGS as ENDINGS_OF_SCORES
@@ -131,7 +131,7 @@ def show_ladder(settings: CompareSettings, scores: LadderScores) -> None:
             print_table(
                 f"{arm.label} minus {comparison.baseline} on the rungs of the ladder", rows_of(table, arm.label)
             )
-            show_lines(*sentences(comparison, arm))
+            show_lines(*ladder_sentences(comparison, arm))
             show_warnings([*arm.notes])
         show_warnings([*scores.notes])
     if settings.scores_out is not None:

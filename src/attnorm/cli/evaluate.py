@@ -146,23 +146,23 @@ def configurations(
 
 def squad(keys: FileKeys) -> Results:
     """Exact match and F1; with odds of no answer, at the threshold and at the best one."""
-    path, reference = files_of(keys)
+    path, reference = files_to_score(keys)
     predictions, gold = squad_metric.read_predictions(path), squad_metric.read_references(reference)
     odds = None if keys.null_odds is None else squad_metric.read_null_odds(keys.null_odds)
-    scores = naming(keys, lambda: squad_metric.score(predictions, gold, odds, keys.null_threshold))
+    scores = naming_files(keys, lambda: squad_metric.score(predictions, gold, odds, keys.null_threshold))
     note = "best_*: of the answers that are not yet empty (a run's are in .spans.json)" if odds is not None else ""
     return Results(Path(path).name, "questions", scores.pop("total"), scores, note=note)
 
 
 def vqa(keys: FileKeys) -> Results:
     """The official accuracy, overall and by answer type."""
-    path, reference = files_of(keys)
+    path, reference = files_to_score(keys)
     if keys.questions is not None:
         questions = Path(keys.questions)
         # raises where they do not go together
         annotations_by_question(read_vqa_questions(questions), questions, Path(reference))
     gold, predictions = vqa_metric.read_references(Path(reference)), vqa_metric.read_predictions(path)
-    outcome = naming(keys, lambda: vqa_metric.score(predictions, gold))
+    outcome = naming_files(keys, lambda: vqa_metric.score(predictions, gold))
     refused = "the official evaluation refuses this file: it needs exactly one answer to each question"
     scores = {name: outcome[name] for name in ("accuracy", "missing", "extra")} | outcome["answer_types"]
     note = refused if outcome["missing"] or outcome["extra"] else ""
@@ -171,7 +171,7 @@ def vqa(keys: FileKeys) -> Results:
 
 def lines(keys: FileKeys) -> Results:
     """ROUGE-1, -2 and -L of texts, one per line, against one file of references or several."""
-    path, *references = files_of(keys)
+    path, *references = files_to_score(keys)
     texts = rouge.read_texts(path)
     if not texts:
         raise DataError(f"{path}: there are no lines to score")
@@ -184,17 +184,17 @@ def lines(keys: FileKeys) -> Results:
     return Results(Path(path).name, "texts", len(texts), scores, note=scorer.describe() + best, extra=extra)
 
 
-def files_of(keys: FileKeys) -> list[str]:
+def files_to_score(keys: FileKeys) -> list[str]:
     """The file of predictions, and those of references."""
     return [str(keys.predictions), *(keys.references or ())]
 
 
-def naming(keys: FileKeys, score: Callable[[], dict]) -> dict:
+def naming_files(keys: FileKeys, score: Callable[[], dict]) -> dict:
     """What `score` gives; its errors name the files."""
     try:
         return score()
     except ValueError as error:
-        raise DataError(f"{', '.join(files_of(keys))}: {error}") from error
+        raise DataError(f"{', '.join(files_to_score(keys))}: {error}") from error
 
 
 class Metric(NamedTuple):

@@ -19,7 +19,7 @@ from attnorm.run.run import Run
 from attnorm.schema import Text
 from attnorm.sweeps.state import SWEEP_LOCK, JobState, Journal, state_of_job
 from attnorm.tasks.results import direction
-from attnorm.training.console import number, show_lines, show_warnings
+from attnorm.training.console import in_digits, show_lines, show_warnings
 from attnorm.wording import listed, on_one_line
 
 UNITS = (("days", 86400), ("h", 3600), ("min", 60), ("s", 1))  # of ages, with their seconds
@@ -134,7 +134,7 @@ def listing_of(entries: list[Listed]) -> Table:
     for entry in entries:
         name = entry.folder.name + "/" * (entry.folder / EVENTS).is_file()
         score = (
-            "" if entry.score is None else f"{entry.metric} {number(entry.score, entry.metric.removeprefix('val/'))}"
+            "" if entry.score is None else f"{entry.metric} {in_digits(entry.score, entry.metric.removeprefix('val/'))}"
         )
         cells = (name, entry.task, entry.attention, entry.seed, entry.state, score, age(time.time() - entry.changed))
         table.add_row(*(escape(on_one_line(cell)) for cell in cells))

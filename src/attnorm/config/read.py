@@ -206,7 +206,7 @@ class Checked(Settings):
         facts, attention = task.provides(model) if task else None, as_group("attention", attention)
         tables = Sites.of_model(model, vars(options), attention, context.typed, facts, partial(remedy, model))
         if tables.problems:
-            raise about("attention", tables.problems)
+            raise error_of_group("attention", tables.problems)
         return tables
 
     @field_validator("source", mode="plain")
@@ -222,7 +222,7 @@ class Checked(Settings):
             raise ConfigError([Problem("data", f"{source.__name__} {why}; use {use}")])
         part = Part(source, read_options("data", source, settings, elsewhere=(*RESERVED, *OF_DATA)))
         if context.splits and source.check is not Source.check and (problems := part.build().check(context.splits)):
-            raise about("data", problems)
+            raise error_of_group("data", problems)
         return part
 
     @field_validator("tokenizer", mode="plain")
@@ -235,7 +235,7 @@ class Checked(Settings):
         made_by = tokenizer.from_settings
         options = read_options("tokenizer", made_by, settings, facts=("draw",), elsewhere=RESERVED)
         if problems := tokenizer.check(options):
-            raise about("tokenizer", problems)
+            raise error_of_group("tokenizer", problems)
         return Part(tokenizer, options)
 
     @model_validator(mode="after")
@@ -281,7 +281,7 @@ class Checked(Settings):
         return self
 
 
-def about(group: str, problems: Iterable[str]) -> ConfigError:
+def error_of_group(group: str, problems: Iterable[str]) -> ConfigError:
     """The error of a group; problems that are plain sentences are about it."""
     return ConfigError([problem if key_of(problem) else Problem.about(group, problem) for problem in problems])
 

@@ -24,7 +24,7 @@ class CaptionSource(Source):
         """The images of a split, from the cache or newly built."""
 
 
-def plain(caption: str) -> str:
+def plain_words(caption: str) -> str:
     """A caption as it is learned and scored: its words in lower case, separated by single spaces.
 
     A word consists of letters, their marks, and digits, with apostrophes and hyphens inside it. All other characters,

@@ -7,7 +7,7 @@ from attnorm.errors import Problem
 from attnorm.imports import nearest
 
 
-def unknown(what: str, name: object, allowed: Iterable[str]) -> str:
+def unknown_name(what: str, name: object, allowed: Iterable[str]) -> str:
     """The message for a name that is not in `allowed`, with all allowed names and the closest match."""
     names = sorted(allowed)
     return f"{what}; allowed: {', '.join(names) or 'none'}.{nearest(name, names)}"

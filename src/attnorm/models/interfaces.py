@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 
-class Model(Protocol):
+class TaskModel(Protocol):
     """What a task calls on any model: methods of `nn.Module`."""
 
     def eval(self) -> Any: ...
@@ -17,7 +17,7 @@ class Model(Protocol):
     def parameters(self) -> Iterator[nn.Parameter]: ...
 
 
-class Generator(Model, Protocol):
+class Generator(TaskModel, Protocol):
     """A model that generates token by token. `shape.max_target` is its number of positions."""
 
     shape: Any
@@ -58,7 +58,7 @@ class CaptioningModel(Generator, Protocol):
         """target, int (C, T), the tokens so far; owner, int (C,), the image of each caption -> states (C, T, W)."""
 
 
-class CausalLM(Model, Protocol):
+class CausalLM(TaskModel, Protocol):
     """The interface "causal_lm". `longest` is the largest number of positions of a text; None without a limit."""
 
     longest: int | None
@@ -73,7 +73,7 @@ class CausalLM(Model, Protocol):
         """ids, int (B, N); segments, int (B, N), the number of the text of each, from 1 -> scores (B, N, V)."""
 
 
-class LabelModel(Model, Protocol):
+class LabelModel(TaskModel, Protocol):
     """The interfaces "images", "documents" and "vqa", and a head of "encoder" that scores labels."""
 
     def __call__(self, *inputs: Any) -> Tensor:

@@ -122,7 +122,7 @@ def assignment(batch: Batch) -> Tensor:
     return right(batch, chosen)
 
 
-def nearest(batch: Batch) -> Tensor:
+def nearest_key(batch: Batch) -> Tensor:
     """The share of queries, (B,), answered by the nearest key."""
     return right(batch, torch.cdist(batch.queries, batch.keys).argmin(-1))
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Generator, Tensor
 
-from attnorm.probes.base import Batch, Probe, asked, assignment, nearest, permutations, rows_at, unit
+from attnorm.probes.base import Batch, Probe, asked, assignment, nearest_key, permutations, rows_at, unit
 
 
 @dataclass
@@ -48,7 +48,9 @@ class Share(Demand):
 
     doses: ClassVar[Mapping[str, Mapping[str, Any]]] = {str(n): {"kept": n} for n in (8, 4, 1)}
     axis = "wanted keys of 16"
-    solver = staticmethod(nearest)  # other queries often want the same key, and a model that uses them can do better
+    solver = staticmethod(
+        nearest_key
+    )  # other queries often want the same key, and a model that uses them can do better
     prediction = "dnas below softmax, and the more so the fewer keys are wanted; hnas and dnas_slack not below"
 
     def __init__(self, kept: int = 4, noise: float = 0.25, width: int = 6):
@@ -65,7 +67,9 @@ class Skew(Demand):
 
     doses: ClassVar[Mapping[str, Mapping[str, Any]]] = {"0.8": {"hot": 0.8}}
     axis = "probability of the popular key"
-    solver = staticmethod(nearest)  # other queries often want the same key, and a model that uses them can do better
+    solver = staticmethod(
+        nearest_key
+    )  # other queries often want the same key, and a model that uses them can do better
     prediction = "dnas and sinkhorn far below softmax; hnas and dnas_slack equal to it"
 
     def __init__(self, hot: float = 0.8, noise: float = 0.25, width: int = 6):

@@ -244,7 +244,7 @@ class Workers:
             if self.pool is None:
                 context = get_context("forkserver")
                 context.set_forkserver_preload([__name__])
-                self.pool = ProcessPoolExecutor(self.count, context, initializer=start_worker)
+                self.pool = ProcessPoolExecutor(self.count, context, initializer=start_probe_worker)
             return self.pool.submit(try_run, job, folder)
 
     def close(self) -> None:
@@ -254,7 +254,7 @@ class Workers:
             self.pool = None
 
 
-def start_worker() -> None:
+def start_probe_worker() -> None:
     """Prepares a process: one thread, and an end when the process that started it has been killed."""
     torch.set_num_threads(1)
     np.random.seed()  # of a fork, it would be the same in all processes

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Checked:
+class CheckedJob:
     """What the sweep has to know of a job.
 
     problems: pairs of a key and a sentence.
@@ -114,11 +114,11 @@ class Checker:
                 self.process.communicate()
             self.process = None
 
-    def check(self, jobs: Sequence[Sequence[str]]) -> list[Checked]:
+    def check(self, jobs: Sequence[Sequence[str]]) -> list[CheckedJob]:
         """What is found out about each of these lists of overrides. Raises RuntimeError if the process dies."""
         pairs = ("problems", "named")
         answers = self._answers("check", jobs)
-        return [Checked(**job | {name: list(map(tuple, job[name])) for name in pairs}) for job in answers]
+        return [CheckedJob(**job | {name: list(map(tuple, job[name])) for name in pairs}) for job in answers]
 
     def sizes(self, jobs: Sequence[Sequence[str]]) -> list[Sized]:
         """The sizes of jobs whose settings are right. Their data are prepared for it.
@@ -165,7 +165,7 @@ def main(folders: Sequence[str]) -> int:
 
 def check_job(
     overrides: Sequence[str], folders: Sequence[Path] = (CONF,), of_files: Callable[..., DictConfig] = compose_files
-) -> Checked:
+) -> CheckedJob:
     """Composes one job and checks it. folders, of_files: as in `composed`."""
     from attnorm.run.key import run_key
     from attnorm.run.trust import in_need_of_trust
@@ -175,10 +175,10 @@ def check_job(
     try:
         config = config_of(overrides, folders, of_files)
     except ConfigError as error:
-        return Checked([(key_of(problem), str(problem)) for problem in error.problems])
+        return CheckedJob([(key_of(problem), str(problem)) for problem in error.problems])
     gpus = gpus_for(config.trainer.accelerator)
     monitor, mode = config.task_class(config).selector or (None, None)
-    return Checked(
+    return CheckedJob(
         key=run_key(config.settings),
         task=config.task.name,
         log_dir=config.paths.log_dir,

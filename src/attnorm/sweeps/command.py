@@ -19,7 +19,7 @@ from attnorm.parts import names_of
 from attnorm.removed import REMOVED
 from attnorm.schema import Count, Text, WholeNumber
 from attnorm.settings import RunConfig
-from attnorm.sweeps.jobs import as_typed, choices, expand, override_key, parse, readable
+from attnorm.sweeps.jobs import as_typed, choices_in, expand, override_key, parse, readable
 from attnorm.sweeps.ladder import Ladder, read_ladder, rung_in
 from attnorm.sweeps.tuning import Tuning
 
@@ -206,7 +206,7 @@ def read_tuning(
         return None, [], []
     problems = []
     compared = [typed for typed in overrides if plain_key(typed) == "seed" and not typed.is_interval_sweep()]
-    seeds = [choice.partition("=")[2] for typed in compared for choice in choices(typed)]
+    seeds = [choice.partition("=")[2] for typed in compared for choice in choices_in(typed)]
     if settings.tune is None:
         message = "has no effect without tune=<key>=<values>, as in tune=optimizer.lr=1e-3,2e-3,4e-3"
         return None, [], [Problem("tune_seeds", message, settings.tune_seeds)]
@@ -217,7 +217,7 @@ def read_tuning(
         problems.append(Problem("tune_seeds", "must be given with tune, as in tune_seeds=100,101"))
     else:
         [typed] = parse(readable([f"seed={settings.tune_seeds}"], is_sweep=True))
-        tune_seeds = [choice.partition("=")[2] for choice in ([] if typed.is_interval_sweep() else choices(typed))]
+        tune_seeds = [choice.partition("=")[2] for choice in ([] if typed.is_interval_sweep() else choices_in(typed))]
         if not tune_seeds or not all(seed.isdigit() and int(seed) < 2**32 for seed in tune_seeds):
             message = "allowed: whole numbers from 0 to 4294967295, as in tune_seeds=100,101 or range(100,103)"
             problems.append(Problem("tune_seeds", message, settings.tune_seeds))
@@ -229,10 +229,10 @@ def read_tuning(
     if not tuned or not tuned[0].is_sweep_override() or tuned[0].is_interval_sweep():
         problems.append(Problem("tune", f"{EXPECTED}, as in tune=optimizer.lr=1e-3,2e-3,4e-3", settings.tune))
         return None, [], problems
-    for text in (choice.partition("=")[2] for choice in choices(tuned[0])):
+    for text in (choice.partition("=")[2] for choice in choices_in(tuned[0])):
         with suppress(ValueError):
             numbers[float(text)] = text
-    if len(numbers) < 2 or len(numbers) < len(choices(tuned[0])) or not all(0 < number < inf for number in numbers):
+    if len(numbers) < 2 or len(numbers) < len(choices_in(tuned[0])) or not all(0 < number < inf for number in numbers):
         problems.append(Problem("tune", f"{EXPECTED}; the values are different numbers above 0", settings.tune))
     key = plain_key(tuned[0])
     if key == "seed":

@@ -75,7 +75,7 @@ def parse(arguments: Sequence[str], loader: ConfigLoader | None = None) -> list[
     return list({override.get_key_element(): override for override in parsed}.values())
 
 
-def choices(override: Override) -> list[str]:
+def choices_in(override: Override) -> list[str]:
     """The overrides "key=value" that an override stands for: one, or one for each value that it sweeps over."""
     if not override.is_sweep_override():
         return [override.input_line or ""]
@@ -84,7 +84,7 @@ def choices(override: Override) -> list[str]:
 
 def expand(overrides: Iterable[Override]) -> list[tuple[str, ...]]:
     """Every combination of the values, in the order of Hydra: the values of the last override change fastest."""
-    return list(itertools.product(*map(choices, overrides)))
+    return list(itertools.product(*map(choices_in, overrides)))
 
 
 def override_key(override: str) -> str:
@@ -92,7 +92,7 @@ def override_key(override: str) -> str:
     return override.partition("=")[0].lstrip("+")
 
 
-def name_of(label: str, key: str) -> str:
+def folder_name(label: str, key: str) -> str:
     """A readable name for a folder: "attention-hnas_seed-1_0123abcd"."""
     words = ("" if label == "the only job" else label).split()
     short = (word.partition("=")[0].rpartition(".")[2] + "-" + word.partition("=")[2] for word in words)

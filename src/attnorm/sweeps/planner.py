@@ -10,9 +10,9 @@ from attnorm.progress import console
 from attnorm.run.folder import EVENTS, RunState
 from attnorm.run.record import modules_in
 from attnorm.run.run import Run
-from attnorm.sweeps.check import Checked, Checker
+from attnorm.sweeps.check import CheckedJob, Checker
 from attnorm.sweeps.command import Overrides, SweepCommand
-from attnorm.sweeps.jobs import Job, job_folder, name_of, sweep_name
+from attnorm.sweeps.jobs import Job, folder_name, job_folder, sweep_name
 from attnorm.sweeps.launchers.base import Launcher
 from attnorm.sweeps.plan import Plan
 from attnorm.sweeps.process import TRAIN
@@ -22,7 +22,7 @@ from attnorm.sweeps.tuning import Choice, Tuned, TunedArm, aside_of
 NAMED_JOBS = 3  # jobs that the message on a problem names
 
 
-def checked(command: SweepCommand, checker: Checker, jobs: Sequence[Overrides]) -> list[Checked]:
+def checked(command: SweepCommand, checker: Checker, jobs: Sequence[Overrides]) -> list[CheckedJob]:
     """What is known of these jobs. Raises ConfigError with their problems: each once, with the jobs that have it."""
     checks = checker.check(jobs)
     labels: dict[tuple[str, str], list[str]] = {}
@@ -40,7 +40,7 @@ def checked(command: SweepCommand, checker: Checker, jobs: Sequence[Overrides]) 
     return checks
 
 
-def sweep_folder(command: SweepCommand, checks: Sequence[Checked]) -> Path:
+def sweep_folder(command: SweepCommand, checks: Sequence[CheckedJob]) -> Path:
     """`out`, or a folder whose name follows from the overrides."""
     settings = command.settings
     if settings.out is not None:
@@ -53,7 +53,7 @@ def sweep_folder(command: SweepCommand, checks: Sequence[Checked]) -> Path:
     return Path(checks[0].log_dir) / "sweeps" / sweep_name(tasks, [*command.texts(), *chosen])
 
 
-def refuse_other_code(journal: Journal, checks: Iterable[Checked]) -> None:
+def refuse_other_code(journal: Journal, checks: Iterable[CheckedJob]) -> None:
     """Raises RunError if a run of the sweep was trained with another version of an own module than jobs import now."""
     now = {name: digest for checked in checks for name, digest in checked.modules.items()}
     for job in journal.jobs():
@@ -83,7 +83,7 @@ class Planner:
     checker: Checker
     journal: Journal
     samples: Sequence[Overrides]
-    checks: Sequence[Checked]
+    checks: Sequence[CheckedJob]
 
     def plan(self, seconds: float) -> Plan:
         """What the sweep runs. seconds: how long it took to check the samples."""
@@ -118,14 +118,14 @@ class Planner:
         labelled = [TunedArm(self.command.label_of(arm), *check.metric) for arm, check in by_key.values()]
         return Tuned(tuning, labelled, self.journal, make_jobs)
 
-    def checks_by_arm(self) -> dict[Overrides, Checked]:
+    def checks_by_arm(self) -> dict[Overrides, CheckedJob]:
         """What is known of the first sample of each arm."""
-        checks: dict[Overrides, Checked] = {}
+        checks: dict[Overrides, CheckedJob] = {}
         for job, check in zip(self.samples, self.checks, strict=True):
             checks.setdefault(self.command.arm_of(job), check)
         return checks
 
-    def jobs(self, combinations: Sequence[Overrides], checks: Sequence[Checked], purpose: str = "") -> list[Job]:
+    def jobs(self, combinations: Sequence[Overrides], checks: Sequence[CheckedJob], purpose: str = "") -> list[Job]:
         """A job for each combination. Jobs that the folder has already keep their names.
 
         Raises ConfigError if a run that tunes is asked to compare, or the other way round.
@@ -134,7 +134,7 @@ class Planner:
         names = {job["key"]: job["name"] for job in journal.added()}
         for overrides, check in zip(combinations, checks, strict=True):
             label, key = self.command.label_of(overrides), check.key
-            name = names.setdefault(key, name_of(label, key))
+            name = names.setdefault(key, folder_name(label, key))
             known = journal.of(name, "job")
             if known and (known[-1].get("purpose") == "tune") != (purpose == "tune"):
                 message = f"the run {label} is there already, to {'compare' if purpose == 'tune' else 'tune'}; "
@@ -146,7 +146,7 @@ class Planner:
             jobs.append(self.job(name, key, overrides, check, purpose))
         return jobs
 
-    def job(self, name: str, key: str, overrides: Overrides, check: Checked, purpose: str = "") -> Job:
+    def job(self, name: str, key: str, overrides: Overrides, check: CheckedJob, purpose: str = "") -> Job:
         """A job of the sweep."""
         return Job(
             name,

@@ -55,7 +55,7 @@ class LabelFeaturizer(Featurizer):
     def encode(self, texts: dict[str, list[str]], first: int, tokenizer: Tokenizer) -> Encoded:
         numbers = {name: number for number, name in enumerate(self.labels)}
         if unknown := sorted(set(texts["label"]) - numbers.keys()):
-            raise DataError(checks.unknown(self.unknown.format(unknown[0]), unknown[0], self.labels))
+            raise DataError(checks.unknown_name(self.unknown.format(unknown[0]), unknown[0], self.labels))
         columns, counts = self.inputs(texts, tokenizer)
         examples = Counter(texts["label"])
         counts |= {f"label {name}": examples[name] for name in self.labels}

@@ -41,7 +41,7 @@ class Ranks(NamedTuple):
         return [merged[number] for number in sorted(merged)]
 
 
-def whole(tensor: Tensor) -> Tensor:
+def whole_tensor(tensor: Tensor) -> Tensor:
     """The tensor itself, or the whole tensor if each process holds a shard of it; then all processes must call it."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 

@@ -128,7 +128,7 @@ def summary(masses: Sequence[Tensor]) -> dict[str, float]:
     }
 
 
-def describe(masses: dict[str, float]) -> str:
+def describe_coverage(masses: dict[str, float]) -> str:
     """The `summary` of masses in words."""
     return (
         f"coverage: over all target tokens, a source token receives {masses['mean']:.2f} of attention on average "
@@ -229,7 +229,7 @@ class TranslationTask(Seq2SeqTask[TranslationModule]):
             corpus_scores(statistics),
             {"sentence_chrF": sentence_chrf(statistics)},
             {"copy": scorer(sources, targets)},
-            f"{scorer.describe(targets)}\n{describe(covered)}",
+            f"{scorer.describe(targets)}\n{describe_coverage(covered)}",
             statistics,
             CORPUS_METRICS,
             {"coverage": covered},

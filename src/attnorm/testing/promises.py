@@ -21,7 +21,7 @@ from attnorm.tasks.results import LOWER_IS_BETTER
 from attnorm.testing.records import (
     DIVISOR,
     curves_of,
-    differing,
+    differing_names,
     file_names_in,
     gradients_of,
     predictions_of,
@@ -146,7 +146,7 @@ def evaluating_again_gives_the_same(runs: TaskRuns) -> None:
         if name.startswith(PREDICTIONS):
             tables = [without(predictions_of(moved, stem), "selecting") for stem in ("validation", "eval_validation")]
             if tables[0] != tables[1]:
-                raise Failure(f"{name} differs from {first.name} in {differing(*tables)}")
+                raise Failure(f"{name} differs from {first.name} in {differing_names(*tables)}")
         elif first.read_bytes() != (moved / name).read_bytes():
             raise Failure(f"{name} differs from samples/{first.name}")
 
@@ -167,7 +167,7 @@ def a_stopped_run_goes_on_bit_for_bit(runs: TaskRuns) -> None:
         raise Failure(f"summary.json: expected {scores[0]}, got {scores[1]}")
     tables = predictions_of(straight), predictions_of(resumed)
     if tables[0] != tables[1]:
-        raise Failure(f"predictions: the tables differ in {differing(*tables)}")
+        raise Failure(f"predictions: the tables differ in {differing_names(*tables)}")
 
 
 def accumulation_changes_nothing(runs: TaskRuns) -> None:
@@ -217,7 +217,7 @@ def the_seed_decides_the_model(runs: TaskRuns) -> None:
     same(first, again, "initial parameter")
     changed = type(runs.best.task)(runs.checked({"seed": 12345}))
     changed.load(runs.exact_run)
-    if not differing(first, changed.model(tokenizer).state_dict()):
+    if not differing_names(first, changed.model(tokenizer).state_dict()):
         raise Failure("seed=12345 gives the same initial parameters")
 
 
@@ -265,5 +265,5 @@ def compare_divided(whole: Path, divided: Path) -> None:
                 expect(other, gradient, f"gradient of {name}", f"update {update}", **ROUNDING)
             elif gradient is not other:
                 raise Failure(f"update {update}: gradient of {name}: only one of both runs has it")
-    if not any(differing(first, second) for first, second in updates):
+    if not any(differing_names(first, second) for first, second in updates):
         raise Failure("nothing was divided: the batches have too few rows, use a larger data.batch_tokens")

@@ -61,7 +61,7 @@ def tensors_of(states: Any, prefix: str = "") -> dict[str, Tensor]:
     return {name: tensor for key, value in items for name, tensor in tensors_of(value, f"{prefix}/{key}").items()}
 
 
-def differing(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> list[str]:
+def differing_names(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> list[str]:
     """The names whose values differ, or that only one side has."""
     one, two = first or {}, second or {}
 
@@ -74,5 +74,5 @@ def differing(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None)
 
 def same(first: Mapping[str, Tensor], second: Mapping[str, Tensor], what: str) -> None:
     """Raises Failure that names the tensors that are not bit-equal."""
-    if names := differing(first, second):
+    if names := differing_names(first, second):
         raise Failure(f"{what} not bit-equal: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}")

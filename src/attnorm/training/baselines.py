@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from attnorm.choices import choices
 from attnorm.settings import Settings
 from attnorm.tasks.results import NAMES, UNDEFINED, Results, direction
-from attnorm.training.console import number
+from attnorm.training.console import in_digits
 
 EPOCHS = 10  # over the training data: models trained from scratch on small data rarely do well with fewer
 FACTOR = 4  # times the updates: a clear step up for a run that has had its epochs already
@@ -45,7 +45,7 @@ def unbeaten(scores: Results, declared: Mapping[str, str] | None = None) -> list
         trained = scores.metrics.get(metric, math.nan)
         ahead = direction(metric, declared) * (simple - trained)
         if ahead >= 0:  # a NaN is not
-            scored = f"{NAMES.get(metric, metric)} {number(trained, metric)} against {number(simple, metric)}"
+            scored = f"{NAMES.get(metric, metric)} {in_digits(trained, metric)} against {in_digits(simple, metric)}"
             sentences.append(
                 f"The model scores {'below' if ahead else 'no better than'} the simple baseline {name}: {scored}."
             )
@@ -77,6 +77,6 @@ def limits(cfg: Settings, steps: int, updates_an_epoch: int) -> list[str]:
         default = choices("task").get(cfg.task.name, {}).get("max_steps", 0)
         more = max(EPOCHS * updates_an_epoch, FACTOR * steps)
         unit = 10 ** max(0, len(str(more)) - 2)
-        more = -(-more // unit) * unit  # rounded up to two digits before the zeros: 3,200 for 3,128
+        more = -(-more // unit) * unit  # in_digits up to two digits before the zeros: 3,200 for 3,128
         typed.append(f"{group}.max_steps={default if steps < default else more}")
     return typed

@@ -64,7 +64,7 @@ def show_scores(scores: Results, label: str) -> None:
     cells = [["", *rows]]
     for metric in scores.metrics:
         name = NAMES.get(metric, metric)
-        cells.append([name, *(number(row[metric], metric) if metric in row else "" for row in rows.values())])
+        cells.append([name, *(in_digits(row[metric], metric) if metric in row else "" for row in rows.values())])
     if scores.metrics:
         print_table(title, list(zip(*cells, strict=True)))
     else:
@@ -127,10 +127,10 @@ def show_learned_scalar(name: str, curves: Mapping[str, Mapping[int, float]], ra
         console.print(*notes, markup=False)
 
 
-def number(value: float, metric: str) -> str:
+def in_digits(value: float, metric: str) -> str:
     """Losses with three digits, what is in percent with two, counts with none, thresholds with all that they have."""
     if metric.endswith("_thresh"):
-        return repr(float(value))  # rounded, it would give other scores
+        return repr(float(value))  # in_digits, it would give other scores
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:,.3f}" if metric in NATS_OR_BITS else f"{value:,.2f}"

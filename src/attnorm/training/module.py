@@ -13,7 +13,7 @@ from attnorm.attention.transfer import on_cpu, remember
 from attnorm.errors import UserError
 from attnorm.optim import Optimization
 from attnorm.tasks.module import TaskModule
-from attnorm.tasks.ranks import Ranks, gathered, is_sharded, whole
+from attnorm.tasks.ranks import Ranks, gathered, is_sharded, whole_tensor
 
 
 class NonFiniteLoss(UserError, RuntimeError):
@@ -110,7 +110,7 @@ class TrainingModule(pl.LightningModule):
         self.is_loss_logged = bool(every) and (self.trainer.global_step + 1) % every == 0
         self.log("train/lr", torch.as_tensor(optimizer.param_groups[0]["lr"]))
         gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
-        norm = whole(torch.nn.utils.get_total_norm(gradients))
+        norm = whole_tensor(torch.nn.utils.get_total_norm(gradients))
         # All that is read from the device in an update; loggers and the progress bar get tensors on the CPU.
         sums = self.sums()
         norm, *self.totals = on_cpu(norm, *sums.values())

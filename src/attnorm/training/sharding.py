@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from attnorm.errors import UserError
 from attnorm.models.layers import DecoderLayer, EncoderLayer
-from attnorm.tasks.ranks import is_sharded, whole
+from attnorm.tasks.ranks import is_sharded, whole_tensor
 
 LAYERS = (EncoderLayer, DecoderLayer)  # modules that are called as such, which `fully_shard` needs; normalizers are not
 
@@ -89,7 +89,7 @@ def _whole(value: Any) -> Any:
     """A state with whole tensors on the CPU in place of shards; all processes must call it."""
     if isinstance(value, Mapping):
         return {key: _whole(item) for key, item in value.items()}
-    return whole(value.detach()).cpu() if isinstance(value, DTensor) else value
+    return whole_tensor(value.detach()).cpu() if isinstance(value, DTensor) else value
 
 
 def in_shards(value: Any, like: Any) -> Any:

@@ -10,7 +10,7 @@ from matplotlib.colors import Normalize, PowerNorm
 from torch import Tensor
 
 from attnorm.analysis.attention.reading import LayerAttention, Reading
-from attnorm.analysis.paper import COLUMN, LETTER, LINE, PAGE, Figure, FigureSet, plain
+from attnorm.analysis.paper import COLUMN, LETTER, LINE, PAGE, Figure, FigureSet, plain_text
 
 CELL, LARGEST, SMALLEST = 0.17, 5.0, 1.0  # inches: a cell, and the longest and shortest side of a heat map
 SCALE = 0.8  # inches that the bar of colours takes
@@ -58,7 +58,7 @@ def draw_layer(readings: Sequence[Reading], label: str) -> Figure:
 def panel_size(layers: Sequence[LayerAttention]) -> tuple[float, float, float]:
     """Inches of a heat map if there is enough room: its width, that of its labels, and its height."""
     across, down = (max(map(len, side)) for side in zip(*((a.keys, a.queries) for a in layers), strict=True))
-    letters = max((len(written(token)) for layer in layers for token in (*layer.keys, *layer.queries)), default=1)
+    letters = max((len(axis_label(token)) for layer in layers for token in (*layer.keys, *layer.queries)), default=1)
     width, height = (min(max(CELL * count, SMALLEST), LARGEST) for count in (across, down))
     return width, LETTER * letters + 0.15, height
 
@@ -80,18 +80,18 @@ def heat_map(axes: Axes, layer: LayerAttention, head: int, scale: dict[str, Any]
     width = min(width, (PAGE - SCALE) / columns - labels)
     for side, tokens, length in ((axes.xaxis, layer.keys, width), (axes.yaxis, layer.queries, height)):
         step = max(1, math.ceil(len(tokens) * LINE / length))
-        side.set_ticks(range(0, len(tokens), step), [written(token) for token in tokens[::step]])
+        side.set_ticks(range(0, len(tokens), step), [axis_label(token) for token in tokens[::step]])
     axes.tick_params(axis="x", labelrotation=90, length=1.5, pad=1.5)
     axes.tick_params(axis="y", length=1.5, pad=1.5)
     axes.set_title(f"{title}, largest {layer.weights[head].max().item():.2f}")
     return image
 
 
-def written(token: str) -> str:
+def axis_label(token: str) -> str:
     """A token as it is written at an axis: visible if it is white space, cut if it is long, and plain text."""
     token = token.strip("▁ \n") or token.replace(" ", "␣").replace("\n", "↵") or "·"
     token = token if len(token) <= LONGEST else f"{token[: LONGEST - 1]}…"
-    return plain(token)
+    return plain_text(token)
 
 
 def overview(readings: Sequence[Reading], labels: Sequence[str]) -> Figure:

@@ -7,7 +7,7 @@ from typing import Any
 
 from attnorm.analysis.ladder.ladder_comparison import PRIMARIES, ArmOnLadder, LadderComparison, listed_rungs
 from attnorm.analysis.statistics.crossed import Difference
-from attnorm.analysis.study_files import plain
+from attnorm.analysis.study_files import plain_values
 from attnorm.analysis.table import NOTHING, Cell, Column, Table, interval, number, title_of
 from attnorm.analysis.verdict import decimals, p_is
 from attnorm.files import write_text
@@ -16,7 +16,7 @@ from attnorm.wording import counted
 EMPTY = f" ({NOTHING})"  # an interval that is not defined
 
 
-def sentences(comparison: LadderComparison, arm: ArmOnLadder) -> list[str]:
+def ladder_sentences(comparison: LadderComparison, arm: ArmOnLadder) -> list[str]:
     """What is shown of an arm: at the largest rung, of the trend, and of the projection."""
     digits, better = decimals(comparison.scores.metric), comparison.scores.better
     if not arm.contrasts:
@@ -94,7 +94,7 @@ def table_of(comparison: LadderComparison) -> Table:
                 Cell(result.diverged),
             ]
         )
-    said = [line for arm in comparison.arms for line in (*sentences(comparison, arm), *arm.notes)]
+    said = [line for arm in comparison.arms for line in (*ladder_sentences(comparison, arm), *arm.notes)]
     caption = f"Differences from {comparison.baseline} in {metric} on the rungs of a ladder"
     return Table(caption, columns, rows, can_copy=True, about=" ".join([*said, *comparison.scores.notes]))
 
@@ -133,14 +133,14 @@ def write_comparison(comparison: LadderComparison, path: Path) -> None:
         found["projection"]["flops"] = arm.projected
         held = {"held": _numbers(arm.contrasts["held"])} if "held" in arm.contrasts else {}
         diverged = [result.diverged for result in arm.rungs if result.diverged]
-        notes = {"diverged": diverged, "sentences": sentences(comparison, arm), "notes": arm.notes}
+        notes = {"diverged": diverged, "sentences": ladder_sentences(comparison, arm), "notes": arm.notes}
         arms.append({"label": arm.label, "seeds": arm.seeds, "rungs": rungs, **found, **held, **notes})
     content = {
         **{"task": scores.task, "metric": scores.metric, "better": "lower" if scores.better < 0 else "higher"},
         **{"baseline": comparison.baseline, "examples": len(scores.ids), "level": comparison.level},
         **{"arms": arms, "notes": scores.notes},
     }
-    write_text(path, json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(path, json.dumps(plain_values(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def _numbers(difference: Difference | None) -> dict[str, Any]:

@@ -62,8 +62,8 @@ def write_page(
         at_an_edge=at_an_edge(cells),
         charts=charts,
         style=chart_css(),
-        sentences=sentences(cells, compared),
-        cells=[about(cell) for cell in cells],
+        sentences=probe_sentences(cells, compared),
+        cells=[about_probes(cell) for cell in cells],
         measures=[(title, row) for title, row in at_size if row.arm in names],
         left_out=grouped({cell.outcome.cell.title: cell.left_out for cell in cells}),
         seconds=sum(cell.outcome.seconds for cell in cells),
@@ -113,7 +113,7 @@ def colour_of(share: float) -> str:
     return "#{:02x}{:02x}{:02x}".format(*(round(a + (b - a) * share) for a, b in zip(light, dark, strict=True)))
 
 
-def sentences(cells: Sequence[CellResults], arms: Sequence[Arm]) -> list[str]:
+def probe_sentences(cells: Sequence[CellResults], arms: Sequence[Arm]) -> list[str]:
     """For each arm, where it is shown to win and to lose."""
     texts = []
     for arm in arms[1:]:
@@ -150,7 +150,7 @@ def at_an_edge(cells: Sequence[CellResults]) -> list[str]:
     return [f"{arm} at {', '.join(of)}" for arm, of in arms_by_cell.items()]
 
 
-def about(cell: CellResults) -> dict[str, Any]:
+def about_probes(cell: CellResults) -> dict[str, Any]:
     """What the page says about a cell."""
     probe = cell.outcome.cell.probe()
     base = next((row for row in cell.rows if row.trained), None)

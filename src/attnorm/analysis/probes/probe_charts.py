@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from attnorm.analysis.chart import Chart, values_table
 from attnorm.analysis.colours import styles_of_arms
-from attnorm.analysis.paper import COLUMN, LETTER, LINE, PAGE, Figure, bare, plain
+from attnorm.analysis.paper import COLUMN, LETTER, LINE, PAGE, Figure, bare, plain_text
 from attnorm.analysis.probes.verdicts import LEVEL, CellResults
 from attnorm.analysis.table import Table
 from attnorm.probes.arm import Arm
@@ -167,10 +167,9 @@ def map_chart(cells: Sequence[CellResults], arms: Sequence[Arm]) -> Chart:
                     text = f"{points:+}" if points else "0"
                     axes.text(x, y, text, ha="center", va="center", color=colour)
         axes.xaxis.tick_top()
-        axes.set_xticks(
-            range(len(compared)), [plain(arm.short) for arm in compared], rotation=60, ha="left", rotation_mode="anchor"
-        )
-        axes.set_yticks(range(len(titles)), [plain(title) for title in titles])
+        arms = [plain_text(arm.short) for arm in compared]
+        axes.set_xticks(range(len(arms)), arms, rotation=60, ha="left", rotation_mode="anchor")
+        axes.set_yticks(range(len(titles)), [plain_text(title) for title in titles])
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
         side, length = ("right", figure.get_figheight()) if width == COLUMN else ("bottom", width)

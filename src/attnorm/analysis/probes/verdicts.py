@@ -132,7 +132,7 @@ def results_of_cell(outcome: CellOutcome, arms: Sequence[Arm], rates: Sequence[f
         for arm, of in outcome.tuning.items()
         if arm not in NULLS
     }
-    return CellResults(outcome, judged(rows, closest, outcome, arms, rates), curves, {**unfit, **outcome.failed})
+    return CellResults(outcome, judged_rows(rows, closest, outcome, arms, rates), curves, {**unfit, **outcome.failed})
 
 
 def _row_of(of: CellOutcome, arm: Arm, size: int, null: float, ceiling: float, difference: Difference | None) -> Row:
@@ -180,7 +180,7 @@ NOT_FINITE = "scores that are not finite"
 MEASURES = ("entropy", "column_mass_min", "wanted", "mass_on_wanted", "share_wanted")
 
 
-def judged(
+def judged_rows(
     rows: Sequence[Row],
     closest: Mapping[tuple[int, str], Interval],
     outcome: CellOutcome,

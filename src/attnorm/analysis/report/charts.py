@@ -10,7 +10,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from attnorm.analysis.chart import Chart, values_table
 from attnorm.analysis.colours import Style, light_colours
-from attnorm.analysis.paper import Figure, panel, plain
+from attnorm.analysis.paper import Figure, panel, plain_text
 from attnorm.analysis.report.curves import Point
 from attnorm.analysis.run_figures import log_axis, log_floor
 
@@ -96,7 +96,7 @@ def by_layer(
             (lines[label],) = axes.plot(x, mean, "o", color=styles[label]["color"], markersize=4)
         set_vertical(axes, [point for _, point in points], floor)
         turned: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if len(layers) > 3 else {}
-        axes.set_xticks(range(len(layers)), [plain(layer) for layer in layers], **turned)
+        axes.set_xticks(range(len(layers)), [plain_text(layer) for layer in layers], **turned)
         axes.set_xlim(-0.5, len(layers) - 0.5)
         figure.name_lines(lines if len(lines) > 1 else {})
         return figure

@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 from attnorm.analysis.chart import Chart, values_table
 from attnorm.analysis.colours import COLOURS, light_colours, styles_of_arms
 from attnorm.analysis.comparison import Comparison
-from attnorm.analysis.paper import LETTER, LINE, Figure, panel, plain
+from attnorm.analysis.paper import LETTER, LINE, Figure, panel, plain_text
 from attnorm.analysis.table import title_of
 
 MANY = 12  # rows from which it is drawn narrowly, without single seeds
@@ -35,7 +35,7 @@ def forest(name: str, comparison: Comparison) -> Chart:
         styles = {label: {"color": light_colours()["--accent"]} for label in labels}
 
     def draw(width: float) -> Figure:
-        names = [plain(fill(label, int(0.38 * width / LETTER))) for label in labels]
+        names = [plain_text(fill(label, int(0.38 * width / LETTER))) for label in labels]
         heights = np.array([max(0.17 if many else 0.34, LINE * (name.count("\n") + 1) + 0.03) for name in names])
         places = heights.cumsum() - heights / 2  # inches
         figure = Figure(width, heights.sum() + 0.5)

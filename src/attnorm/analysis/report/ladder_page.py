@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from attnorm.analysis.chart import Chart
 from attnorm.analysis.ladder.ladder_charts import charts_of_ladder
 from attnorm.analysis.ladder.ladder_comparison import compare_ladder
-from attnorm.analysis.ladder.ladder_files import sentences, table_of
+from attnorm.analysis.ladder.ladder_files import ladder_sentences, table_of
 from attnorm.analysis.ladder.ladder_runs import scores_of_runs
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.table import Table
@@ -49,7 +49,7 @@ class LadderPage:
             self.refused = f"There is nothing to compare with {scores.arms[0]}, the only arm of the ladder."
             return
         comparison = compare_ladder(scores, baseline, level=level)
-        self.sentences = [line for arm in comparison.arms for line in sentences(comparison, arm)]
+        self.sentences = [line for arm in comparison.arms for line in ladder_sentences(comparison, arm)]
         self.notes = [*(note for arm in comparison.arms for note in arm.notes), *scores.notes]
         self.table = table_of(comparison).filled()
         self.charts = charts_of_ladder(anchor, comparison)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from attnorm.data.caption_rows import plain
+from attnorm.data.caption_rows import plain_words
 from attnorm.data.readers import table_files
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
@@ -36,7 +36,7 @@ def read_captions(path: Path) -> dict[str, list[str]]:
     """
     captions: dict[str, list[str]] = {}
     for image, caption in _coco(path) if table_files.suffix(path) == ".json" else _lines(path):
-        words = plain(caption)
+        words = plain_words(caption)
         captions.setdefault(image, []).extend([words] if words else [])
     if not captions:
         raise DataError(f"{path}: contains no captions")

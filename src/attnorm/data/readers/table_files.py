@@ -116,7 +116,7 @@ def no_column(where: str, wanted: Columns, existing: Sequence[str], nested: bool
     """The message for the first column of `wanted` that is not in `existing`, or there twice; "" if all are there."""
     for key, name in wanted:
         if (outer(str(name), existing) if nested else name) not in existing:
-            return checks.unknown(f"{where}: {key}={name}: no such column", name, map(str, existing))
+            return checks.unknown_name(f"{where}: {key}={name}: no such column", name, map(str, existing))
         if existing.count(str(name)) > 1:
             return f"{where}: {key}={name}: {existing.count(str(name))} columns have this name"
     return ""

@@ -79,7 +79,7 @@ def entries_of(entries: Entries | None) -> list[str]:
     return [entries] if isinstance(entries, str) else list(entries or ())
 
 
-def matching(entry: str) -> list[Path]:
+def matching_files(entry: str) -> list[Path]:
     """The file or folder of this name, or the files that match a glob, sorted."""
     if os.path.exists(entry):
         return [Path(entry)]

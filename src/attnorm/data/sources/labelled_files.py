@@ -70,7 +70,7 @@ class LabelledFiles(TableSource):
             said = "empty" if label in (None, "") else json.dumps(label, default=str)[:80]
             also = f", or their numbers 0 to {len(self.labels) - 1}" if len(self.known) > len(self.labels) else ""
             sentence = f"{where}: {self.columns[-1][1]} is {said}, which is not in data.labels{also}"
-            raise BadRow(checks.unknown(sentence, label, self.labels))
+            raise BadRow(checks.unknown_name(sentence, label, self.labels))
         return texts[0], texts[1] if len(texts) > 1 else "", name
 
     @cached_property

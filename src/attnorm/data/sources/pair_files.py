@@ -13,7 +13,7 @@ from attnorm.data.readers import table_files
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import usable
 from attnorm.data.readers.table_files import Column
-from attnorm.data.sources.base import DividedTrain, Entries, entries_of, matching
+from attnorm.data.sources.base import DividedTrain, Entries, entries_of, matching_files
 from attnorm.errors import Problem
 from attnorm.schema import Share
 
@@ -46,7 +46,7 @@ class TableSource(DividedTrain):
     def paths(self, split: str) -> list[Path]:
         """The distinct files of the split, in the order in which they are named."""
         entries = entries_of(self.named[self.origin(split)])
-        return list(dict.fromkeys(path for entry in entries for path in matching(entry)))
+        return list(dict.fromkeys(path for entry in entries for path in matching_files(entry)))
 
     @abstractmethod
     def row(self, where: str, cells: tuple) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ class TableSource(DividedTrain):
             return [Problem(f"data.{split}", f"the {split} split is asked for; name its file", self.named[split])]
         problems: list[str] = []
         for entry in entries:
-            key, found = f"data.{split}={entry}", matching(entry)
+            key, found = f"data.{split}={entry}", matching_files(entry)
             if not found and glob.has_magic(entry):
                 problems.append(f"{key}: no file matches")
             for path in found or [Path(entry)] * (not glob.has_magic(entry)):

@@ -9,7 +9,7 @@ from attnorm.data.readers import table_files
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow, usable
 from attnorm.data.readers.documents import Unit, documents
-from attnorm.data.sources.base import DOCUMENTS, DividedTrain, Entries, entries_of, matching
+from attnorm.data.sources.base import DOCUMENTS, DividedTrain, Entries, entries_of, matching_files
 from attnorm.errors import Problem
 from attnorm.schema import Share
 
@@ -120,7 +120,7 @@ class TextFiles(DividedTrain):
 
 def _matching(entry: str) -> list[Path]:
     """The files that match an entry, which may be a folder, sorted."""
-    return files.files_in(Path(entry)) if Path(entry).is_dir() else matching(entry)
+    return files.files_in(Path(entry)) if Path(entry).is_dir() else matching_files(entry)
 
 
 def _format(path: Path) -> str:

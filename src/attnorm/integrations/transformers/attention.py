@@ -70,7 +70,7 @@ def layer_attention(
             raise ValueError(f"{type(module).__name__}: attention_mask: hides the future: {advice}")
     n_queries, n_keys = query.shape[-2], key.shape[-2]
     settings = {"softcap": softcap, "s_aux": s_aux, **others}
-    if problem := problem_of(normalizer, module, is_causal, n_keys > n_queries, settings):
+    if problem := problem_of_layer(normalizer, module, is_causal, n_keys > n_queries, settings):
         raise ValueError(f"{type(module).__name__}: {problem}")
     if s_aux is not None:
         normalizer = ModelSink(s_aux)
@@ -107,7 +107,7 @@ class ModelSink(Sink):
         self.sink = lambda: scores[:, None, None].float()  # type: ignore[assignment]
 
 
-def problem_of(
+def problem_of_layer(
     normalizer: Normalizer, module: nn.Module, is_causal: bool, has_past: bool, settings: Mapping[str, Any]
 ) -> str | None:
     """Why a layer cannot be computed, as a clause; None if it can.

@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnorm.data.caption_rows import plain
+from attnorm.data.caption_rows import plain_words
 from attnorm.errors import refuse_one_text
 from attnorm.tasks.bleu import Bleu, sacrebleu
 from attnorm.tasks.results import CorpusMetric
@@ -63,7 +63,7 @@ class CaptionMetric:
 
         for texts in references:
             refuse_one_text("CaptionMetric, for each image,", texts)
-        self.references = [[plain(text) for text in texts] for texts in references]
+        self.references = [[plain_words(text) for text in texts] for texts in references]
         self.cider = CiderD(self.references)
         self.rouge = RougeScorer(["rougeL"], tokenizer=Words())
         self.bleu = sacrebleu().metrics.BLEU(tokenize="none", smooth_method="none")
@@ -71,7 +71,7 @@ class CaptionMetric:
     def each(self, captions: Sequence[str]) -> dict[str, list[float]]:
         """CIDEr-D and rougeL of each caption, in percent. Their means are the scores of all captions."""
         refuse_one_text("CaptionMetric", captions)
-        captions = [plain(caption) for caption in captions]
+        captions = [plain_words(caption) for caption in captions]
         rouge = [
             100.0 * self.rouge.score_multi(texts, caption)["rougeL"].fmeasure
             for texts, caption in zip(self.references, captions, strict=True)
@@ -83,7 +83,7 @@ class CaptionMetric:
         refuse_one_text("CaptionMetric", captions)
         rows = []
         for texts, caption in zip(self.references, captions, strict=True):
-            rows.append(Bleu.counts(self.bleu.corpus_score([plain(caption)], [[text] for text in texts])))
+            rows.append(Bleu.counts(self.bleu.corpus_score([plain_words(caption)], [[text] for text in texts])))
         return {name: [row[column] for row in rows] for column, name in enumerate(Bleu.columns)}
 
     def __call__(self, captions: Sequence[str]) -> dict[str, float]:
