@@ -218,7 +218,6 @@ STARTING = {  # commands that start further interpreters, as attnorm or as a lib
     "spawned": ("probe", "normalizers=softmax,uniform", "probes=probe_parts.Tiny", "seeds=1", "rates=0.01", "jobs=2"),
     "submitit": ("sweep", *runs.tiny_overrides(), "task.max_steps=1", "seed=1", "out=s", *SLURM),
     "ranks": TRAIN,
-    "spawned ranks": (*TRAIN, "trainer.strategy=ddp_spawn"),
 }
 
 

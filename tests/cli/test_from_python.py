@@ -101,6 +101,7 @@ def test_an_edit_of_an_own_module_in_one_kernel_is_said(here, caplog, monkeypatc
         caplog.clear()
         write_text(file, text)
     assert [len(lines) for lines in said] == [0, 1, 1]
+    del sys.modules["edited_part"]
 
 
 @pytest.mark.slow

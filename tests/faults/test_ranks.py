@@ -103,8 +103,9 @@ class Job:
         return (self.folder / "printed.txt").read_text()[-20_000:]
 
 
-@pytest.mark.parametrize("rank", ["0", "1"])
-@pytest.mark.parametrize(("door", "strategy"), [("launcher", "ddp"), ("torchrun", "ddp"), ("launcher", "fsdp")])
+@pytest.mark.parametrize(
+    ("door", "strategy", "rank"), [("launcher", "ddp", "0"), ("torchrun", "ddp", "1"), ("launcher", "fsdp", "1")]
+)
 def test_a_rank_that_dies_ends_the_job(tmp_path, door, strategy, rank):
     with Job(tmp_path, door, f"trainer={strategy}", "trainer.devices=2", "trainer.accelerator=cpu").trained() as job:
         os.kill(job.number_of(rank), signal.SIGKILL)
@@ -128,8 +129,7 @@ class Hang(pl.Callback):
 """
 
 
-@pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize(("rank", "locked"), [(0, False), (1, True)])
+@pytest.mark.parametrize(("door", "rank", "locked"), [("launcher", 0, False), ("torchrun", 1, True)])
 def test_a_rank_that_hangs_ends_the_job_with_its_stack(tmp_path, door, rank, locked):
     (tmp_path / "hanging.py").write_text(HANG)
     hang = f"+callbacks.hang={{_target_: hanging.Hang, rank: {rank}, locked: {locked}}}"
@@ -141,7 +141,7 @@ def test_a_rank_that_hangs_ends_the_job_with_its_stack(tmp_path, door, rank, loc
         assert Run(job.run()).state.is_unfinished
 
 
-@pytest.mark.parametrize(("rank", "number"), [("0", signal.SIGKILL), ("1", signal.SIGKILL), ("1", signal.SIGSTOP)])
+@pytest.mark.parametrize(("rank", "number"), [("0", signal.SIGKILL), ("1", signal.SIGSTOP)])
 def test_a_rank_that_dies_or_stops_while_it_starts_ends_the_other_one(tmp_path, rank, number):
     typed = ("trainer=ddp", "trainer.devices=2", "trainer.accelerator=cpu", "run.hang_timeout=1.5")  # tenfold at first
     with Job(tmp_path, "launcher", *typed) as job:
