@@ -26,9 +26,7 @@ from attnorm.tasks.task import Task, TaskConfig, Tokens
 
 
 class WritingModule(TaskModule[ModelT]):
-    """The loss of target tokens given the input and the earlier target tokens.
-
-    A subclass implements `target_logits`.
+    """What the modules of all tasks that write texts have in common.
 
     shown:        what input, target and text are called where examples are displayed.
     validation:   the texts of the validation split. Row i corresponds to row i of the validation batches.
@@ -58,16 +56,6 @@ class WritingModule(TaskModule[ModelT]):
         self.special = special_tokens(tokenizer)
         self.greedy = Decoding(max_length=max_length)
 
-    def target_logits(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Scores (tokens, V) of the real target tokens of a batch, and these tokens."""
-        raise NotImplementedError
-
-    def loss(self, batch: dict[str, Tensor]) -> Loss:
-        """Cross-entropy summed over target tokens. The objective includes label smoothing."""
-        logits, labels = self.target_logits(batch)
-        plain, smoothed = smoothed_cross_entropy(logits, labels, self.label_smoothing)
-        return Loss(smoothed, len(labels), plain if self.label_smoothing else None)
-
     def sample(self, source: str, target: Any, text: str) -> dict[str, str]:
         """An example for display. target: the reference, or several of them."""
         return dict(zip(self.shown, (source, target, text), strict=True))
@@ -79,14 +67,20 @@ class WritingModule(TaskModule[ModelT]):
 
 
 class Seq2SeqModule(WritingModule[Seq2SeqModel]):
-    """The module of an encoder-decoder. A subclass implements `add_scores` and extends `metrics`."""
+    """The loss of target tokens given the source and the earlier target tokens.
+
+    A subclass implements `add_scores` and extends `metrics`.
+    """
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """The decoder's states (B, T, W) under teacher forcing."""
         return self.model(batch["source"], batch["target"][:, :-1])
 
-    def target_logits(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        return target_logits(self.model, batch)
+    def loss(self, batch: dict[str, Tensor]) -> Loss:
+        """Cross-entropy summed over target tokens. The objective includes label smoothing."""
+        logits, labels = target_logits(self.model, batch)
+        plain, smoothed = smoothed_cross_entropy(logits, labels, self.label_smoothing)
+        return Loss(smoothed, len(labels), plain if self.label_smoothing else None)
 
     def tokens(self, batch: dict[str, Tensor]) -> Tensor:
         """Number of source tokens and predicted target tokens."""
@@ -94,7 +88,7 @@ class Seq2SeqModule(WritingModule[Seq2SeqModel]):
         return (batch["source"] != pad).sum() + (batch["target"][:, 1:] != pad).sum()
 
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
-        logits, labels = self.target_logits(batch)
+        logits, labels = target_logits(self.model, batch)
         logits = logits.float()
         rows, loss = on_cpu(batch["rows"], F.cross_entropy(logits, labels, reduction="sum"))
         self.add(loss=loss.item(), tokens=len(labels))

@@ -15,9 +15,9 @@ from attnorm.data.sampler import MicroBatch
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.models.generation import Decoding, search
 from attnorm.models.interfaces import CaptioningModel
-from attnorm.tasks.module import Collator, sums_per_row
+from attnorm.tasks.module import Collator, Loss, sums_per_row
 from attnorm.tasks.pairs import real_targets, special_tokens
-from attnorm.tasks.seq2seq import WritingModule
+from attnorm.tasks.seq2seq import WritingModule, smoothed_cross_entropy
 
 
 def references(texts: Table) -> list[list[str]]:
@@ -43,6 +43,11 @@ class CaptioningModule(WritingModule[CaptioningModel]):
         real = real_targets(batch["target"], self.special.pad)
         labels = index_by_mask(batch["target"][:, 1:], real)
         return self.model.logits(index_by_mask(self(batch), real)).float(), labels
+
+    def loss(self, batch: dict[str, Tensor]) -> Loss:
+        logits, labels = self.target_logits(batch)
+        plain, smoothed = smoothed_cross_entropy(logits, labels, self.label_smoothing)
+        return Loss(smoothed, len(labels), plain if self.label_smoothing else None)
 
     def tokens(self, batch: dict[str, Tensor]) -> Tensor:
         """Number of predicted target tokens."""
