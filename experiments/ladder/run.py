@@ -6,7 +6,7 @@
     python experiments/ladder/run.py beyond
 
 rates:  trains every arm on the first three rungs at five learning rates and on the fifth at three, with one seed, and
-        prints a rule for each arm.
+        writes a rule for each arm into conf/ladder/<arm>.yaml.
 rungs:  trains every arm on the five rungs of conf/ladder/<arm>.yaml, and scores it on the test articles.
 beyond: trains the sixth rung, which is then at the end of the same files with `beyond: true`, and scores it.
 
@@ -32,6 +32,8 @@ HERE = Path(__file__).parent
 ARMS = ("softmax", "hnas_prefix", "stick_breaking")
 ARMS_BEYOND = ("softmax", "hnas_prefix")
 RATES, RATES_LARGEST = (2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2), (4e-3, 8e-3, 1.6e-2)
+RUNGS = ((48, 2, 2, 512), (64, 2, 2, 768), (96, 3, 2, 1536), (112, 4, 3, 2560), (128, 4, 4, 4096))
+VOCABULARY = 1000
 TUNING_SEED = 100
 SEEDS, SEEDS_BEYOND = (110, 111, 112, 113, 114), (110, 111, 112)
 
@@ -64,11 +66,28 @@ def rates(args: argparse.Namespace) -> None:
         best = {size: best_rate({rate: loss for (of, rate), loss in found.items() if of == size}) for size in sizes}
         slope, constant = np.polyfit([math.log(size) for size in best], [math.log(rate) for rate in best.values()], 1)
         minima = ", ".join(f"{rate:.2g}" for rate in best.values())
-        print(f"{arm}: minima {minima}; {math.exp(constant):.3g} N^{slope:.2f} for N parameters", flush=True)
+        print(f"{arm}: minima {minima}", flush=True)
+        write_ladder(arm, constant, slope)
         with open(HERE / f"rates_{arm}.csv", "w", newline="") as stream:
             writer = csv.writer(stream, lineterminator="\n")
             writer.writerow(["parameters", "rate", "validation loss"])
             writer.writerows([size, rate, f"{loss:.4f}"] for (size, rate), loss in sorted(found.items()))
+
+
+def write_ladder(arm: str, constant: float, slope: float) -> None:
+    """Writes the five rungs, with the learning rate exp(constant) N^slope for N parameters of matrix products."""
+    lines = [
+        f"# The learning rate is {math.exp(constant):.3g} N^{slope:.3f} for N parameters, see rates_{arm}.csv.",
+        "tokens_per_parameter: 5",
+        "rungs:",
+    ]
+    for width, heads, layers, tokens in RUNGS:
+        rate = math.exp(constant) * (12 * layers * width**2 + VOCABULARY * width) ** slope
+        sizes = {"d_model": width, "n_heads": heads, "ffn_dim": 4 * width, "decoder_layers": layers}
+        keys = {**{f"model.{key}": size for key, size in sizes.items()}, "data.batch_tokens": tokens}
+        keys["optimizer.lr"] = f"{rate:.3g}"
+        lines.append(f"  - {{{', '.join(f'{key}: {value}' for key, value in keys.items())}}}")
+    (HERE / f"conf/ladder/{arm}.yaml").write_text("\n".join(lines) + "\n")
 
 
 def losses(runs: Sequence[Run]) -> dict[tuple[int, float], float]:
