@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DOCS := .venv-docs
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: setup train test test-fast test-numerics test-slow test-kernels test-gpu figures lint format docs notebook release clean
+.PHONY: setup train test test-core test-fast test-numerics test-slow test-kernels test-gpu figures lint format docs notebook release clean
 
 # What the commands of the README need. Other extras of pyproject.toml: pip install -c constraints.txt -e ".[ray]"
 USED := train,vqa,translation,captioning,images,transformers
@@ -62,6 +62,17 @@ test-slow: $(VENV)/.tested
 # The kernels in Triton: computed by its interpreter, and compiled for GPUs that need not be there.
 test-kernels: $(VENV)/.triton
 	$(PYTEST) -m "not gpu" tests/attention/linear/test_triton.py
+
+# The tests that need only the light core, with the oldest PyTorch that it takes, in an environment of its own.
+TORCH ?= 2.7.1
+CORE := .cache/torch-$(TORCH)
+CORE_TESTS := from light import light_tests; print(*light_tests())
+
+test-core: $(VENV)/.tested
+	test -x $(CORE)/bin/python || $(PYTHON) -m venv $(CORE)
+	$(CORE)/bin/python -m pip install --quiet --disable-pip-version-check "torch==$(TORCH)" -e . numpy scipy pytest \
+		pytest-timeout
+	OMP_NUM_THREADS=1 $(CORE)/bin/python -m pytest $$(PYTHONPATH=tests $(BIN)/python -c "$(CORE_TESTS)")
 
 test-gpu: $(VENV)/.tested
 	$(BIN)/python -m pytest -m gpu -rs

@@ -90,7 +90,7 @@ def name_of(normalizer: Normalizer) -> str:
     """The key of NORMALIZERS for the class of a normalizer, or the name of a class that is not in the table."""
     cls = type(normalizer)
     path = f"{cls.__module__}.{cls.__qualname__}"
-    return next((name for name, other in NORMALIZERS.items() if other == path), cls.__name__)
+    return {other: name for name, other in NORMALIZERS.items()}.get(path, cls.__name__)
 
 
 def build_prior(name: str, **options: Any) -> nn.Module:

@@ -277,7 +277,7 @@ class Normalizer(TrainingHooks):
             s = s + bias if being_transformed() else s.add_(bias)  # without another matrix
             log_prior = bias if log_prior is None else torch.where(allowed, log_prior, LOWEST)
         assert live is not None  # the mask, the prior, or both
-        given = given._replace(log_prior=log_prior, repeats_mask=repeats)
+        given = given.with_prior(log_prior, repeats)
         return self.weights(s, given), live.any(-1, keepdim=True)
 
     def remainder_value(self) -> Tensor | None:

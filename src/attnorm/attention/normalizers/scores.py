@@ -38,6 +38,10 @@ class Given(NamedTuple):
         """The prior for a step over the keys of scores that are masked already."""
         return None if self.repeats_mask else self.log_prior
 
+    def with_prior(self, log_prior: Tensor | None, repeats_mask: bool = False) -> "Given":
+        """The same with another prior. The compiler of PyTorch before 2.8 does not take `_replace`."""
+        return Given(self.mask, log_prior, self.keys, self.scale, self.queries, self.features, repeats_mask)
+
 
 def dot_scores(q: Tensor, k: Tensor, scale: float | Tensor) -> Tensor:
     """Computes scale q k', (B, H, N, M), in float32 or wider regardless of the dtype of the inputs and of autocast."""

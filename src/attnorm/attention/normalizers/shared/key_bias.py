@@ -96,7 +96,7 @@ class KeyBiased(Normalizer):
             return mask.each_segment(self.attend, q, k, v, log_prior, scale)
         queries = None if mask.queries is None else forbid(~mask.queries)
         if mask.keys is not None:
-            given = given._replace(log_prior=forbid(~mask.keys, log_prior))
+            given = given.with_prior(forbid(~mask.keys, log_prior))
         out = self.average(q, k, v, self.key_bias(q, k, given, queries), scale, mask.causal)
         return out if mask.queries is None else out.masked_fill(~mask.queries[:, None, :, None], 0.0)
 
