@@ -1,4 +1,4 @@
-# make setup | make train | make figures | make test | make test-fast | make test-kernels | make lint | make docs | make notebook
+# make setup | make train | make figures | make test | make test-fast | make test-kernels | make test-core | make lint | make docs | make notebook
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
