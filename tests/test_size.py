@@ -22,14 +22,14 @@ from attnorm.data.sampler import TokenBatches
 from attnorm.tasks.task import task_of
 
 RECORDED = {
-    "lines of src": 51_852,
-    "files of src": 427,
-    "functions of src": 3420,
-    "public names that several modules define": 45,
+    "lines of src": 52_529,
+    "files of src": 434,
+    "functions of src": 3477,
+    "public names that several modules define": 24,
     "lines of tests per line of src": 1.0,
     "functions that an override passes": 90,
     "files that an override passes": 20,
-    "functions that a batch passes": 42,
+    "functions that a batch passes": 43,
 }
 SLACK = 0.01  # the share by which a measure may be above or below its number
 OVERRIDE = ("task=gigaword", "attention.encoder=dnas")
