@@ -176,7 +176,15 @@ def material(request, tmp_path, monkeypatch):
         for folder in (tmp_path, tmp_path / "squad"):
             (folder / name).write_text(json.dumps(SQUAD if name.startswith("dev") else {}))
     records = (f"{name}.json" for name in ("q", "a", "vq", "va", "t", "v", "results", "annotations", "questions"))
-    for name in (*records, "token.txt", "trainImages.txt", "devImages.txt", "images.txt"):
+    for name in (
+        *records,
+        "token.txt",
+        "trainImages.txt",
+        "devImages.txt",
+        "images.txt",
+        "spiece.model",
+        "tokenizer.json",
+    ):
         (tmp_path / name).write_text("{}\n")
     save_file({"1": torch.zeros(1, 3)}, tmp_path / "grid.safetensors")
     save_file({"1": torch.zeros(1, 3), "1.boxes": torch.zeros(1, 4)}, tmp_path / "view.safetensors")
@@ -205,6 +213,8 @@ def material(request, tmp_path, monkeypatch):
             (r"(?:logs/)?<run[^>]*>", str(run)),
             (r"logs/(?:sweeps/)?<sweep folder>", str(tmp_path)),
             (r"<BERT's vocab.txt>|bert/vocab.txt", f"{tmp_path}/vocab.txt"),
+            (r"t5/spiece.model", f"{tmp_path}/spiece.model"),
+            (r"llama/tokenizer.json|<tokenizer.json>", f"{tmp_path}/tokenizer.json"),
             (r"<owner/name>", "owner/name"),
             (r"(model=\[?)<BERT folder>", rf"\1{tmp_path}/bert"),
             (r"<GPT-2 folder>", f"{tmp_path}/gpt2"),
@@ -217,6 +227,7 @@ def material(request, tmp_path, monkeypatch):
             (r"<file or ->", f"{tmp_path}/articles.txt"),
             (r"\$SLURM_NTASKS_PER_NODE", "4"),
             (r"\$SLURM_NNODES", "1"),
+            (r"\$\{run%/run.json\}", str(run)),
             (r' "\$@"', ""),
             (r"data\.dir=(<[^>]*>|/data/\w+)", f"data.dir={tmp_path}"),
         ):
