@@ -43,8 +43,8 @@ class CompareSettings:
     against: Places | None = None
     scores: Places | None = None
     metric: Text | None = None
-    better: Better | None = None
     columns: dict[str, Text] = field(default_factory=dict)
+    better: Better | None = None
     split: SplitName = "auto"
     level: Level = 0.95
     plan: Positive | None = None
