@@ -1002,7 +1002,7 @@ def test_labels_of_tables_are_escaped(label, latex, markdown, in_csv):
         (["nowhere"], "nowhere: no run folder there; a run folder has a run.json"),
         (
             ["against=no", "nowhere"],
-            "nowhere: expected key=value; the keys are baseline, against, scores, metric, better,",
+            "nowhere: expected key=value; the keys are baseline, against, scores, metric, columns, better,",
         ),
     ],
 )
