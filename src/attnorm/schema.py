@@ -99,8 +99,8 @@ def read_options(
         checked = _validated(model, read)
     except ValidationError as error:
         free = {option: parameter for option, parameter in known.items() if option not in facts}
-        named = owner or getattr(maker, "__self__", maker)  # the class of `from_settings`, which it may have inherited
-        named = getattr(named, "__qualname__", str(named))
+        of = owner or getattr(maker, "__self__", maker)  # the class of `from_settings`, which it may have inherited
+        named = str(getattr(of, "__qualname__", of))
         raise ConfigError(problems_in(error, read, free, named, group)) from error
     kinds = (list, tuple, str, Path, NoneType)  # not the iterator that pydantic makes of any iterable
     return {name: to if isinstance(to := checked[name], kinds) else value for name, value in read.items()}
