@@ -79,6 +79,9 @@ def test_parameters_are_those_of_the_signature_of_a_class_a_method_or_a_wrapped_
         size: int
         other: int = 1
 
+    class Heir(Maker):
+        pass
+
     class Bare:
         pass
 
@@ -88,6 +91,8 @@ def test_parameters_are_those_of_the_signature_of_a_class_a_method_or_a_wrapped_
     assert list(parameters(partial(open_ended, size=3))) == ["size"]
     (problem,) = option_problems("tokenizer", Maker.from_settings, {"sise": 2}, facts=["draw"])
     assert "Maker has no such option; it has size. Did you mean 'size'?" in problem
+    (problem,) = option_problems("tokenizer", Heir.from_settings, {"sise": 2}, facts=["draw"])
+    assert "Heir has no such option" in problem
     (problem,) = option_problems("data", Bare, {"size": 1})
     assert problem.endswith("Bare has no such option; it has none")
 
