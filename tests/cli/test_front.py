@@ -229,7 +229,7 @@ def test_users_errors_are_messages(monkeypatch, capsys, error, code, message):
 def test_the_processes_of_a_job_do_not_ask_for_tracebacks_and_an_exit_keeps_its_code(monkeypatch):
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
     assert errors.exit_code(lambda: 7 if "HYDRA_FULL_ERROR" not in os.environ else 8) == 7
-    with pytest.raises(SystemExit) as stopped, errors.to_the_end():
+    with pytest.raises(SystemExit) as stopped, errors.no_early_exit():
         sys.exit(3)
     assert stopped.value.code == 3
 

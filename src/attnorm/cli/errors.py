@@ -35,7 +35,7 @@ def exit_code(job: Callable[[], int]) -> int:
 
 
 @contextmanager
-def to_the_end() -> Iterator[None]:
+def no_early_exit() -> Iterator[None]:
     """Raises RuntimeError if `sys.exit(0)` ends this context, as a part of one's own may do: the process must not
     report success before its work is done."""
     try:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig, OmegaConf
 
 from attnorm.choices import CONF, own_folder, split_options
-from attnorm.cli.errors import exit_code, to_the_end
+from attnorm.cli.errors import exit_code, no_early_exit
 from attnorm.cli.main import is_busy, threads_spin
 from attnorm.cli.options import COMPLETION, completing, dashed
 from attnorm.config.compose import (
@@ -80,7 +80,7 @@ def train_typed(arguments: list[str]) -> int:
     return 0
 
 
-@to_the_end()
+@no_early_exit()
 def train_new(arguments: Sequence[str], folders: Sequence[Path]) -> Path:
     """Composes and checks the settings of a new run, trains and returns the run folder. With `resume=auto`, that may be
     the folder of an unfinished run, which continues. With `from=<run>`, the settings are those of another run, but for
@@ -142,12 +142,13 @@ def named_run(name: Path, key: str) -> Path:
         Run(folder).check(key)  # before libraries are imported, which takes seconds
     if folder == name:
         return folder
-    from attnorm.training.processes import decided_by_first
+    from attnorm.training.processes import decided_by_first_rank
 
-    return Path(decided_by_first(f"named_{key}", lambda: str(folder)))  # a run of this command may be the last one now
+    # a run of this command may be the last one now
+    return Path(decided_by_first_rank(f"named_{key}", lambda: str(folder)))
 
 
-@to_the_end()
+@no_early_exit()
 def resume_in(folder: Path, arguments: list[str]) -> int:
     """Continues the run in a folder with its recorded configuration. Returns the exit code.
 
@@ -159,11 +160,11 @@ def resume_in(folder: Path, arguments: list[str]) -> int:
     from attnorm.config.read import read_settings
     from attnorm.config.recorded import recorded_settings
     from attnorm.progress import quiet_libraries
-    from attnorm.training.processes import decided_by_first, is_first_rank
+    from attnorm.training.processes import decided_by_first_rank, is_first_rank
 
     quiet_libraries()
     settings, changes = recorded_settings(folder, arguments, is_first=is_first_rank())
-    if decided_by_first("state", lambda: run.state) == RunState.FINISHED and not changes:
+    if decided_by_first_rank("state", lambda: run.state) == RunState.FINISHED and not changes:
         if is_first_rank():
             print(printable(f"resume={folder}: this run is finished"))
         return 0
@@ -194,13 +195,13 @@ def claim_folder(folder: Path) -> Path:
     than 0 get the folder of rank 0, also on other machines.
     """
     from attnorm.run.writing import RunWriter
-    from attnorm.training.processes import decided_by_first
+    from attnorm.training.processes import decided_by_first_rank
 
     def free() -> str:
         names = (folder.with_name(f"{folder.name}_{number}") if number > 1 else folder for number in count(1))
         return str(next(name for name in names if RunWriter(name).claim()).absolute())
 
-    claimed = Path(decided_by_first("run_folder", free))
+    claimed = Path(decided_by_first_rank("run_folder", free))
     return claimed if folder.is_absolute() else Path(os.path.relpath(claimed))
 
 
@@ -210,23 +211,23 @@ def checkpoint_of(folder: Path) -> Path | None:
     Raises RunError if the run is still going, or has lost its checkpoints.
     """
     from attnorm.run.resume import newest_good
-    from attnorm.training.processes import decided_by_first
+    from attnorm.training.processes import decided_by_first_rank
 
     def decide() -> str:
         if Run(folder).state is RunState.RUNNING:
             raise RunError(f"resume={folder}: this run is still going")
         return str(newest_good(folder) or "")
 
-    checkpoint = decided_by_first("checkpoint", decide)
+    checkpoint = decided_by_first_rank("checkpoint", decide)
     return Path(checkpoint) if checkpoint else None
 
 
 def unfinished(config: "Settings") -> Path | None:
     """The folder of the run that `resume=auto` continues; None for a new run."""
     from attnorm.run.resume import newest_unfinished
-    from attnorm.training.processes import decided_by_first, is_first_rank
+    from attnorm.training.processes import decided_by_first_rank, is_first_rank
 
-    folder = decided_by_first("resumed_run", lambda: str(newest_unfinished(config) or ""))
+    folder = decided_by_first_rank("resumed_run", lambda: str(newest_unfinished(config) or ""))
     if is_first_rank():
         none = "there is no unfinished run with these settings, so a new one starts"
         print(printable(f"resume=auto: {f'continuing {folder}' if folder else none}"), flush=True)

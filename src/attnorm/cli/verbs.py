@@ -50,10 +50,10 @@ class Verb:
             return 0
         if self.is_whole:
             return self.act(arguments)
-        from attnorm.cli.errors import exit_code, to_the_end
+        from attnorm.cli.errors import exit_code, no_early_exit
 
         def job() -> int:
-            with ExitStack() as stack, to_the_end():
+            with ExitStack() as stack, no_early_exit():
                 # Ends with code 143 and without a traceback, also while libraries are being imported. (`exit_code`
                 # returns 130 on SIGINT.)
                 before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))

@@ -26,7 +26,7 @@ from attnorm.parts import RESERVED, TARGET, Part, as_group, class_of, made
 from attnorm.progress import quiet_libraries
 from attnorm.schema import is_name, read_options
 from attnorm.settings import Settings, TrainerConfig
-from attnorm.tasks.results import watchable
+from attnorm.tasks.results import monitor_directions
 from attnorm.tasks.task import Task
 
 NAME = "pytorch_lightning.Trainer"
@@ -212,7 +212,7 @@ def problems_of_metrics(settings: Mapping[str, Any], task: Task) -> Iterator[Pro
     of_scheduler = settings["scheduler"].get("monitor")
     if of_scheduler is None and not watching:
         return
-    directions = watchable(task.monitors())
+    directions = monitor_directions(task.monitors())
     validated = [metric for metric in directions if metric.startswith("val/")]
     if of_scheduler is not None and of_scheduler not in validated:
         yield Problem("scheduler.monitor", f"allowed: {', '.join(validated)}", of_scheduler)

@@ -15,7 +15,7 @@ from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError
 from attnorm.models.heads import Classifier
 from attnorm.tasks.bert import EncoderTask
-from attnorm.tasks.labels import LabelFeaturizer, LabellingTask, LabelModule, classified, with_predictions
+from attnorm.tasks.labels import LabelFeaturizer, LabelModule, LabelTask, classified, with_predictions
 from attnorm.tasks.module import Collator
 from attnorm.tasks.results import Results
 
@@ -95,9 +95,7 @@ class ClassificationModule(LabelModule):
     inputs = ("ids", "types")
 
 
-class ClassificationTask(
-    LabellingTask[Classifier, ClassificationModule], EncoderTask[Classifier, ClassificationModule]
-):
+class ClassificationTask(LabelTask[Classifier, ClassificationModule], EncoderTask[Classifier, ClassificationModule]):
     """task=classify, task=mnli."""
 
     schema, unit, head = LABELLED, "rows", Classifier

@@ -15,7 +15,7 @@ from attnorm.data.sources.base import LABELLED_DOCUMENTS
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import Problem
 from attnorm.models.interfaces import LabelModel
-from attnorm.tasks.labels import LabelFeaturizer, LabelModule, LabelTask, classified
+from attnorm.tasks.labels import LabelFeaturizer, LabelModule, SourceLabelTask, classified
 from attnorm.tasks.module import Collator
 from attnorm.tasks.task import Tokens
 
@@ -85,7 +85,7 @@ class DocumentModule(LabelModule):
     inputs = ("ids", "sentences")
 
 
-class DocumentTask(LabelTask[DocumentModule]):
+class DocumentTask(SourceLabelTask[DocumentModule]):
     """task=document_classification.
 
     The model has the options `max_tokens` and `queries` of `attnorm.models.documents.DocumentConfig`. The

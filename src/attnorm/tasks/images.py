@@ -17,7 +17,7 @@ from attnorm.data.sampler import MicroBatch
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError, Problem
 from attnorm.models.interfaces import LabelModel
-from attnorm.tasks.labels import LabelFeaturizer, LabelModule, LabelTask, classified
+from attnorm.tasks.labels import LabelFeaturizer, LabelModule, SourceLabelTask, classified
 from attnorm.tasks.module import Collator
 from attnorm.tasks.results import hash_of, hash_of_image
 from attnorm.tasks.task import Tokens
@@ -91,7 +91,7 @@ class ImageModule(LabelModule):
         return torch.tensor(self.cells * len(batch["rows"]))
 
 
-class ImageTask(LabelTask[ImageModule]):
+class ImageTask(SourceLabelTask[ImageModule]):
     """task=image_classification.
 
     The model has the options `patch`, `queries` and `query_grid` of `attnorm.models.grid.GridConfig`.

@@ -140,7 +140,7 @@ class LabelConfig(TaskConfig):
     class_weights: Literal["balanced"] | tuple[Positive, ...] | None = None
 
 
-class LabellingTask(Task[ModelT, ModuleT]):
+class LabelTask(Task[ModelT, ModuleT]):
     """A task that predicts one label per example. `labels` are the names of the labels, by number."""
 
     Config = LabelConfig
@@ -176,8 +176,8 @@ class LabellingTask(Task[ModelT, ModuleT]):
 LabelModuleT = TypeVar("LabelModuleT", bound=LabelModule)
 
 
-class LabelTask(LabellingTask[LabelModel, LabelModuleT]):
-    """A task whose source has `labels`, the names of the labels, and rows with a column `label`.
+class SourceLabelTask(LabelTask[LabelModel, LabelModuleT]):
+    """A task whose data source has `labels`, the names of the labels, and rows with a column `label`.
 
     The labels, and what else a subclass adds to `data_properties`, are kept in the run folder in labels.json.
     """

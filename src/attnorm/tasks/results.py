@@ -133,7 +133,7 @@ def direction(metric: str, declared: Mapping[str, str] | None = None) -> int:
     return -1 if (declared or {}).get(metric, "min" if metric in LOWER_IS_BETTER else "max") == "min" else 1
 
 
-def watchable(monitors: Mapping[str, str]) -> dict[str, str]:
+def monitor_directions(monitors: Mapping[str, str]) -> dict[str, str]:
     """What schedulers and callbacks may watch, each with whether "min" or "max" of it is best: the metrics of every
     validation (`Task.monitors`), and for callbacks also those of the latest update."""
     of_updates = {"train/loss": "min", "train/gradient_norm": "min", "train/lr": "min", "step": "max"}

@@ -47,7 +47,7 @@ def started_together() -> Ranks | None:
     return None
 
 
-def decided_by_first(name: str, decide: Callable[[], str]) -> str:
+def decided_by_first_rank(name: str, decide: Callable[[], str]) -> str:
     """The text that `decide` returns on the first rank, which the others get from it.
 
     Processes that torchrun or SLURM has started wait for it. Those that the first rank starts itself later find it in

@@ -33,7 +33,7 @@ from attnorm.settings import Settings
 from attnorm.source_code import own_modules
 from attnorm.tasks.data_notes import data_notes
 from attnorm.tasks.ranks import is_sharded
-from attnorm.tasks.results import watchable
+from attnorm.tasks.results import monitor_directions
 from attnorm.tasks.task import Task, task_of
 from attnorm.training import console
 from attnorm.training.baselines import warnings_of
@@ -125,7 +125,7 @@ def train(
         if config.task.monitor and (selector := task.selector):
             task_module.monitor, task_module.mode = selector
         summary["directions"] = task.monitors() | {task_module.monitor.removeprefix("val/"): task_module.mode}
-        directions = watchable(summary["directions"])
+        directions = monitor_directions(summary["directions"])
         optimization = config.optimization.watching(task_module.monitor, directions)
         module = TrainingModule(task_module, optimization, refuse_non_finite)
         required: list[pl.Callback] = [throughput, files, watchdog, loggers]
