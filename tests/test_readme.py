@@ -629,18 +629,21 @@ def test_the_readme_fits_on_two_screens_and_its_results_are_those_of_the_experim
     rows = re.findall(r"^\| \[[^]]*\]\((experiments/\S+)/README.md\) \| (.*) \|$", README, re.M)
     assert len(rows) == len(re.findall(r"^\| \[.*experiments/", README, re.M)) > 5
     for folder, row in rows:
-        metric, arm, difference, interval, p, seeds, verdict = row.split(" | ")
+        metric, arm, softmax, difference, interval, p, seeds, verdict = row.split(" | ")
         files = [path for path in (runs.ROOT / folder).glob("verdicts*.csv") if name_of(path) in VERDICTS]
         decimals = 3 if metric.startswith("loss") else 2
         matching = [
-            it
-            for it in itertools.chain(*map(read_csv, files))
+            (it, of_file)
+            for of_file in map(read_csv, files)
+            for it in of_file
             if NAMES.get(it["metric"], it["metric"]).removesuffix(" F1") == metric[:-2]
             and arm.split()[0] in (it["arm"], re.split("[_ ]", it["arm"])[0])
             and f"{float(it['difference'] or 'nan'):+.{decimals}f}" == difference
         ]
         assert len(matching) == 1, (folder, row)
-        [found] = matching
+        [(found, of_file)] = matching
+        [baseline] = [it for it in of_file if it["metric"] == found["metric"] and it["verdict"] == "baseline"]
+        assert baseline["arm"] == "softmax" and f"{float(baseline['mean']):.{decimals}f}" == softmax, (folder, row)
         low, high = (f"{float(found[end]):+.{decimals}f}" for end in ("low", "high"))
         assert interval == f"{low} to {high}" and seeds == found["seeds"], (folder, row)
         assert p == p_is(float(found["adjusted_p"])).removeprefix("= "), (folder, row)
