@@ -9,9 +9,10 @@ import sys
 
 import pytest
 import runs
+import torch
 from omegaconf import OmegaConf
 
-from attnorm.attention import Normalizer
+from attnorm.attention import Normalizer, build_normalizer
 from attnorm.attention.normalizers.base import Given
 from attnorm.cli import main
 
@@ -50,6 +51,21 @@ def test_the_page_and_the_docstring_say_what_a_formula_is_given():
     assert {name: none.startswith("never") for name, *_, none in rows} == {
         name: default is not None for name, default in Given._field_defaults.items()
     }
+
+
+def test_the_form_for_decoders_is_dnas_prefix_for_a_power_of_1_and_sees_nothing_later():
+    names: dict = {}
+    [prefix] = [block for block in BLOCKS if "class PowerPrefix" in block]
+    for code in (FILE, prefix):
+        exec(compile(code, "docs/add_your_own.md", "exec"), names)
+    scores = 3 * torch.randn(2, 2, 6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    later = torch.cat([scores[..., :4, :], scores[..., 4:, :] + 5], -2)
+    mask = torch.ones(6, 6).tril().bool()
+    for p in (1.0, 1.5):
+        weights = names["PowerPrefix"](p)(scores, mask)
+        assert torch.equal(weights[..., :4, :], names["PowerPrefix"](p)(later, mask)[..., :4, :])
+        assert torch.allclose(weights, build_normalizer("dnas_prefix")(scores, mask)) == (p == 1)
+        assert not weights.masked_select(~mask).any()
 
 
 @pytest.mark.slow
