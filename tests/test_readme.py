@@ -234,7 +234,9 @@ def material(request, tmp_path, monkeypatch):
             typed = re.sub(pattern, value, typed)
         return shlex.split(typed[re.search(VERB, typed).end() :])
 
-    return arguments
+    yield arguments
+    for module in modules.values():
+        sys.modules.pop(module, None)
 
 
 def searched(arguments: list[str]) -> tuple[str, ...]:
@@ -473,6 +475,26 @@ def test_the_recipe_of_a_search_continues_where_it_was_stopped(monkeypatch, tmp_
     found = [Run(path.parent) for path in tmp_path.rglob("summary.json")]
     assert sorted(run.best_value for run in found) == sorted(trial.value for trial in trials)
     assert "optimizer.lr" in capsys.readouterr().out
+
+
+def test_the_lines_of_a_table_on_the_page_of_a_paper_are_those_that_compare_writes(monkeypatch, tmp_path):
+    def written_lines():
+        assert runs.call(monkeypatch, "compare", f"against={tmp_path}/pilot", f"out={tmp_path}/result.tex") == 0
+        return (tmp_path / "result.tex").read_text().splitlines()
+
+    folders = make_runs(tmp_path / "pilot", {"softmax": 0.0, "dnas": 1.0})
+    written = written_lines()
+    [shown] = [code.splitlines() for code in blocks(runs.ROOT / "docs/paper.md", "text") if "tabular" in code]
+    of_table = [re.sub("accuracy", "ROUGE-L F1", line) for line in shown if line.startswith(("\\", "arm &"))]
+    assert len(of_table) == 5 and [line for line in of_table if line not in written] == []
+    cells = [[len(line.split("&")) for line in lines if line.endswith(r" \\")] for lines in (shown, written)]
+    assert cells[0] == cells[1] == [10, 10, 10]
+    pattern = r"The task is \S+ with data of \S+ \(\S+ examples for training\)\. The model is \w+ "
+    assert re.match(pattern, shown[-1]) and re.match(pattern, written[-1])
+    assert re.search(r"The code is attnorm \S+, commit \w{10}\.", written[-1])
+    for path in [folder / "run.json" for folder in folders]:  # as if attnorm were installed, without its repository
+        path.write_text(json.dumps({**json.loads(path.read_text()), "commit": None, "code": "0123456789abcdef"}))
+    assert re.search(r"The code is attnorm \S+, an installed package, version 0123456789abcdef\.", written_lines()[-1])
 
 
 def notebook_cells() -> list[str]:

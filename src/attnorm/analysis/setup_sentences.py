@@ -38,6 +38,7 @@ def _training(study: Study, shown: Comparison) -> list[str]:
     parameters, updates = (_span(run.summary.get(key) for run in runs) for key in ("parameters", "steps"))
     hours = _span((as_number(run.summary.get("wall_seconds")) for run in runs), 3600)
     rate, code, device = setting("optimizer.lr"), recorded("the version of attnorm"), recorded("the device")
+    commit = recorded("the commit of the code")  # or "an installed package, version ..."
     tuned = [*(tuning.about() for tuning in study.tunings), *study.choices]
     return [
         f"The task is {shown.task} with data of {setting('data._target_')} ({sizes} examples for training).",
@@ -45,7 +46,7 @@ def _training(study: Study, shown: Comparison) -> list[str]:
         f"{setting('optimizer._target_')}{f' at a learning rate of {rate}' * (' or ' not in rate)}, for {updates} "
         f"updates of at most {setting('data.batch_tokens')} tokens, in {hours} hours per run on {device}.",
         *(tuned or ["No setting was tuned for single arms."]),
-        f"The code is attnorm {code}, commit {recorded('the commit of the code')}.",
+        f"The code is attnorm {code}, {'' if commit.startswith('an installed') else 'commit '}{commit}.",
     ]
 
 
