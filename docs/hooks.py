@@ -52,17 +52,20 @@ def with_options(markdown: str) -> str:
 
 
 def with_verdicts(markdown: str) -> str:
-    """Replaces links to files of verdicts by the verdicts on the primary metric, in the digits of `verdicts.py`."""
+    """Replaces links to files of verdicts by the score of the baseline and the verdicts on the primary metric, in the
+    digits of `verdicts.py`."""
 
     def verdicts(link: re.Match[str]) -> str:
         rows = csv.DictReader((TOP / link[1]).read_text().splitlines())
-        words: dict[str, list[str]] = {}
+        baseline, words = "", dict[str, list[str]]()
         for row in rows:
-            if row["primary"] == "true" and row["verdict"] not in ("baseline", "reference"):
-                digits = 3 if row["metric"].startswith("loss") else 2
+            digits = 3 if row["metric"].startswith("loss") else 2
+            if row["primary"] == "true" and row["verdict"] == "baseline":
+                baseline = f"{row['arm']} {float(row['mean']):.{digits}f}; "
+            elif row["primary"] == "true" and row["verdict"] != "reference":
                 difference, low, high = (f"{float(row[key]):+.{digits}f}" for key in ("difference", "low", "high"))
                 words.setdefault(row["verdict"], []).append(f"{row['arm']} {difference} ({low} to {high})")
-        return "; ".join(f"**{word}:** {', '.join(arms)}" for word, arms in words.items())
+        return baseline + "; ".join(f"**{word}:** {', '.join(arms)}" for word, arms in words.items())
 
     return re.sub(r"\[`(experiments/\w+/verdicts\w*\.csv)`\]\(\.\./\1\)", verdicts, markdown)
 
