@@ -131,23 +131,25 @@ def scratch(name: str) -> Path:
     return folder
 
 
+TINY_TASKS: dict[str, Callable[[], tuple[str, ...]]] = {  # what makes a run of a task tiny
+    "gigaword": lambda: TINY,
+    "mlm": lambda: ("task=mlm", *ENCODER, "data.train_size=40", "data.valid_size=8", "data.test_size=5"),
+    "squad": lambda: ("task=squad", *ENCODER, *SQUAD, *squad_files()),
+    "classify": lambda: ("task=classify", *ENCODER, "data.batch_tokens=300", *labelled_files()),
+    "translation": lambda: (*TRANSLATION, *SIZES, "task.scored_pairs=6"),
+    "translation_lstm": lambda: (*TRANSLATION, "model=lstm_seq2seq", "model.d_model=16", "task.scored_pairs=6"),
+    "vqa": lambda: (*VISUAL, *SCENES),
+    "image_classification": lambda: IMAGES,
+    "document_classification": lambda: (*TEXTS, f"data.folder={text_folder()}"),
+    "causal_lm": lambda: LANGUAGE,
+    "captioning": lambda: (*CAPTIONING, *SCENES),
+    "vqa_v2": lambda: (*VISUAL, "data=vqa_v2", *vqa_files()),
+}
+
+
 def tiny_overrides(task: str = "gigaword") -> tuple[str, ...]:
     """What makes a run tiny, typed as on the command line; tokenized data goes to the session's own folder."""
-    settings = {
-        "gigaword": lambda: TINY,
-        "mlm": lambda: ("task=mlm", *ENCODER, "data.train_size=40", "data.valid_size=8", "data.test_size=5"),
-        "squad": lambda: ("task=squad", *ENCODER, *SQUAD, *squad_files()),
-        "classify": lambda: ("task=classify", *ENCODER, "data.batch_tokens=300", *labelled_files()),
-        "translation": lambda: (*TRANSLATION, *SIZES, "task.scored_pairs=6"),
-        "translation_lstm": lambda: (*TRANSLATION, "model=lstm_seq2seq", "model.d_model=16", "task.scored_pairs=6"),
-        "vqa": lambda: (*VISUAL, *SCENES),
-        "image_classification": lambda: IMAGES,
-        "document_classification": lambda: (*TEXTS, f"data.folder={text_folder()}"),
-        "causal_lm": lambda: LANGUAGE,
-        "captioning": lambda: (*CAPTIONING, *SCENES),
-        "vqa_v2": lambda: (*VISUAL, "data=vqa_v2", *vqa_files()),
-    }
-    return (*settings[task](), f"paths.cache_dir={scratch('cache')}")
+    return (*TINY_TASKS[task](), f"paths.cache_dir={scratch('cache')}")
 
 
 # data of a few made-up sentences

@@ -34,6 +34,7 @@ from test_house import BELOW
 import attnorm
 from attnorm.analysis.score_files import read_scores
 from attnorm.analysis.verdict import p_is
+from attnorm.attention.registry import NORMALIZERS, PARTS
 from attnorm.cli import main
 from attnorm.cli import train as front
 from attnorm.cli.attention import read_attention
@@ -53,6 +54,7 @@ from attnorm.config.read import read_recorded, read_settings
 from attnorm.data.sources.gigaword import FILES
 from attnorm.errors import ConfigError, Interrupted
 from attnorm.experiments.papers.figures import read_figures
+from attnorm.imports import find, parameters
 from attnorm.probes.experiment import ProbePlan
 from attnorm.run.csv_files import read_csv
 from attnorm.run.opening import read_run
@@ -300,7 +302,7 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
         command = read_attention(arguments)
         folders = command.settings.folders
     else:
-        command = read(arguments, EvalKeys if verb == "eval" else GenerateKeys, verb, rerun.OVERRIDABLE)
+        command = read(arguments, {"eval": EvalKeys, "generate": GenerateKeys}[verb], verb, rerun.OVERRIDABLE)
         of_language = any(key in ("decoding.temperature", "decoding.top_p") for key, _ in command.changes)
         folders = [runs.finished_run("causal_lm") if of_language else Path(command.settings.run or "")]
     if getattr(command.settings, "metric", None):
@@ -313,8 +315,10 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
 
 def test_there_are_commands_to_look_at():
     assert len(COMMANDS) > 80
-    missing = {*main.VERBS} - {verb for _, verb, _ in COMMANDS}
-    assert not missing, f"document a command of: {', '.join(sorted(missing))}"
+    missing = {*main.VERBS} - {verb for where, verb, _ in commands() if not where.startswith("conf/")}
+    assert not missing, f"document on a page a command of: {', '.join(sorted(missing))}"
+    missing = {*main.VERBS} - {*READERS, "train", "sweep", "new", "eval", "generate", "attention"}
+    assert not missing, f"READERS has no entry for: {', '.join(sorted(missing))}"
     assert {where for where, *_ in commands()} >= {"README.md", "docs/hnas.md", "docs/paper.md", "conf/train.yaml"}
     assert any(typed.startswith("torchrun") for *_, typed in COMMANDS)
     assert any(typed.startswith("attnorm") for *_, typed in COMMANDS)
@@ -725,7 +729,14 @@ def test_the_site_has_a_table_with_every_option_of_a_normalizer():
     shown = re.findall(r"^\| `(\w+\.\w+)` \| `.+` \| .+ \|$", pages, re.M)
     files = {path.stem: yaml.safe_load(path.read_text()).get("options") or {} for path in folder.glob("*.yaml")}
     listed = [f"{name}.{key}" for name, options in files.items() for key in options.get(name) or ()]
-    assert len(listed) > 40 and [key for key in listed if shown.count(key) != 1] == []
+    assert len(listed) > 40 and [key for key in listed if shown.count(key) != 1] == [], "see conf/attention/<name>.yaml"
+    facts = {"heads", "width", "state_width", "place", "queries", "builder"}
+    prose = {"dnas.beta", "hnas.fixed", "mix.fixed"}  # which pages explain in their text
+    classes = {name: find("normalizer", name, *PARTS["normalizer"]) for name in NORMALIZERS}
+    options = [(name, key) for name, cls in classes.items() for key in parameters(cls) if key not in facts]
+    tables = {(classes[name].__init__, key) for name, key in options if f"{name}.{key}" in {*listed, *prose}}
+    without = [f"{name}.{key}" for name, key in options if (classes[name].__init__, key) not in tables]
+    assert not without, f"no file of conf/attention/ has: {without}"
 
 
 def test_links_of_the_site_lead_to_files_of_the_site():

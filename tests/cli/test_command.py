@@ -25,6 +25,7 @@ from attnorm.cli.compare import CompareSettings
 from attnorm.cli.evaluate import EvalKeys
 from attnorm.cli.generate import GenerateKeys
 from attnorm.cli.ls import LsKeys
+from attnorm.cli.probe import ProbeSettings
 from attnorm.cli.report import ReportSettings
 from attnorm.cli.verbs import VERBS, Verb
 from attnorm.config.command import fitting, read
@@ -95,14 +96,22 @@ def test_a_bare_path_is_the_run_or_the_place_that_a_verb_reads(monkeypatch, tmp_
         assert VERBS["eval"].with_key(left) == left
 
 
-@pytest.mark.parametrize(
-    ("verb", "keys"),
-    [
-        *(("eval", EvalKeys), ("generate", GenerateKeys), ("attention", AttentionKeys), ("compare", CompareSettings)),
-        *(("figures", FigureKeys), ("report", ReportSettings), ("sweep", SweepSettings)),
-        *(("check", CheckKeys), ("ls", LsKeys)),
-    ],
-)
+KEYS = {  # of the verbs whose help is a file of conf/
+    **{"eval": EvalKeys, "generate": GenerateKeys, "attention": AttentionKeys, "compare": CompareSettings},
+    **{"figures": FigureKeys, "report": ReportSettings, "sweep": SweepSettings, "check": CheckKeys, "ls": LsKeys},
+    "probe": ProbeSettings,
+}
+
+
+def test_each_verb_has_a_file_of_its_keys_and_is_compared_with_it_here():
+    """But `train`, whose keys are the settings, and `new`, which has none."""
+    others = VERBS.keys() - {"train", "new"}
+    without = [f"conf/ has no {verb}.yaml" for verb in others if not (runs.CONF / f"{verb}.yaml").is_file()]
+    without += [f"KEYS has no entry {verb}" for verb in others - KEYS.keys()]
+    assert not without, without
+
+
+@pytest.mark.parametrize(("verb", "keys"), KEYS.items())
 def test_the_help_of_a_verb_shows_its_keys_and_their_defaults(verb, keys):
     shown = yaml.safe_load((runs.CONF / f"{verb}.yaml").read_text())
     defaults = {key: "???" if it.default is EMPTY else it.default for key, it in parameters(keys).items()}

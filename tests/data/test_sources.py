@@ -126,10 +126,11 @@ WRONG = [
 def test_each_source_has_a_page_and_is_given_a_wrong_option_here():
     pages = "".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
     sources = {name: it for name, it in choices("data").items() if "_target_" in it}
-    without = [name for name in sources if not re.search(rf"data={name}\b|`{name}`", pages)]
-    given = {name for name, *_ in WRONG}
-    without += [name for name, it in sources.items() if parameters(class_of("data", it, Source)) and name not in given]
-    assert len(sources) > 15 and without == []
+    named = {name for name in sources if re.search(rf"(data|task)={name}\b|^\| `{name}`", pages, re.M)}
+    without = [f"no page of docs/ has data={name}" for name in sources.keys() - named]
+    with_options = {name for name, it in sources.items() if parameters(class_of("data", it, Source))}
+    without += [f"no row of WRONG is about {name}" for name in with_options - {name for name, *_ in WRONG}]
+    assert len(sources) > 15 and not without, without
 
 
 @pytest.mark.parametrize(("name", "options", "message"), WRONG)
