@@ -1,6 +1,6 @@
 """The command line of `attnorm sweep`: its own keys, and the overrides of its runs."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
@@ -66,14 +66,6 @@ class SweepSettings:
     tune_seeds: Text | None = None
     submitit: dict[str, Any] = field(default_factory=dict)
     ray: dict[str, Any] = field(default_factory=dict)
-
-    def problems(self, typed: Collection[str]) -> list[Problem]:
-        """What is wrong with the combination of keys. typed: the keys that were given."""
-        return [
-            Problem(name, f"has no effect with launcher={self.launcher}; it is for launcher={name}")
-            for name in ("submitit", "ray")
-            if name in typed and self.launcher != name
-        ]
 
 
 OWN = names_of(SweepSettings)
@@ -166,28 +158,26 @@ def read_sweep(arguments: Sequence[str]) -> SweepCommand:
     overrides: list[Override] = []
 
     def check(command: Command[SweepSettings]) -> Iterator[Problem]:
-        yield from command.settings.problems(command.typed)
+        for name in ("submitit", "ray"):
+            if name in command.typed and name != (launcher := command.settings.launcher):
+                yield Problem(name, f"has no effect with launcher={launcher}; it is for launcher={name}")
         with hydra_started(folders):
             overrides.extend(parse(readable(of_runs, is_sweep=True), GlobalHydra.instance().config_loader()))
-        yield from problems_of(command.settings, overrides)
-        if (name := command.settings.ladder) is not None:
+        for override in overrides:
+            if override.is_interval_sweep():
+                typed = as_typed([override.input_line or ""])[0]
+                yield Problem.about(override.key_or_group, f"{typed}: a sweep needs single values, not an interval")
+        tuning, _, wrong = read_tuning(command.settings, overrides)
+        yield from wrong
+        if command.settings.ladder is not None:
             swept = {plain_key(override): override.is_sweep_override() for override in overrides}
-            tuning = read_tuning(command.settings, overrides)[0]
-            yield from read_ladder(name, folders).problems(swept, tuning.key if tuning else None)
+            ladder = read_ladder(command.settings.ladder, folders)
+            yield from ladder.problems(swept, tuning.key if tuning else None)
 
     settings = read(of_sweep, SweepSettings, "attnorm sweep", known=problems, check=check).settings
     tuning, tuned, _ = read_tuning(settings, overrides)
     ladder = None if settings.ladder is None else read_ladder(settings.ladder, folders)
     return SweepCommand(list(arguments), settings, [*overrides, *tuned], options, folders, tuning, ladder)
-
-
-def problems_of(settings: SweepSettings, overrides: Sequence[Override]) -> Iterator[Problem]:
-    """What is wrong with the overrides of the runs for a sweep with these settings."""
-    for override in overrides:
-        if override.is_interval_sweep():
-            typed = as_typed([override.input_line or ""])[0]
-            yield Problem.about(override.key_or_group, f"{typed}: a sweep needs single values, not an interval")
-    yield from read_tuning(settings, overrides)[2]
 
 
 def plain_key(override: Override) -> str:

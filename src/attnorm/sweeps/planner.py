@@ -100,8 +100,10 @@ class Planner:
         """The runs that tune, and those that compare."""
         tuning = self.command.tuning
         assert tuning is not None
-        # arms with equal settings are one
-        by_key = {check.key: (arm, check) for arm, check in self.checks_by_arm().items()}
+        first: dict[Overrides, CheckedJob] = {}  # what is known of the first sample of each arm
+        for sample, check in zip(self.samples, self.checks, strict=True):
+            first.setdefault(self.command.arm_of(sample), check)
+        by_key = {check.key: (arm, check) for arm, check in first.items()}  # arms with equal settings are one
         arms = [arm for arm, _ in by_key.values()]
 
         def make_jobs(purpose: str, choices: Sequence[Choice]) -> list[Job]:
@@ -117,13 +119,6 @@ class Planner:
 
         labelled = [TunedArm(self.command.label_of(arm), *check.metric) for arm, check in by_key.values()]
         return Tuned(tuning, labelled, self.journal, make_jobs)
-
-    def checks_by_arm(self) -> dict[Overrides, CheckedJob]:
-        """What is known of the first sample of each arm."""
-        checks: dict[Overrides, CheckedJob] = {}
-        for job, check in zip(self.samples, self.checks, strict=True):
-            checks.setdefault(self.command.arm_of(job), check)
-        return checks
 
     def jobs(self, combinations: Sequence[Overrides], checks: Sequence[CheckedJob], purpose: str = "") -> list[Job]:
         """A job for each combination. Jobs that the folder has already keep their names.
@@ -143,23 +138,10 @@ class Planner:
             if not journal.has(name) or known[-1].get("purpose", "") != purpose:
                 more = {"purpose": purpose} if purpose else {}
                 journal.add("job", name, key=key, label=label, overrides=overrides, **more)
-            jobs.append(self.job(name, key, overrides, check, purpose))
+            typed, arm = (*self.command.options, *overrides), self.command.label_of(self.command.arm_of(overrides))
+            folder, devices, named = job_folder(journal.folder, name, purpose), check.processes, tuple(check.named)
+            jobs.append(Job(name, key, label, typed, folder, devices, check.uses_gpu, purpose, arm, named))
         return jobs
-
-    def job(self, name: str, key: str, overrides: Overrides, check: CheckedJob, purpose: str = "") -> Job:
-        """A job of the sweep."""
-        return Job(
-            name,
-            key,
-            self.command.label_of(overrides),
-            (*self.command.options, *overrides),
-            job_folder(self.journal.folder, name, purpose),
-            check.processes,
-            check.uses_gpu,
-            purpose,
-            self.command.label_of(self.command.arm_of(overrides)),
-            tuple(check.named),
-        )
 
     def launcher(self) -> Launcher:
         """The launcher that the settings ask for."""
