@@ -7,9 +7,9 @@ from dataclasses import replace
 from attnorm.errors import ConfigError, Problem
 from attnorm.progress import console
 from attnorm.sweeps.check import Checker, Sized
-from attnorm.sweeps.command import Overrides, SweepCommand
+from attnorm.sweeps.command import Overrides, SweepCommand, plain_key
 from attnorm.sweeps.jobs import expand, override_key
-from attnorm.sweeps.ladder import UPDATES, Ladder, Rung
+from attnorm.sweeps.ladder import UPDATES, Ladder
 from attnorm.sweeps.planner import checked
 
 FEW = 1000  # updates with fewer of which a trend measures early training
@@ -29,10 +29,8 @@ def with_rungs(command: SweepCommand, checker: Checker) -> SweepCommand:
     ladder, tuning = command.ladder, command.tuning
     assert ladder is not None
     tuned = tuning.key if tuning else None
-    varied = [override for override in command.overrides if override.get_key_element().lstrip("+") in command.varied]
-    arms = expand(override for override in command.overrides if override not in varied)
-    first = f"++{tuned}={tuning.values[0]}" if tuning else None
-    extra = [MEASURED, *([first] if first else [])]
+    arms = expand(override for override in command.overrides if plain_key(override) not in command.varied)
+    extra = [MEASURED, *([f"++{tuned}={tuning.values[0]}"] if tuning else [])]
     softmax = tuple(override for override in arms[0] if override_key(override).partition(".")[0] != "attention")
     every = [(*softmax, "attention=softmax"), *arms]
     jobs = [(*arm, *extra, *rung.overrides(tuned)) for arm in every for rung in ladder.rungs]
@@ -42,13 +40,20 @@ def with_rungs(command: SweepCommand, checker: Checker) -> SweepCommand:
     of_rungs = sizes[:count]
     updates = updates_of(ladder, of_rungs)
     announce(ladder, of_rungs, updates)
-    sized = {}
+    sized: dict[Overrides, list[Overrides]] = {}
     for number, arm in enumerate(arms, start=1):
-        own = sizes[number * count : (number + 1) * count]
-        sized[arm] = [
-            overrides_of(rung, ladder, tuned, size, steps, mine)
-            for rung, size, steps, mine in zip(ladder.rungs, of_rungs, updates, own, strict=True)
-        ]
+        of_arm, sized[arm] = sizes[number * count : (number + 1) * count], []
+        for rung, size, own, steps in zip(ladder.rungs, of_rungs, of_arm, updates, strict=True):
+            record = {
+                "parameters": size.parameters,
+                "train_tokens": steps * size.tokens,
+                "flops_per_token": size.flops_per_token,
+                "own_parameters": own.parameters,
+                "keys": [*ladder.keys, UPDATES],
+                "tuned": tuned,
+            }
+            length = (f"++{UPDATES}={steps}", "++trainer.max_epochs=null")
+            sized[arm].append((*rung.overrides(tuned, **record), *length))
     return replace(command, sized=sized)
 
 
@@ -85,16 +90,3 @@ def announce(ladder: Ladder, sizes: Sequence[Sized], updates: Sequence[int]) -> 
         if steps < FEW:
             line = f"rung {rung.number} has fewer than {FEW:,} updates, so a trend may measure early training"
             console.print(line, style="yellow")
-
-
-def overrides_of(rung: Rung, ladder: Ladder, tuned: str | None, size: Sized, updates: int, own: Sized) -> Overrides:
-    """The overrides that put an arm on a rung. size: with softmax. own: that of the arm."""
-    record = {
-        "parameters": size.parameters,
-        "train_tokens": updates * size.tokens,
-        "flops_per_token": size.flops_per_token,
-        "own_parameters": own.parameters,
-        "keys": [*ladder.keys, UPDATES],
-        "tuned": tuned,
-    }
-    return (*rung.overrides(tuned, **record), f"++{UPDATES}={updates}", "++trainer.max_epochs=null")
