@@ -72,21 +72,18 @@ def compare_problems(command: Command[CompareSettings]) -> Iterator[Problem]:
     if not of_runs and isinstance(settings.baseline, tuple):
         yield Problem("baseline", "expected the name of an arm", list(settings.baseline))
     scored = [file.resolve() for place in listed_places(settings.scores or ()) for file in matching(place)]
-    for file in command.settings.files:
-        if file.suffix.lower() not in ENDINGS:
-            yield Problem("out", f"must end with {', '.join(ENDINGS)}", str(file))
-        elif why := why_not_writable(file.parent, file.name):
-            yield Problem("out", why, str(file))
-        elif file.resolve() in scored:
-            yield Problem("out", "is one of the files with scores", str(file))
+    outputs = [("out", file, ", ".join(ENDINGS), file.suffix.lower() in ENDINGS) for file in settings.files]
     if settings.scores_out is not None:
         file = Path(settings.scores_out)
-        if not file.name.endswith(ENDINGS_OF_SCORES):
-            yield Problem("scores_out", f"must end with {', '.join(ENDINGS_OF_SCORES)}", str(file))
+        endings = ", ".join(ENDINGS_OF_SCORES)
+        outputs.append(("scores_out", file, endings, file.name.endswith(ENDINGS_OF_SCORES)))
+    for key, file, endings, has_ending in outputs:
+        if not has_ending:
+            yield Problem(key, f"must end with {endings}", str(file))
         elif why := why_not_writable(file.parent, file.name):
-            yield Problem("scores_out", why, str(file))
+            yield Problem(key, why, str(file))
         elif file.resolve() in scored:
-            yield Problem("scores_out", "is one of the files with scores", str(file))
+            yield Problem(key, "is one of the files with scores", str(file))
 
 
 def run_compare(arguments: list[str]) -> None:
@@ -128,9 +125,8 @@ def show_ladder(settings: CompareSettings, scores: LadderScores) -> None:
         comparison = compare_ladder(scores, settings.baseline, settings.project, settings.level)
         table = table_of(comparison)
         for arm in comparison.arms:
-            print_table(
-                f"{arm.label} minus {comparison.baseline} on the rungs of the ladder", rows_of(table, arm.label)
-            )
+            title = f"{arm.label} minus {comparison.baseline} on the rungs of the ladder"
+            print_table(title, rows_of(table, arm.label))
             show_lines(*ladder_sentences(comparison, arm))
             show_warnings([*arm.notes])
         show_warnings([*scores.notes])
