@@ -50,10 +50,8 @@ class RungResult:
     def net(self) -> tuple[float, Interval] | None:
         if self.multiplier is None or self.seconds_ratio is None:
             return None
-        value, low, high = (
-            each / self.seconds_ratio for each in (self.multiplier[0], self.multiplier[1].low, self.multiplier[1].high)
-        )
-        return value, Interval(low, high)
+        value, ends = self.multiplier
+        return value / self.seconds_ratio, Interval(ends.low / self.seconds_ratio, ends.high / self.seconds_ratio)
 
 
 @dataclass(frozen=True)
