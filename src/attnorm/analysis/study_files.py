@@ -1,6 +1,5 @@
 """A study as a file: JSON with all numbers, or the table of the report as CSV, LaTeX or Markdown."""
 
-import json
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 from attnorm.analysis.cautions import withheld_lines
 from attnorm.analysis.report.tables import scores_table
 from attnorm.analysis.study import Study
-from attnorm.files import write_text
+from attnorm.files import write_json, write_text
 
 ENDINGS = (".csv", ".json", ".tex", ".md")
 
@@ -38,7 +37,7 @@ def write_study(study: Study, path: Path) -> None:
     content = {name: getattr(main, name) for name in of_all}
     content |= {"better": "lower" if main.direction < 0 else "higher", "setup": table.about, "arms": arms}
     content |= {"withheld": withheld_lines(main.withheld), "notes": study.notes}
-    write_text(path, json.dumps(plain_values(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_json(path, plain_values(content))
 
 
 def plain_values(value: Any) -> Any:

@@ -1,6 +1,5 @@
 """A comparison on a ladder in sentences, as a table, and as files."""
 
-import json
 from math import isfinite, nan
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from attnorm.analysis.statistics.crossed import Difference
 from attnorm.analysis.study_files import plain_values
 from attnorm.analysis.table import NOTHING, Cell, Column, Table, interval, number, title_of
 from attnorm.analysis.verdict import decimals, p_is
-from attnorm.files import write_text
+from attnorm.files import write_json, write_text
 from attnorm.wording import counted
 
 EMPTY = f" ({NOTHING})"  # an interval that is not defined
@@ -112,7 +111,7 @@ def rows_of(table: Table, label: str) -> list[list[str]]:
 
 
 def write_comparison(comparison: LadderComparison, path: Path) -> None:
-    """Writes the comparison, whole or not at all. The ending chooses the form, see `analysis.record`."""
+    """Writes the comparison, whole or not at all. The ending chooses the form, as in `write_study`."""
     if path.suffix.lower() != ".json":
         table = table_of(comparison)
         write_text(path, {".csv": table.csv, ".tex": table.latex, ".md": table.markdown}[path.suffix.lower()])
@@ -140,7 +139,7 @@ def write_comparison(comparison: LadderComparison, path: Path) -> None:
         **{"baseline": comparison.baseline, "examples": len(scores.ids), "level": comparison.level},
         **{"arms": arms, "notes": scores.notes},
     }
-    write_text(path, json.dumps(plain_values(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_json(path, plain_values(content))
 
 
 def _numbers(difference: Difference | None) -> dict[str, Any]:
