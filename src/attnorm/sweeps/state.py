@@ -43,7 +43,7 @@ class Journal:
     | start | a process of the job is about to be started | attempt |
     | place | it was started | what the launcher needs to find it again |
     | end | the process was seen to have ended | code, state, why, failure |
-    | state | values were chosen, or the sweep begins or ends | see `sweeps.record` |
+    | state | values were chosen, or the sweep begins or ends | see `sweeps.job_record` |
     | close | the process that had opened the sweep ended by itself | code |
     """
 

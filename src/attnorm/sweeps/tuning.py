@@ -5,7 +5,7 @@ examples that select them. Neither runs of the comparison seeds nor the examples
 in this choice. A run that failed or diverged counts as the worst.
 
 A verdict is about the best value of each arm, which tuning may have missed. Where the arms differ at their chosen
-values, the worse one is therefore trained with the comparison seeds at its other values too: see `analysis.grids`.
+values, the worse one is also trained with the comparison seeds at its other values: see `analysis.other_values`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
