@@ -56,12 +56,11 @@ class SharedSeeds:
         left_out = []
         for run in arm.runs:
             if run.seed not in self.seeds[arm.label]:
-                reason = (
-                    f"has not been scored on the {self.split} split" if run.seed in arm.finished else str(run.state)
-                )
+                is_finished = run.seed in arm.finished
+                reason = f"has not been scored on the {self.split} split" if is_finished else str(run.state)
                 if self.is_scored(arm, run.seed):
                     reason = "another arm has no scores for this seed"
-                why = f" ({run.why})" if run.why and run.seed not in arm.finished else ""
+                why = f" ({run.why})" if run.why and not is_finished else ""
                 left_out.append(f"{arm.label}, seed {run.seed}: {reason}{why}")
         values = {seed: table.overall(metric, ids) for seed, table in self.tables(arm).items()}
         return ArmScores(arm.label, values, mean_costs(self.runs(arm).values()), tuple(left_out))
