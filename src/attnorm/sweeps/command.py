@@ -192,14 +192,13 @@ def read_tuning(
 
     overrides: those of the runs, among them the seeds that compare.
     """
-    if settings.tune is None and settings.tune_seeds is None:
-        return None, [], []
+    if settings.tune is None:
+        message = "has no effect without tune=<key>=<values>, as in tune=optimizer.lr=1e-3,2e-3,4e-3"
+        problem = Problem("tune_seeds", message, settings.tune_seeds)
+        return None, [], [problem] if settings.tune_seeds is not None else []
     problems = []
     compared = [typed for typed in overrides if plain_key(typed) == "seed" and not typed.is_interval_sweep()]
     seeds = [choice.partition("=")[2] for typed in compared for choice in choices_in(typed)]
-    if settings.tune is None:
-        message = "has no effect without tune=<key>=<values>, as in tune=optimizer.lr=1e-3,2e-3,4e-3"
-        return None, [], [Problem("tune_seeds", message, settings.tune_seeds)]
     if not seeds:
         problems.append(Problem("seed", "must be given with tune: the seeds that compare the arms, as in seed=110,111"))
     tune_seeds = []

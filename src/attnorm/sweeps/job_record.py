@@ -85,14 +85,9 @@ def ranked(results: Iterable[JobResult], mode: str | None) -> list[JobResult]:
     """
 
     def place(result: JobResult) -> tuple:
-        value = result.best_value
-        sign = -1 if mode == "max" else 1
-        return (
-            result.job.purpose in (TUNE, FURTHER),
-            ORDER.index(result.state),
-            value is None,
-            0.0 if value is None or mode is None else sign * value,
-        )
+        value, compares = result.best_value, result.job.purpose not in (TUNE, FURTHER)
+        rank = 0.0 if value is None or mode is None else -value if mode == "max" else value
+        return not compares, ORDER.index(result.state), value is None, rank
 
     return sorted(results, key=place)
 

@@ -76,12 +76,9 @@ class Scheduler:
     def fill(self) -> None:
         """Starts jobs as long as there is room for more."""
         while self.launcher.has_room() and not self.code:
-            if not self.waiting:
-                job = self.plan.next()
-                if job is None:
-                    return
+            if not self.waiting and (job := self.plan.next()):
                 self.waiting.append(job)
-            if not self.place(self.waiting[0]):
+            if not self.waiting or not self.place(self.waiting[0]):
                 return
             self.waiting.popleft()
 

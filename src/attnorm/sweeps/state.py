@@ -163,10 +163,7 @@ def state_of_job(job: Job, journal: Journal) -> JobState:
     """The state of a job."""
     if is_held(job):
         return JobState.RUNNING
-    state = job.run.state
-    if state is RunState.FINISHED:
-        return JobState.FINISHED
-    if state is RunState.ABSENT:
+    if (state := job.run.state) is RunState.ABSENT:
         return JobState.FAILED if journal.last_end(job.name).get("failure") else JobState.WAITING
     return JobState(state)
 
