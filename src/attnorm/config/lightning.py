@@ -123,11 +123,7 @@ def problems_of_updates(trainer: TrainerConfig, data: Mapping[str, Any]) -> Iter
     for key in ("val_check_interval", "limit_train_batches"):
         batches = getattr(trainer, key)
         if isinstance(batches, int) and batches % parts:
-            near = max(parts, round(batches / parts) * parts)
-            message = (
-                f"counts batches and must be a multiple of trainer.accumulate_grad_batches={parts}, so that it ends "
-                f"with an update; the nearest is {near}"
-            )
+            message = f"counts batches, so it must be a multiple of trainer.accumulate_grad_batches={parts}"
             yield Problem(f"trainer.{key}", message, batches)
     devices = len(devices) if isinstance(devices, list) else devices
     for key in ("train_size", "max_train") if isinstance(devices, int) else ():
