@@ -7,7 +7,7 @@ out.
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from math import nan
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,9 @@ class TuningRecord:
         tuning, jobs = content["tuning"], {str(job["name"]): job for job in content["jobs"]}
         self.folder, self.key = folder, str(tuning["key"])
         self.values, self.added, self.seeds = (list(map(str, tuning[name])) for name in ("values", "added", "seeds"))
-        self.numbers = list(map(_positive, self.values))
+        self.numbers = list(map(float, self.values))
+        if not all(0 < number < inf for number in self.numbers):
+            raise ValueError(self.values)
         self.every = [self._values_of(entry, jobs, labels) for entry in tuning["arms"]]
         known = {arm.label: number for number, arm in enumerate(self.every)}
         compared = [known[label] for label in dict.fromkeys(labels.values()) if label in known]
@@ -203,14 +205,6 @@ def tunings_of(arms: Iterable[Arm]) -> list[TuningRecord]:
         with suppress(AttributeError, IndexError, KeyError, TypeError, ValueError):  # written by another program
             tunings += [TuningRecord(folder, content, labels)] if content.get("tuning") else []
     return tunings
-
-
-def _positive(value: object) -> float:
-    """The number that a value of the file is or spells. Raises ValueError unless it is above 0."""
-    number = as_number(float(str(value)))
-    if number is None or number <= 0:
-        raise ValueError(value)
-    return number
 
 
 def _plain(name: object) -> str:
