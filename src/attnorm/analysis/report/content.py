@@ -11,7 +11,7 @@ from attnorm.analysis.comparison import Terms
 from attnorm.analysis.ladder.ladder_runs import ladder_of
 from attnorm.analysis.provenance import check_code
 from attnorm.analysis.report.examples import shortened
-from attnorm.analysis.report.ladder_page import LadderPage, ladder_pages
+from attnorm.analysis.report.ladder_page import LadderPage
 from attnorm.analysis.report.task_page import TaskPage
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.study import Study, adjust_together, study_of_arms
@@ -97,7 +97,13 @@ def collect(
         names = dict.fromkeys(each.metric for study in studies for each in study.comparisons)
         raise ConfigError([Problem("metric", f"the runs have no such metric; allowed: {', '.join(names)}", metric)])
     adjust_together(studies)
-    ladders = ladder_pages(on_rungs, baseline, metric, split, level, pending)
+    of_ladders: dict[str, list[Run]] = defaultdict(list)  # by task
+    for run in on_rungs:
+        of_ladders[str(run.settings["task.name"])].append(run)
+    ladders = [
+        LadderPage(f"ladder-{number}", members, baseline, metric, split, level, pending)
+        for number, members in enumerate(of_ladders.values(), start=1)
+    ]
     finished = sum(run.state is RunState.FINISHED for _, run in named)
     return Report(
         title=_title_of(studies) if studies or not ladders else f"Ladder on {ladders[0].name}",

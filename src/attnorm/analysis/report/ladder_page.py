@@ -1,6 +1,5 @@
 """What the report says about the ladder of one task."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 
 from attnorm.analysis.chart import Chart
@@ -17,7 +16,7 @@ from attnorm.wording import counted
 
 
 class LadderPage:
-    """What the page says about a ladder.
+    """What the page says about a ladder. pending: runs that are still to come.
 
     name: that of the task. refused: why it is not compared, as a sentence; "" if it is. sentences: what is shown of
     each arm. notes: what a reader has to know. table: the differences. charts: see `charts_of_ladder`.
@@ -53,21 +52,3 @@ class LadderPage:
         self.notes = [*(note for arm in comparison.arms for note in arm.notes), *scores.notes]
         self.table = table_of(comparison).filled()
         self.charts = charts_of_ladder(anchor, comparison)
-
-
-def ladder_pages(
-    runs: Sequence[Run],
-    baseline: str | None,
-    metric: str | None,
-    split: SplitName,
-    level: float,
-    pending: Sequence[str],
-) -> list[LadderPage]:
-    """The page of the ladder of each task. runs: those of ladders. pending: runs that are still to come."""
-    by_task: dict[str, list[Run]] = defaultdict(list)
-    for run in runs:
-        by_task[str(run.settings["task.name"])].append(run)
-    return [
-        LadderPage(f"ladder-{number}", members, baseline, metric, split, level, pending)
-        for number, members in enumerate(by_task.values(), start=1)
-    ]

@@ -54,7 +54,11 @@ class TaskPage:
         verdicts = main.verdicts if main else []
         compared = [verdict.label for verdict in verdicts if not verdict.is_silent]
         self.name = arms[0].task
-        self.overview = _overview_of(study)
+        seeds = {len(arm.finished) for arm in arms}
+        of_arm = str(min(seeds)) if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
+        self.overview = [("arms", f"{len(arms):,}"), ("seeds per arm", of_arm), ("baseline", arms[0].label)]
+        if main is not None:
+            self.overview += [("metric", title_of(main.metric)), ("examples", f"{main.examples:,}")]
         self.withheld = withheld_lines(main.withheld) if main else []
         self.headline = headline(main, study.missing) if main else "There is nothing to compare yet."
         self.differing, self.confounds = settings_table(study.arms), study.confounds
@@ -114,19 +118,6 @@ def _warnings_of(study: Study, metric: str | None) -> list[str]:
             "these verdicts are exploratory, and their p-values are adjusted for this task only."
         )
     return warnings
-
-
-def _overview_of(study: Study) -> list[tuple[str, str]]:
-    """The size of the comparison of a task."""
-    seeds = {len(arm.finished) for arm in study.arms}
-    overview = [
-        ("arms", f"{len(study.arms):,}"),
-        ("seeds per arm", str(min(seeds)) if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"),
-        ("baseline", study.arms[0].label),
-    ]
-    if study.main is not None:
-        overview += [("metric", title_of(study.main.metric)), ("examples", f"{study.main.examples:,}")]
-    return overview
 
 
 def headline(comparison: Comparison, missing: int) -> str:
