@@ -70,8 +70,7 @@ def laboratory_is_missing(error: ModuleNotFoundError) -> str:
 
 def trusted_packages() -> set[str]:
     """The packages whose code files of others may name: this one, and those of the environment variable TRUST."""
-    listed = os.environ.get(TRUST, "").split(",")
-    return {"attnorm", *filter(None, map(str.strip, listed))}
+    return {"attnorm", *filter(None, map(str.strip, os.environ.get(TRUST, "").split(",")))}
 
 
 def package_of(path: str) -> str:

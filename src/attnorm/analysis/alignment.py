@@ -93,8 +93,7 @@ def draw_alignments(run: LoadedRun, texts: Sequence[str]) -> FigureSet:
         figure = figure_of_maps([aligned], 1, 1)
         figure.set_figheight(figure.get_figheight() + 0.6)  # for the coverage, and the labels of the axes
         axes = figure.subplots()
-        image = heat_map(axes, aligned, 0, colours([aligned.weights]), run.name)
-        add_scale(figure, image, axes)
+        add_scale(figure, heat_map(axes, aligned, 0, colours([aligned.weights]), run.name), axes)
         shown = [int(place) for place in axes.get_xticks()]
         axes.set_xticks(shown, [f"{aligned.keys[place]}  {aligned.coverage[place]:.1f}" for place in shown])
         axes.set(xlabel="source word, and its coverage", ylabel="target word")

@@ -112,8 +112,7 @@ def draw_boxes_of_view(axes: Axes, boxes: Tensor, shares: Tensor, colours: Any) 
         taken.append(free_place(boxes[box].tolist(), taken, painted_over))
         painted_over.append(boxes[box].tolist())
         frame = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1}
-        text = f"{100 * shares[box].item():.2g}%"
-        axes.text(*taken[-1], text, ha="center", va="center", bbox=frame, zorder=4)
+        axes.text(*taken[-1], f"{100 * shares[box].item():.2g}%", ha="center", va="center", bbox=frame, zorder=4)
 
 
 def free_place(

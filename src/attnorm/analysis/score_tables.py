@@ -41,8 +41,7 @@ def study_of_scores(
             name = "groups" if seeds is None else "seeds"
             raise ConfigError([Problem(name, "has no effect on a DataFrame, which has them in a column")])
         rows = as_texts(scores.set_axis([f"scores, row {number}" for number in range(1, len(scores) + 1)]))
-        given = collected([rows], "a DataFrame")
-        return study_of_tables(given, baseline, metric, better=better, level=level)
+        return study_of_tables(collected([rows], "a DataFrame"), baseline, metric, better=better, level=level)
     tables = {arm: np.asarray(table, dtype=np.float64) for arm, table in scores.items()}
     if baseline not in tables:
         message = f"must be one of {', '.join(tables)}.{nearest(baseline, tables)}"

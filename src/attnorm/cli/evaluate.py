@@ -101,8 +101,7 @@ def score_run(command: Command[Any]) -> None:
     scores = task.score(task.module(model, tokenizer, data), data)
     if scores.predictions is not None:
         scores.predictions.input_hashes = task.input_hashes(data)
-        checkpoint = run.checkpoint_file(keys.ckpt)
-        scores.predictions.checkpoint = {"update": step, "sha256": digest_of(checkpoint)}
+        scores.predictions.checkpoint = {"update": step, "sha256": digest_of(run.checkpoint_file(keys.ckpt))}
     notes = data_notes(task, {split: data}, run.summary.get("data_fingerprints"))
     name = run.free_name(f"eval_{split}")
     written = run.write_results(scores, name)

@@ -70,8 +70,7 @@ def sweep(command: SweepCommand) -> int:
         launcher = planner.launcher()
         journal.begin()
 
-        typed = shlex.join(["attnorm", "sweep", *command.arguments])
-        record = SweepRecord(typed, plan, journal, checks[0].mode)
+        record = SweepRecord(shlex.join(["attnorm", "sweep", *command.arguments]), plan, journal, checks[0].mode)
         record.write(record.results())
         if isinstance(plan, Tuned):
             plan.further = partial(values_to_try, folder, record)

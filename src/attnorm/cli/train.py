@@ -169,8 +169,7 @@ def resume_in(folder: Path, arguments: list[str]) -> int:
             print(printable(f"resume={folder}: this run is finished"))
         return 0
     checkpoint = checkpoint_of(folder)
-    overrides = [*(run.recorded.get("overrides", ())), *changes]
-    start(read_settings(settings, changes, checkpoint), folder, overrides)
+    start(read_settings(settings, changes, checkpoint), folder, [*(run.recorded.get("overrides", ())), *changes])
     return 0
 
 

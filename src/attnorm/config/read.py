@@ -232,8 +232,7 @@ class Checked(Settings):
         tokenizer: Any = class_of("tokenizer", settings, Tokenizer)
         if info.context and not info.context.trains:
             return Part(tokenizer, {})
-        made_by = tokenizer.from_settings
-        options = read_options("tokenizer", made_by, settings, facts=("draw",), elsewhere=RESERVED)
+        options = read_options("tokenizer", tokenizer.from_settings, settings, facts=("draw",), elsewhere=RESERVED)
         if problems := tokenizer.check(options):
             raise error_of_group("tokenizer", problems)
         return Part(tokenizer, options)

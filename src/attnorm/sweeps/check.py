@@ -158,8 +158,7 @@ def main(folders: Sequence[str]) -> int:
     for line in sys.stdin:
         question, jobs = json.loads(line)
         answer = check_job if question == "check" else size_job
-        results = [asdict(answer(job, places, of_files)) for job in jobs]
-        print(json.dumps(results), file=answers, flush=True)
+        print(json.dumps([asdict(answer(job, places, of_files)) for job in jobs]), file=answers, flush=True)
     return 0
 
 

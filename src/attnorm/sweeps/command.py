@@ -119,8 +119,7 @@ class SweepCommand:
         """An arm on each rung of the ladder, if there is one."""
         if self.ladder is None:
             return [arm]
-        tuned = self.tuning.key if self.tuning else None
-        unsized = [rung.overrides(tuned) for rung in self.ladder.rungs]
+        unsized = [rung.overrides(self.tuning.key if self.tuning else None) for rung in self.ladder.rungs]
         return [(*arm, *rung) for rung in self.sized.get(self.arm_of(arm), unsized)]
 
     def samples(self) -> list[Overrides]:

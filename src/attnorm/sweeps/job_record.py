@@ -115,8 +115,7 @@ class SweepRecord:
 
     def unfinished(self, results: list[JobResult]) -> int:
         """The number of jobs that are left to do."""
-        done = sum(self.plan.is_done(result.job, result.state) for result in results)
-        return self.plan.total - done
+        return self.plan.total - sum(self.plan.is_done(result.job, result.state) for result in results)
 
     def write(self, results: list[JobResult], code: int | None = None) -> None:
         """Records the state. code: the exit code of the sweep; None while it runs."""

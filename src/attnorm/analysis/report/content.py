@@ -89,8 +89,7 @@ def collect(
     pending = [*waiting, *(unfinished if not ended and sweep_at_work(places) else ())]  # which the sweep may resume
     studies = []
     for members in by_task.values():
-        label = baseline if any(arm.label == baseline for arm in members) else None
-        chosen = baseline_of(members, label)
+        chosen = baseline_of(members, baseline if any(arm.label == baseline for arm in members) else None)
         studies.append(study_of_arms(chosen, members, metric, Terms(split, level, pending=pending)))
     mains = [study.main for study in studies if study.main is not None]
     if metric is not None and mains and not any(main.metric == metric for main in mains):

@@ -31,8 +31,7 @@ class RayLauncher(Launcher):
             raise ConfigError([Problem.about("ray", f"ray: {str(error).splitlines()[0]}")]) from error
 
     def start(self, job: Job) -> Handle | None:
-        absolute = replace(job, folder=job.folder.resolve())
-        remote = Remote(absolute, self.program, os.getcwd(), {})
+        remote = Remote(replace(job, folder=job.folder.resolve()), self.program, os.getcwd(), {})
         task = self.ray.remote(num_cpus=job.devices, num_gpus=job.gpus, max_retries=0)(run)
         self.running += 1
         return _Task(self, job, task.remote(remote))
