@@ -4,8 +4,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-import pandas as pd
-
 from attnorm.analysis.arms import Arm, as_number
 from attnorm.analysis.chart import Chart
 from attnorm.analysis.colours import COLOURS, Style, styles_of_arms, styles_of_layers
@@ -83,11 +81,12 @@ def drawings_of(anchor: str, arms: Sequence[Arm], compared: Collection[str]) -> 
         series[f"the other {len(rest)} arms"] = [run for arm in rest for run in runs_to_draw(arm)]
     styles = styles_of_arms(list(series))
     recorded = metric_rows(series)
+    by_metric = metric_curves(recorded)
     lines = [
         curves(f"{anchor}-curve-{number}", title_of_curve(name), points, styles)
-        for number, (name, points) in enumerate(metric_curves(recorded).items(), start=1)
+        for number, (name, points) in enumerate(by_metric.items(), start=1)
     ]
-    lines += seconds_figures(anchor, series, recorded, styles)
+    lines += seconds_figures(anchor, series, by_metric.get(VALIDATION_LOSS, []), styles)
     losses = {name: rows for name, rows in recorded.items() if name != GRADIENT_NORM}
     gaps = difference_curves(losses, arms[0].label, compared) if compared else {}
     differences = [
@@ -123,12 +122,12 @@ def drawings_of(anchor: str, arms: Sequence[Arm], compared: Collection[str]) -> 
 
 
 def seconds_figures(
-    anchor: str, series: Mapping[str, Sequence[Run]], recorded: Mapping[str, pd.DataFrame], styles: Mapping[str, Style]
+    anchor: str, series: Mapping[str, Sequence[Run]], points: Sequence[Point], styles: Mapping[str, Style]
 ) -> list[Chart]:
     """The validation loss against the seconds of training, validations and checkpoints not counted. An update of an arm
     takes as long as in the median of its runs. [] unless all runs have recorded it, on one machine.
 
-    recorded: see `metric_rows`.
+    points: the same loss against the number of updates.
     """
     seconds = {}
     for label, runs in series.items():
@@ -136,8 +135,6 @@ def seconds_figures(
         if not measured or len(measured) < len(runs):
             return []
         seconds[label] = median(measured)
-    loss = {name: rows for name, rows in recorded.items() if name == VALIDATION_LOSS}
-    points = metric_curves(loss).get(VALIDATION_LOSS, [])
     if not points or len({device_of(run) for runs in series.values() for run in runs}) > 1:
         return []
     at_seconds = [replace(point, step=float(f"{point.step * seconds[point.series]:.4g}")) for point in points]
