@@ -92,9 +92,6 @@ def compare_column_mass(runs: dict[str, Path], site: str | None = None) -> Figur
     return figure.finished()
 
 
-# ------------------------------------------------------------------------------------------------------------- panels
-
-
 @dataclass(frozen=True)
 class Quantity:
     """One row of panels: its label, its curves by stack, and whether its axis is logarithmic."""
@@ -194,9 +191,6 @@ def log_axis(axes: Axes, floor: float, values: Iterable[float]) -> None:
     axes.set_ylim(low, high * (high / low) ** 0.03)  # the margin is that of the extended axis
     if any(value < floor for value in values):
         axes.set_ylabel(f"{axes.get_ylabel()}\n(below {floor:.0e}: at the bottom)")
-
-
-# --------------------------------------------------------------------------------------------------------------- data
 
 
 def least_mass(run: Path, site: str | None) -> Curve:
