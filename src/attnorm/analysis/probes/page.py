@@ -44,7 +44,6 @@ def write_page(
     """
     compared = [arm for arm in arms if arm.label not in NULLS]
     names = [arm.short for arm in compared]
-    at_size = [(cell.outcome.cell.title, row) for cell in cells for row in cell.rows if row.trained]
     charts = charts_of_cells(cells, compared)
     if formats:
         figures = FigureSet({name: chart.figure(PAGE) for name, chart in charts.items()})
@@ -64,7 +63,7 @@ def write_page(
         style=chart_css(),
         sentences=probe_sentences(cells, compared),
         cells=[about_probes(cell) for cell in cells],
-        measures=[(title, row) for title, row in at_size if row.arm in names],
+        measures=[(of.outcome.cell.title, row) for of in cells for row in of.rows if row.trained and row.arm in names],
         left_out=grouped({cell.outcome.cell.title: cell.left_out for cell in cells}),
         seconds=sum(cell.outcome.seconds for cell in cells),
     )

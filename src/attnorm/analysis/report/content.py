@@ -80,9 +80,8 @@ def collect(
         by_task[arm.task].append(arm)
     for members in by_task.values():
         check_code(members)
-    every = [arm for members in by_task.values() for arm in members]
-    if baseline is not None and every and not any(arm.label == baseline for arm in every):
-        baseline_of(every, baseline)  # raises ConfigError
+    if baseline is not None and others:
+        baseline_of(others, baseline)  # raises ConfigError if there is no such arm
     named = [(f"{arm.label}, seed {run.seed}", run) for arm in others for run in arm.runs]
     named += [(f"{run.label}, rung {ladder_of(run).get('rung')}, seed {run.seed}", run) for run in on_rungs]
     unfinished = [name for name, run in named if run.state.is_unfinished]
