@@ -72,6 +72,4 @@ def is_of_files(group: str, settings: Mapping[str, Any], checked: Iterable[str] 
     checked: keys whose values are checked completely without the class of the group.
     """
     files = choices(group).values()
-    return any(
-        {key for key in {*settings, *file} if settings.get(key) != file.get(key)} <= {*checked} for file in files
-    )
+    return any({k for k in {*settings, *file} if settings.get(k) != file.get(k)} <= {*checked} for file in files)

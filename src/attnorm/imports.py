@@ -189,6 +189,5 @@ def parameters(maker: Callable) -> dict[str, inspect.Parameter]:
 @cache
 def accepts_any(maker: Callable) -> bool:
     """Whether a class or function has a **kwargs parameter."""
-    return any(
-        parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in inspect.signature(maker).parameters.values()
-    )
+    kinds = {parameter.kind for parameter in inspect.signature(maker).parameters.values()}
+    return inspect.Parameter.VAR_KEYWORD in kinds

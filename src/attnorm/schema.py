@@ -61,9 +61,8 @@ def required(maker: Callable) -> set[str]:
 
 def defaults_of(maker: Callable) -> dict[str, Any]:
     """The options of a class with their defaults, in order; None for an option that must be given."""
-    defaults = {
-        name: None if parameter.default is EMPTY else parameter.default for name, parameter in parameters(maker).items()
-    }
+    given = {name: parameter.default for name, parameter in parameters(maker).items()}
+    defaults = {name: None if default is EMPTY else default for name, default in given.items()}
     if not is_dataclass(maker):
         return defaults
     factories = {field.name: field.default_factory for field in fields(maker)}

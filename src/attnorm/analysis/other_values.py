@@ -67,9 +67,8 @@ class OtherValues:
 
     def p_value(self, estimate: float) -> float:
         """The largest p-value over the other values, of no difference in the direction of the estimate."""
-        return max(
-            [*(self._p_value_at(value, estimate) for value in self.differences), *(1.0 for _ in self.missing), 0.0]
-        )
+        p_values = (self._p_value_at(value, estimate) for value in self.differences)
+        return 1.0 if self.missing else max(p_values, default=0.0)
 
     def sentence(self, is_shown: bool, estimate: float) -> str:
         """Which values the verdict is about. is_shown: whether it holds at all of them."""

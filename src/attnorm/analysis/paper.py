@@ -121,10 +121,8 @@ class FigureSet(dict[str, Figure]):
     """Figures by name, which a notebook shows one below the other."""
 
     def _repr_html_(self) -> str:
-        pictures = ((escape(name), b64encode(figure._repr_png_()).decode()) for name, figure in self.items())
-        return "".join(
-            f'<p>{name}<br><img alt="{name}" src="data:image/png;base64,{png}"></p>' for name, png in pictures
-        )
+        images = ((escape(name), b64encode(figure._repr_png_()).decode()) for name, figure in self.items())
+        return "".join(f'<p>{name}<br><img alt="{name}" src="data:image/png;base64,{png}"></p>' for name, png in images)
 
     def save(self, folder: str | Path, formats: Sequence[str] = ("png",), column: float = COLUMN) -> list[Path]:
         """Writes each figure in each format into a folder, as <name>.<format>, and returns these files.

@@ -26,10 +26,8 @@ def score_files(scores: str | Sequence[str]) -> list[Path]:
         found = matching(place)
         for path in found:
             if not path.name.endswith(ENDINGS):
-                message = (
-                    f"expected a table of scores ({', '.join(ENDINGS)}); see docs/compare.md#scores-from-elsewhere"
-                )
-                raise DataError(f"{path}: {message}")
+                table = f"a table of scores ({', '.join(ENDINGS)}); see docs/compare.md#scores-from-elsewhere"
+                raise DataError(f"{path}: expected {table}")
         if not found or not all(path.is_file() for path in found):
             raise DataError(f"{place}: no such file")
         files += found
@@ -115,9 +113,8 @@ def collected(tables: Iterable[pd.DataFrame], source: str, names: Mapping[str, s
                 allowed = f"expected a finite number, at most {LARGEST:g}"
                 raise DataError(f"{where}: score={score}: {allowed}; leave out what has no score")
             if first := lines.get((arm, int(seed), example)):
-                of, why = (
-                    ("", f", and there is no column {named['example']}") if per_seed else (f"example {example} of ", "")
-                )
+                of = "" if per_seed else f"example {example} of "
+                why = f", and there is no column {named['example']}" if per_seed else ""
                 raise DataError(f"{where}: a second score of {of}{arm}, seed {seed}; the first is in {first}{why}")
             known, first = groups.setdefault(example, (group, where))
             if known != group:

@@ -156,11 +156,9 @@ def shared_examples(tables: Mapping[str, ExampleTable], metric: str) -> tuple[li
     """
     ids = list(next(iter(tables.values())).rows.index)
     common = set(ids).intersection(*(table.rows.index for table in tables.values()))
-    notes = []
+    notes = list[str]()
     if len(common) < max(len(table.rows) for table in tables.values()):
-        notes.append(
-            f"The runs have {len(common):,} examples in common; those that only some of them have are left out."
-        )
+        notes = [f"The runs have {len(common):,} examples in common; those that only some of them have are left out."]
     ids = [name for name in ids if name in common]
     scored = {name: np.isfinite(table.values(metric, ids)) for name, table in tables.items()} if ids else {}
     if none := [name for name, known in scored.items() if not known.any()]:

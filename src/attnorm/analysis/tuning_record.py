@@ -7,6 +7,7 @@ out.
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import compress
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -140,9 +141,7 @@ class TuningRecord:
         kept = (candidates(scores) | ~np.isfinite(scores).all(-1)) & ~diverged
         others = {}
         for number, arm in enumerate(self.every):
-            possible = [
-                value for value, keep in zip(self.values, kept[number], strict=True) if keep and value != arm.best
-            ]
+            possible = [value for value in compress(self.values, kept[number]) if value != arm.best]
             worse = tuple(choice for choice in self.values if choice not in (*possible, *arm.diverged, arm.best))
             runs: dict[str, dict[int, Run]] = {value: {} for value in possible}
             for value in possible if arm.label else ():

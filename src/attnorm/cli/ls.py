@@ -120,9 +120,8 @@ def listed_sweep(folder: Path) -> Listed:
     if len({entry.metric for entry in scored.values()}) == 1:
         [run, first], *_ = scored.items()
         metric, sign = first.metric, direction(first.metric, run.record("summary").get("directions"))
-        score = max(
-            (entry.score for entry in scored.values() if entry.score is not None), key=lambda value: sign * value
-        )
+        scores = [entry.score for entry in scored.values() if entry.score is not None]
+        score = max(scores, key=lambda value: sign * value)
     return Listed(folder, tasks, attention, seeds, state, metric, score, journal.path.stat().st_mtime)
 
 

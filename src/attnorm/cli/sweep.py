@@ -53,9 +53,8 @@ def sweep(command: SweepCommand) -> int:
             refuse_other_code(journal, checks)
         if is_dry:
             journal = Journal(folder, deferred=True)  # which is never written
-            print_plan(
-                Planner(command, checker, journal, samples, checks).plan(seconds), journal, command.ladder is None
-            )
+            planner = Planner(command, checker, journal, samples, checks)
+            print_plan(planner.plan(seconds), journal, command.ladder is None)
             console.print(f"nothing was written; the sweep folder would be {folder}", markup=False)
             return 0
         lock = FolderLock(folder, SWEEP_LOCK)

@@ -29,9 +29,8 @@ def hydra_problem(error: Exception) -> str:
         key, _, value = error.override.lstrip("+").partition("=")
         return Problem(key, "cannot be read; check its commas, brackets and quotes", value)
     message = str(error)
-    if match := re.search(
-        r"Could not find '([\w/]+)/([^'/]+)'\n\nAvailable options in [^\n]*\n((?:\t[^\n]*\n?)+)", message
-    ):
+    no_file = r"Could not find '([\w/]+)/([^'/]+)'\n\nAvailable options in [^\n]*\n((?:\t[^\n]*\n?)+)"
+    if match := re.search(no_file, message):
         return no_such_file(match[1], match[2], map(str.strip, match[3].splitlines()))
     if match := re.search(r"Ambiguous value for argument '\+*([^=']+)=(.*?)'\n", message):
         key, values = match.groups()

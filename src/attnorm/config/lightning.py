@@ -59,9 +59,7 @@ NOT_CALLBACKS = {  # classes of Lightning that cannot be callbacks of a run, wit
     ),
     "LearningRateFinder": "the schedule sets the rate of every update; use tune=optimizer.lr=... of attnorm sweep",
     "BatchSizeFinder": "data.batch_tokens sets the size of an update",
-    "GradientAccumulationScheduler": (
-        "trainer.accumulate_grad_batches divides an update into parts, and never changes its size"
-    ),
+    "GradientAccumulationScheduler": "trainer.accumulate_grad_batches divides an update, and never changes its size",
     "LambdaCallback": "a YAML file cannot hold a function; write a callback of your own",
     "SpikeDetection": "a run with it cannot be resumed, since it loses its state",
     "ThroughputMonitor": "a YAML file cannot hold its batch_size_fn, and a run measures its tokens per second anyway",

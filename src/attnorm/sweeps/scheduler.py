@@ -28,9 +28,7 @@ class Scheduler:
     fail_fast: whether the other jobs save and exit once a job is not tried again.
     """
 
-    def __init__(
-        self, plan: Plan, launcher: Launcher, journal: Journal, retries: int, view: View, fail_fast: bool = False
-    ):
+    def __init__(self, plan: Plan, launcher: Launcher, journal: Journal, retries: int, view: View, fail_fast: bool):
         self.plan, self.launcher, self.journal, self.retries, self.view = plan, launcher, journal, retries, view
         self.fail_fast = fail_fast
         self.running: dict[str, Handle] = {}

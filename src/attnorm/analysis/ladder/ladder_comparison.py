@@ -157,9 +157,7 @@ def _compared(comparison: LadderComparison, label: str, project: float | None) -
     if others := sorted(set.union(*(shared[rung] for rung in rungs)) - {*seeds}):
         notes.append(f"{label}: {listed_seeds(others)} left out, because not every rung has scores of both arms.")
     if unpriced := [rung for rung, (ratio, _) in ratios.items() if ratio is None]:
-        why = (
-            f"no machine has measured the seconds of it and of {baseline}; train {baseline} there on the smallest rung"
-        )
+        why = f"no machine has measured the seconds of it and {baseline}; train {baseline} there on the smallest rung"
         notes.append(f"{label}: no net multiplier on {listed_rungs(unpriced)}, because {why}.")
     if borrowed := {rung: of for rung, (_, of) in ratios.items() if of is not None and of != rung}:
         of = listed_rungs([*borrowed.values()][:1])

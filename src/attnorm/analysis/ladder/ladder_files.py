@@ -102,10 +102,8 @@ def rows_of(table: Table, label: str) -> list[list[str]]:
     """The rows of an arm in `table_of` as texts for the terminal, narrower, the names of the columns first."""
     rows = [["rung", "parameters", "tokens", "compute", "difference", "seconds ratio", "net multiplier"]]
     for row in (row for row in table.rows if row[0].text == label):
-        _, rung, parameters, tokens, compute, difference, ends, ratio, net, net_ends, diverged = (
-            cell.text for cell in row
-        )
-        rows.append([f"{rung} {diverged}".strip(), parameters, tokens, compute])
+        _, rung, size, tokens, compute, difference, ends, ratio, net, net_ends, diverged = (cell.text for cell in row)
+        rows.append([f"{rung} {diverged}".strip(), size, tokens, compute])
         rows[-1] += [f"{difference} ({ends})".replace(EMPTY, ""), ratio, f"{net} ({net_ends})".replace(EMPTY, "")]
     return rows
 

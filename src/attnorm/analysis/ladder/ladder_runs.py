@@ -60,9 +60,8 @@ def scores_of_runs(runs: Sequence[Run], metric: str | None = None, split: SplitN
     of_rungs = {str(key) for run in runs if isinstance(keys := ladder_of(run).get("keys"), list) for key in keys}
     tuned = {str(ladder_of(run).get("tuned")) for run in runs}
     rungs = {run.folder: _rung_of(run) for run in runs}
-    kept = {
-        run.folder: {key: value for key, value in run.settings.items() if key not in of_rungs | tuned} for run in runs
-    }
+    varied = of_rungs | tuned
+    kept = {run.folder: {key: value for key, value in run.settings.items() if key not in varied} for run in runs}
     groups: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         groups[repr(sorted(kept[run.folder].items()))].append(run)
@@ -109,9 +108,7 @@ def scores_of_runs(runs: Sequence[Run], metric: str | None = None, split: SplitN
         for run in arm.runs
         if (own := as_number(ladder_of(run).get("own_parameters"))) and own > rung.parameters
     }
-    notes += [
-        f"{label} has more parameters than softmax on its largest rung: {words}." for label, words in more.items()
-    ]
+    notes += [f"{label} has more parameters than softmax on its largest rung: {size}." for label, size in more.items()]
     return ladder_scores(found, metric, direction_of(finished, metric), next(iter(tasks)), notes)
 
 

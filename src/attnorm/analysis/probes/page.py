@@ -75,9 +75,8 @@ def table_of_scores(
     cells: Sequence[CellResults], probe: str, arms: Sequence[Arm]
 ) -> tuple[list[tuple[CellResults, list[int]]], list[tuple[str, list[Entry]]]]:
     """The table of a probe: its cells with their sizes, and for each arm with a result, its entry at each of them."""
-    columns = [
-        (cell, [*dict.fromkeys(row.size for row in cell.rows)]) for cell in cells if cell.outcome.cell.short == probe
-    ]
+    of_probe = [cell for cell in cells if cell.outcome.cell.short == probe]
+    columns = [(cell, [*dict.fromkeys(row.size for row in cell.rows)]) for cell in of_probe]
     rows = []
     for arm in arms:
         scores = [

@@ -111,14 +111,11 @@ def drawings_of(anchor: str, arms: Sequence[Arm], compared: Collection[str]) -> 
     scalars = scalar_figures(anchor, arms)
     dropped = []
     if len(series) < len(arms):
-        dropped.append(
-            f"The charts show the baseline and the {COLOURS - 2} best arms; all others are summed up in one series."
-        )
+        dropped.append(f"The charts show the baseline and the {COLOURS - 2} best arms; the others are one series.")
     if len(scalars) > MOST_SCALARS:
         dropped.append(f"{len(scalars) - MOST_SCALARS} further charts of learned scalars are left out.")
-    return Drawings(
-        lines, differences, scalars[:MOST_SCALARS], attention, measure_figures(anchor, series, styles), dropped
-    )
+    measures = measure_figures(anchor, series, styles)
+    return Drawings(lines, differences, scalars[:MOST_SCALARS], attention, measures, dropped)
 
 
 def seconds_figures(

@@ -93,9 +93,7 @@ def confusions_of(study: Study) -> list[Table]:
             row = [counts[true, label] for label in labels]
             shares = [(count / max(1, sum(row)), count) for count in row]
             rows.append([Cell(true), *(Cell(f"{s:.0%} ({count:,})" if count else "0", s) for s, count in shares)])
-        caption = (
-            f"Labels that {arm.label} gave, as a share of each true label, with the number of examples of all seeds"
-        )
+        caption = f"Labels that {arm.label} gave, as shares of each true label, and the number of examples of all seeds"
         matrices.append(Table(caption, columns, rows, can_copy=True))
     return matrices
 
