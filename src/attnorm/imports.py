@@ -179,11 +179,7 @@ def parameters(maker: Callable) -> dict[str, inspect.Parameter]:
     except (NameError, TypeError):  # an annotation that is only valid for a type checker
         signature = inspect.signature(maker)
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return {
-        name: parameter
-        for name, parameter in signature.parameters.items()
-        if parameter.kind in named and name != "self"
-    }
+    return {name: each for name, each in signature.parameters.items() if each.kind in named and name != "self"}
 
 
 @cache

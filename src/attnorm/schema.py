@@ -89,11 +89,8 @@ def read_options(
     A list becomes a tuple, and a text a path, if the annotation says so; everything else stays as it was written.
     """
     model, known = options_model(maker, tuple(sorted(facts))), parameters(maker)
-    read = {
-        name: value
-        for name, value in options.items()
-        if (name in known if elsewhere is None else name not in elsewhere)
-    }
+    ignored = options.keys() - known.keys() if elsewhere is None else elsewhere
+    read = {name: value for name, value in options.items() if name not in ignored}
     try:
         checked = _validated(model, read)
     except ValidationError as error:

@@ -48,12 +48,9 @@ def alignment(run: LoadedRun, text: str) -> Alignment:
     # (words, tokens), 1 where a token belongs to a word
     rows, columns = (torch.nn.functional.one_hot(numbers).T.float() for numbers in (of_target, of_source))
     to_words = weights @ columns.T  # (target tokens, source words)
-    return Alignment(
-        ((rows / rows.sum(1, keepdim=True)) @ to_words)[None],
-        _words(run, written, of_target),
-        _words(run, source, of_source),
-        to_words.sum(0),
-    )
+    weights = (rows / rows.sum(1, keepdim=True)) @ to_words
+    queries, keys = _words(run, written, of_target), _words(run, source, of_source)
+    return Alignment(weights[None], queries, keys, to_words.sum(0))
 
 
 def text_task(run: LoadedRun) -> Seq2SeqTask:

@@ -177,12 +177,9 @@ def distinguishing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     Of many keys, the one that tells most apart is chosen first. Of keys that tell equally many apart, a class comes
     before its options, and then the one with the shortest values.
     """
-    keys, options = varying(settings), "attention.options."  # other keys of the attention are those of its sites
-    common = [
-        key
-        for key in keys
-        if not is_of_normalizer(key) or key.startswith(options) or all(key in each for each in settings)
-    ]
+    keys = varying(settings)
+    of_sites = [key for key in keys if is_of_normalizer(key) and not key.startswith("attention.options.")]
+    common = [key for key in keys if key not in of_sites or all(key in each for each in settings)]
     kept = common if number_of_kinds(settings, common) == len(settings) else keys
     if len(kept) <= MAX_LISTED:
         return kept

@@ -121,17 +121,13 @@ def check_inputs(tables: "Mapping[str, ExampleTable]", ids: Sequence[str]) -> li
         for name, values in known.items():
             differing = sum(one != other for one, other in zip(values, known[first], strict=True))
             if differing:
-                raise RunError(
-                    f"{first} and {name} were scored on different data: {differing:,} of {len(ids):,} examples with "
-                    f"the same id and reference have different {part}"
-                )
+                what = f"{differing:,} of {len(ids):,} examples with the same id and reference have different {part}"
+                raise RunError(f"{first} and {name} were scored on different data: {what}")
     unknown = [name for name in names if name not in hashes]
     if not unknown:
         return []
-    return [
-        "It cannot be checked whether all runs were given the same inputs: the predictions of "
-        f"{some(unknown)} have no hashes of them."
-    ]
+    why = f"the predictions of {some(unknown)} have no hashes of them"
+    return [f"It cannot be checked whether all runs were given the same inputs: {why}."]
 
 
 def some(names: Iterable[str]) -> str:

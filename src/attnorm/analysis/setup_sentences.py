@@ -62,10 +62,8 @@ def _test(study: Study, shown: Comparison) -> list[str]:
         sizes = verdict.difference
         groups = f" in {counted(sizes.clusters, 'group')}" * (sizes.clusters != sizes.examples)
         if sizes.examples == 1:
-            return [
-                *lines,
-                f"Differences from {shown.baseline} are paired by seed. Nothing is said about new examples.",
-            ]
+            paired = f"Differences from {shown.baseline} are paired by seed. Nothing is said about new examples."
+            return [*lines, paired]
         rates = " at every value of the worse arm that may be its best one" * bool(study.tunings)
         lines.append(
             f"Differences from {shown.baseline} are paired by seed and by example{groups}. Their intervals "

@@ -55,13 +55,9 @@ def read(
     check:  finds the problems of keys that do not go together, if each of them is right.
     """
     types = {name: parameter.annotation for name, parameter in parameters(keys).items()}
-    problems = [
-        f"{argument}: expected key=value; the keys are {', '.join(types)}"
-        for argument in arguments
-        if "=" not in argument and not argument.startswith("~")
-    ]
-    if problems:
-        raise ConfigError([*known, *problems])
+    if without := [argument for argument in arguments if "=" not in argument and not argument.startswith("~")]:
+        expected = f"expected key=value; the keys are {', '.join(types)}"
+        raise ConfigError([*known, *(f"{argument}: {expected}" for argument in without)])
     problems, values, typed, changes = [*known], dict[str, Any](), set(), []
     for argument in arguments:
         key, _, text = argument.partition("=")

@@ -34,11 +34,8 @@ def hydra_problem(error: Exception) -> str:
         return no_such_file(match[1], match[2], map(str.strip, match[3].splitlines()))
     if match := re.search(r"Ambiguous value for argument '\+*([^=']+)=(.*?)'\n", message):
         key, values = match.groups()
-        return Problem(
-            key,
-            f"several values start a sweep: type attnorm sweep, or add -m; a list is typed as {key}=[{values}]",
-            values,
-        )
+        as_list = f"a list is typed as {key}=[{values}]"
+        return Problem(key, f"several values start a sweep: type attnorm sweep, or add -m; {as_list}", values)
     several = r"Multiple values for (\w+)\. To override a value use 'override \w+: ([^']*)'"
     with_plus = r"force-add of config groups is not supported: '\++(\w+)=([^']*)'"
     if match := re.search(several, message) or re.search(with_plus, message):

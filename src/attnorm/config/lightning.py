@@ -126,10 +126,8 @@ def problems_of_updates(trainer: TrainerConfig, data: Mapping[str, Any]) -> Iter
     devices = len(devices) if isinstance(devices, list) else devices
     for key in ("train_size", "max_train") if isinstance(devices, int) else ():
         if isinstance(rows := data.get(key), int) and rows < devices * parts:
-            message = (
-                f"an update is divided into {devices * parts} parts (times trainer.devices={devices}), but "
-                f"data.{key}={rows} gives fewer rows than that"
-            )
+            divided = f"an update is divided into {devices * parts} parts (times trainer.devices={devices})"
+            message = f"{divided}, but data.{key}={rows} gives fewer rows than that"
             yield Problem("trainer.accumulate_grad_batches", message, parts)
             return
 

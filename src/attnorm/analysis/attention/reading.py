@@ -49,17 +49,13 @@ class Reading:
     def select(self, layers: Collection[str] | None = None, heads: Collection[int] | None = None) -> "Reading":
         """The reading with these layers and heads only; None: all. Raises ConfigError if one does not exist."""
         kept = [label for label in self.layers if layers is None or label in layers]
-        problems = [
-            Problem("layers", f"no such layer; allowed: {', '.join(self.layers)}.{nearest(label, self.layers)}", label)
-            for label in layers or ()
-            if label not in self.layers
-        ]
+        problems = []
+        for label in (label for label in layers or () if label not in self.layers):
+            message = f"no such layer; allowed: {', '.join(self.layers)}.{nearest(label, self.layers)}"
+            problems.append(Problem("layers", message, label))
         most = max((len(self.layers[label].weights) for label in kept or self.layers), default=1)
-        problems += [
-            Problem("heads", f"no such head; allowed: 0 to {most - 1}", head)
-            for head in heads or ()
-            if not 0 <= head < most
-        ]
+        wrong = [head for head in heads or () if not 0 <= head < most]
+        problems += [Problem("heads", f"no such head; allowed: 0 to {most - 1}", head) for head in wrong]
         if problems:
             raise ConfigError(problems)
         numbers = {label: [head for head in self.numbers[label] if heads is None or head in heads] for label in kept}

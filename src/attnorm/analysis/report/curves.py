@@ -75,12 +75,8 @@ def layer_rows(arms: Mapping[str, Sequence[Run]], stem: str) -> pd.DataFrame:
 
     arms: the runs by series. stem: of a CSV file with a row per step and layer, such as "attention".
     """
-    tables = [
-        run.numbers(stem).assign(series=series, run=number)
-        for series, runs in arms.items()
-        for number, run in enumerate(runs)
-    ]
-    return with_layers(tables)
+    every = [(series, number, run) for series, runs in arms.items() for number, run in enumerate(runs)]
+    return with_layers([run.numbers(stem).assign(series=series, run=number) for series, number, run in every])
 
 
 def attention_curves(rows: pd.DataFrame, column: str) -> dict[str, list[Point]]:

@@ -30,13 +30,9 @@ def html_of(report: Report) -> str:
     """The page as a text."""
     script = asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    page = templates_of("attnorm.analysis.report").get_template("page.html")
-    return page.render(
-        report=report,
-        style=chart_css() + asset("style.css"),
-        script=script,
-        policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'",
-    )
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
+    page, style = templates_of("attnorm.analysis.report").get_template("page.html"), chart_css() + asset("style.css")
+    return page.render(report=report, style=style, script=script, policy=policy)
 
 
 def figures_of_report(report: Report) -> FigureSet:
