@@ -56,13 +56,8 @@ def choices(group: str) -> dict[str, dict[str, Any]]:
     contents: dict[str, Any] = {path.stem: yaml.safe_load(path.read_text()) or {} for path in paths}
     # a file of the package _global_ has the settings under the group's name, beside those of other groups
     settings = {name: content.get(group, content) for name, content in contents.items()}
-    bases = {
-        base
-        for values in settings.values()
-        if "_target_" in values
-        for base in values.get("defaults", ())
-        if base in settings
-    }
+    of_classes = [values for values in settings.values() if "_target_" in values]
+    bases = {base for values in of_classes for base in values.get("defaults", ()) if base in settings}
     return {name: values for name, values in settings.items() if "_target_" in values or name not in bases}
 
 

@@ -119,16 +119,9 @@ class SweepRecord:
 
     def write(self, results: list[JobResult], code: int | None = None) -> None:
         """Records the state. code: the exit code of the sweep; None while it runs."""
-        tuning = self.plan.record()
+        tuning, left, jobs = self.plan.record(), self.unfinished(results), [result.record() for result in results]
         self.decided = choices_in(tuning)
-        self.journal.add(
-            "state",
-            command=self.command,
-            unfinished=self.unfinished(results),
-            exit_code=code,
-            tuning=tuning,
-            jobs=[result.record() for result in results],
-        )
+        self.journal.add("state", command=self.command, unfinished=left, exit_code=code, tuning=tuning, jobs=jobs)
 
 
 def choices_in(tuning: Mapping[str, Any]) -> object:

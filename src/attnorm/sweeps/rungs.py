@@ -60,15 +60,12 @@ def with_rungs(command: SweepCommand, checker: Checker) -> SweepCommand:
 def updates_of(ladder: Ladder, sizes: Sequence[Sized]) -> list[int]:
     """The number of updates of each rung. Raises ConfigError for a rung that ends before its first validation."""
     updates = [math.ceil(size.parameters * ladder.tokens_per_parameter / size.tokens) for size in sizes]
-    problems = [
-        Problem(
-            "trainer.val_check_interval",
-            f"rung {rung.number} of ladder={ladder.name} has {steps:,} updates, and the first validation comes after "
-            f"{size.validation:,}",
-        )
-        for rung, size, steps in zip(ladder.rungs, sizes, updates, strict=True)
-        if steps < size.validation
-    ]
+    problems = []
+    for rung, size, steps in zip(ladder.rungs, sizes, updates, strict=True):
+        if steps < size.validation:
+            length = f"rung {rung.number} of ladder={ladder.name} has {steps:,} updates"
+            message = f"{length}, and the first validation comes after {size.validation:,}"
+            problems.append(Problem("trainer.val_check_interval", message))
     if problems:
         raise ConfigError(problems)
     return updates

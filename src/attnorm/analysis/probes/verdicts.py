@@ -257,16 +257,11 @@ def with_discoveries(cells: Sequence[CellResults]) -> list[CellResults]:
     """The cells with `Row.discovery`, for exploratory reading: 5 % of what is below 0.05 is expected to be false."""
     p_values = [row.p_value for cell in cells for row in cell.rows if row.trained and not isnan(row.p_value)]
     adjusted = iter(stats.false_discovery_control(p_values)) if p_values else iter(())
-    return [
-        replace(
-            cell,
-            rows=[
-                replace(row, discovery=float(next(adjusted))) if row.trained and not isnan(row.p_value) else row
-                for row in cell.rows
-            ],
-        )
-        for cell in cells
-    ]
+
+    def judged(row: Row) -> Row:
+        return replace(row, discovery=float(next(adjusted))) if row.trained and not isnan(row.p_value) else row
+
+    return [replace(cell, rows=[judged(row) for row in cell.rows]) for cell in cells]
 
 
 def write_csv(cells: Sequence[CellResults], path: Path, **same: str) -> None:

@@ -89,17 +89,11 @@ def drawings_of(anchor: str, arms: Sequence[Arm], compared: Collection[str]) -> 
     lines += seconds_figures(anchor, series, by_metric.get(VALIDATION_LOSS, []), styles)
     losses = {name: rows for name, rows in recorded.items() if name != GRADIENT_NORM}
     gaps = difference_curves(losses, arms[0].label, compared) if compared else {}
-    differences = [
-        curves(
-            f"{anchor}-difference-{number}",
-            f"{title_of_curve(name)}, difference from {arms[0].label}",
-            points,
-            styles,
-            from_zero=True,
-        )
-        for number, (name, points) in enumerate(gaps.items(), start=1)
-        if points
-    ]
+    differences = []
+    for number, (name, points) in enumerate(gaps.items(), start=1):
+        title = f"{title_of_curve(name)}, difference from {arms[0].label}"
+        if points:
+            differences.append(curves(f"{anchor}-difference-{number}", title, points, styles, from_zero=True))
     attention, rows = [], layer_rows(series, "attention")
     for column, words, log in (("entropy", "entropy (nats)", False), ("column_mass", "smallest column mass", True)):
         for number, (stack, points) in enumerate(attention_curves(rows, column).items(), start=1):

@@ -46,16 +46,11 @@ def scores_table(study: Study) -> Table | None:
         scores = scored.get(label, ArmScores(label, {}))
         verdict = verdicts.get(label)
         compared = [*_verdict_cells(verdict, shown), *([number(verdict.speed if verdict else None)] if costs else [])]
-        rows.append(
-            [
-                Cell(label),
-                *([Cell(BASELINE), *[Cell("")] * (4 if costs else 3)] if label == shown.baseline else compared),
-                number(scores.mean, digits),
-                number(scores.spread, digits),
-                Cell(str(len(scores.values)), len(scores.values)),
-                *(number(scores.costs.get(name), cost.digits) for name, cost in costs.items()),
-            ]
-        )
+        if label == shown.baseline:
+            compared = [Cell(BASELINE), *[Cell("")] * (4 if costs else 3)]
+        means, seeds = [number(scores.mean, digits), number(scores.spread, digits)], len(scores.values)
+        of_costs = (number(scores.costs.get(name), cost.digits) for name, cost in costs.items())
+        rows.append([Cell(label), *compared, *means, Cell(str(seeds), seeds), *of_costs])
     for simple, value in shown.simple.items():
         name = Cell(simple_label(simple), mark="simple")
         before = [Cell("")] * (5 if costs else 4)
@@ -138,16 +133,9 @@ def runs_table(arms: Sequence[Arm]) -> Table:
     for arm in arms:
         for run in arm.runs:
             seconds = as_number(run.summary.get("wall_seconds"))
-            rows.append(
-                [
-                    Cell(arm.label),
-                    Cell(str(run.seed), run.seed),
-                    Cell(str(run.state)),
-                    number(as_number(run.summary.get("steps")), 0),
-                    number(None if seconds is None else seconds / 3600),
-                    Cell(str(run.folder)),
-                ]
-            )
+            hours, steps = None if seconds is None else seconds / 3600, as_number(run.summary.get("steps"))
+            of_run = [Cell(arm.label), Cell(str(run.seed), run.seed), Cell(str(run.state))]
+            rows.append([*of_run, number(steps, 0), number(hours), Cell(str(run.folder))])
     return Table(f"All {counted(len(rows), 'run')}", [Column(*column) for column in names.items()], rows)
 
 

@@ -75,15 +75,11 @@ class TaskPage:
         left_out = [f"Left out of the scores: {'; '.join(runs)}."] if runs else []
         self.notes = [*study.choices, *study.left_out, *(main.notes if main else ()), *left_out]
         self.doubts = main.doubts if main else doubts_of(study.arms)
-        self.tunings = [
-            SweptPart(
-                f"{tuning.about()} Bands reach from the smallest to the largest seed.",
-                tuning_table(tuning, arms),
-                tuning_figures(f"{anchor}-tuned-{number}-curve", tuning, arms),
-                tuning.notes,
-            )
-            for number, tuning in enumerate(study.tunings, start=1)
-        ]
+        self.tunings = list[SweptPart]()
+        for number, tuning in enumerate(study.tunings, start=1):
+            about = f"{tuning.about()} Bands reach from the smallest to the largest seed."
+            figures = tuning_figures(f"{anchor}-tuned-{number}-curve", tuning, arms)
+            self.tunings.append(SweptPart(about, tuning_table(tuning, arms), figures, tuning.notes))
         self.main, self.others, self.runs = scores_table(study), further_metrics_table(study), runs_table(arms)
         self.forest = forest(f"forest-{anchor}", main) if main and compared else None
         self.drawings = drawings_of(anchor, arms, compared)
