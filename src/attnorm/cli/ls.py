@@ -132,9 +132,8 @@ def listing_of(entries: list[Listed]) -> Table:
         table.add_column(name, justify="right" if name == "age" else "left", overflow="fold")
     for entry in entries:
         name = entry.folder.name + "/" * (entry.folder / EVENTS).is_file()
-        score = (
-            "" if entry.score is None else f"{entry.metric} {in_digits(entry.score, entry.metric.removeprefix('val/'))}"
-        )
+        score = "" if entry.score is None else in_digits(entry.score, entry.metric.removeprefix("val/"))
+        score = f"{entry.metric} {score}" if score else ""
         cells = (name, entry.task, entry.attention, entry.seed, entry.state, score, age(time.time() - entry.changed))
         table.add_row(*(escape(on_one_line(cell)) for cell in cells))
     return table

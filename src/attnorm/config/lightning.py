@@ -87,13 +87,9 @@ def read_trainer(settings: Mapping[str, Any]) -> TrainerConfig:
         trainer: TrainerConfig = made("trainer", TrainerConfig, limited, owner=NAME)
         return trainer
     except ConfigError as error:
-        told = [
-            Problem(key_of(problem), f"cannot be set; {OWN_KEYS[key]}")
-            if (key := key_of(problem).removeprefix("trainer.")) in OWN_KEYS
-            else problem
-            for problem in error.problems
-        ]
-        raise ConfigError(told) from error
+        own = {f"trainer.{key}": f"cannot be set; {instead}" for key, instead in OWN_KEYS.items()}
+        keyed = [(key_of(problem), problem) for problem in error.problems]
+        raise ConfigError([Problem(key, own[key]) if key in own else problem for key, problem in keyed]) from error
 
 
 def problems_of_machine(trainer: TrainerConfig) -> Iterator[Problem]:

@@ -128,12 +128,10 @@ def without_unused(settings: dict[str, Any], typed: Sequence[str]) -> dict[str, 
     typed: what was typed for this run, whose options are kept and refused if they have no effect.
     """
     attention = settings["attention"]
+    options, keys = attention.get("options") or {}, [setting.key for setting in settings_of(typed)]
     used = {text for key, text in texts(attention) if not is_in(key, "options")}
-    kept = {
-        name: options
-        for name, options in (attention.get("options") or {}).items()
-        if name in used or any(is_in(setting.key, f"attention.options.{name}") for setting in settings_of(typed))
-    }
+    used |= {name for name in options for key in keys if is_in(key, f"attention.options.{name}")}
+    kept = {name: of_name for name, of_name in options.items() if name in used}
     return {**settings, "attention": {**attention, "options": kept}}
 
 

@@ -84,8 +84,9 @@ def collect(
         baseline_of(others, baseline)  # raises ConfigError if there is no such arm
     named = [(f"{arm.label}, seed {run.seed}", run) for arm in others for run in arm.runs]
     named += [(f"{run.label}, rung {ladder_of(run).get('rung')}, seed {run.seed}", run) for run in on_rungs]
-    unfinished = [name for name, run in named if run.state.is_unfinished]
-    pending = [*waiting, *(unfinished if not ended and sweep_at_work(places) else ())]  # which the sweep may resume
+    unfinished = [(name, run) for name, run in named if run.state.is_unfinished]
+    resumed = unfinished if not ended and sweep_at_work(places) else ()  # by the sweep, perhaps
+    pending = [*waiting, *(name for name, _ in resumed)]
     studies = []
     for members in by_task.values():
         chosen = baseline_of(members, baseline if any(arm.label == baseline for arm in members) else None)
@@ -102,6 +103,8 @@ def collect(
         LadderPage(f"ladder-{number}", members, baseline, metric, split, level, pending)
         for number, members in enumerate(of_ladders.values(), start=1)
     ]
+    troubles = [Trouble(name, str(run.state), _reason(run), str(run.folder)) for name, run in unfinished]
+    troubles += [Trouble(str(path), "unreadable", shortened(str(error)), str(path)) for path, error in damaged.items()]
     finished = sum(run.state is RunState.FINISHED for _, run in named)
     return Report(
         title=_title_of(studies) if studies or not ladders else f"Ladder on {ladders[0].name}",
@@ -110,14 +113,7 @@ def collect(
         overview=[("runs finished", f"{finished:,} of {len(named) + len(waiting):,}")],
         tasks=[TaskPage(f"task-{number}", study, metric) for number, study in enumerate(studies, start=1)],
         ladders=ladders,
-        troubles=[
-            *(
-                Trouble(name, str(run.state), _reason(run), str(run.folder))
-                for name, run in named
-                if run.state.is_unfinished
-            ),
-            *(Trouble(str(path), "unreadable", shortened(str(error)), str(path)) for path, error in damaged.items()),
-        ],
+        troubles=troubles,
     )
 
 
