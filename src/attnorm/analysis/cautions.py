@@ -163,11 +163,9 @@ def cautions_of(
 
     rows: the differences (seeds, examples). groups: see `skewed_examples`. runs: those of both arms, with their names.
     """
-    cautions, means = list[str](), rows.mean(1)
     losses = {name: [loss for _, loss in values] for name, run in runs if (values := run.validations())}
-    for name, _run in runs:
-        if clause := divergence(name, losses):
-            cautions.append(f"{name} has diverged{clause}")
+    cautions = [f"{name} has diverged{clause}" for name, _ in runs if (clause := divergence(name, losses))]
+    means = rows.mean(1)
     if outlying_seeds(means):
         apart = np.abs(means - np.median(means))
         largest, usual = distances(means)

@@ -126,9 +126,8 @@ class Checker:
         Raises UserError for data that cannot be used, and RuntimeError if the process dies.
         """
         sizes = [Sized(**job) for job in self._answers("size", jobs)]
-        for size in sizes:
-            if size.problem:
-                raise UserError(size.problem)
+        if problems := [size.problem for size in sizes if size.problem]:
+            raise UserError(problems[0])
         return sizes
 
     def _answers(self, question: str, jobs: Sequence[Sequence[str]]) -> list[dict[str, Any]]:

@@ -183,8 +183,6 @@ def marked(text: str, other: str) -> Words:
     Neighbouring words with the same mark are joined, so that marked("a b c d", "a d") is
     [("a", False), ("b c", True), ("d", False)].
     """
-    words, pieces = text.split(), list[tuple[str, bool]]()
-    for kind, start, end, _, _ in SequenceMatcher(None, words, other.split(), autojunk=False).get_opcodes():
-        if start < end:
-            pieces.append((" ".join(words[start:end]), kind != "equal"))
-    return pieces
+    words = text.split()
+    steps = SequenceMatcher(None, words, other.split(), autojunk=False).get_opcodes()
+    return [(" ".join(words[start:end]), kind != "equal") for kind, start, end, *_ in steps if start < end]
