@@ -68,9 +68,8 @@ def train_typed(arguments: list[str]) -> int:
         raise ConfigError(problems)
     if not SHOWING.isdisjoint(argument.partition("=")[0] for argument in arguments):
         if names := [word.partition("=")[2] for word in settings if override_key(word) == "from"]:
-            raise ConfigError(
-                [Problem("from", "the settings of a run are in its config.yaml, and not shown", names[-1])]
-            )
+            message = "the settings of a run are in its config.yaml, and not shown"
+            raise ConfigError([Problem("from", message, names[-1])])
         return show_composed(arguments)
     options = [word for word in arguments if word.startswith("-") and not word.startswith(("--config-dir", "-cd"))]
     if others := [option for option in options if option not in IGNORED]:
