@@ -78,21 +78,12 @@ def table_of(comparison: LadderComparison) -> Table:
     rows = []
     for arm, result in ((each, result) for each in comparison.arms for result in each.rungs):
         size, found, net = result.rung, _numbers(result.difference), result.net
-        rows.append(
-            [
-                Cell(arm.label),
-                Cell(str(size.number), size.number),
-                number(size.parameters, 0),
-                number(size.tokens, 0),
-                Cell(f"{size.flops:.3g}", size.flops),
-                number(found["difference"], digits, sign=True),
-                interval(found["low"], found["high"], digits),
-                number(result.seconds_ratio),
-                number(net[0] if net else None),
-                interval(net[1].low, net[1].high, 2) if net else interval(nan, nan, 2),
-                Cell(result.diverged),
-            ]
-        )
+        sizes = [Cell(str(size.number), size.number), number(size.parameters, 0), number(size.tokens, 0)]
+        sizes.append(Cell(f"{size.flops:.3g}", size.flops))
+        difference = [number(found["difference"], digits, sign=True), interval(found["low"], found["high"], digits)]
+        price = [number(result.seconds_ratio), number(net[0] if net else None)]
+        price.append(interval(net[1].low, net[1].high, 2) if net else interval(nan, nan, 2))
+        rows.append([Cell(arm.label), *sizes, *difference, *price, Cell(result.diverged)])
     said = [line for arm in comparison.arms for line in (*ladder_sentences(comparison, arm), *arm.notes)]
     caption = f"Differences from {comparison.baseline} in {metric} on the rungs of a ladder"
     return Table(caption, columns, rows, can_copy=True, about=" ".join([*said, *comparison.scores.notes]))

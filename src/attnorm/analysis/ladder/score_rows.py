@@ -107,19 +107,10 @@ def write_scores(scores: LadderScores, path: Path) -> None:
             rows = pd.DataFrame([dict.fromkeys(OF_SCORES)])
         else:
             continue
-        parts.append(
-            rows.assign(
-                arm=printable(run.arm),
-                seed=run.seed,
-                rung=run.rung.number,
-                parameters=run.rung.parameters,
-                train_tokens=run.rung.tokens,
-                flops=run.rung.flops,
-                seconds_per_token=run.seconds,
-                device=run.device,
-                beyond=int(run.rung.beyond),
-            )
-        )
+        rung = run.rung
+        rows = rows.assign(arm=printable(run.arm), seed=run.seed, seconds_per_token=run.seconds, device=run.device)
+        rows = rows.assign(rung=rung.number, parameters=rung.parameters, train_tokens=rung.tokens, flops=rung.flops)
+        parts.append(rows.assign(beyond=int(rung.beyond)))
     table = pd.concat(parts)
     columns = [*COLUMNS, *([BEYOND] if table[BEYOND].any() else [])]
     with replacing(path) as unfinished:
