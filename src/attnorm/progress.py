@@ -56,17 +56,9 @@ def leave_terminal() -> None:
 def bar(label: str, stderr: bool = False) -> Progress:
     """A progress bar that shows on a terminal and keeps silent elsewhere."""
     where = Console(stderr=True) if stderr else console
-    return Progress(
-        TextColumn(label),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=where,
-        disable=not where.is_terminal,
-        transient=True,
-    )
+    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
+    times = (TimeElapsedColumn(), TimeRemainingColumn())
+    return Progress(*columns, *times, console=where, disable=not where.is_terminal, transient=True)
 
 
 def tracked(items: list, label: str) -> Iterable:

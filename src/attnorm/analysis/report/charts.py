@@ -67,14 +67,10 @@ def curves(
     title = measure if along == "update" else f"{measure} against {along}"
     against = "the number of updates" if along == "update" else along
     rows = [(it.series, it.step, it.mean, it.low, it.high, it.size) for it in points]
-    return Chart(
-        name,
-        title,
-        f"Line chart of {measure} against {against}. Last means: {last}.",
-        draw,
-        values_table(title, (series, along, *ENDS), rows),
-        reading="Lines are means, and bands reach from the smallest to the largest value.",
-    )
+    values = values_table(title, (series, along, *ENDS), rows)
+    description = f"Line chart of {measure} against {against}. Last means: {last}."
+    reading = "Lines are means, and bands reach from the smallest to the largest value."
+    return Chart(name, title, description, draw, values, reading=reading)
 
 
 def by_layer(
@@ -102,14 +98,10 @@ def by_layer(
         return figure
 
     rows = [(layer, it.series, it.mean, it.low, it.high, it.size) for layer, it in points]
-    return Chart(
-        name,
-        title,
-        f"Dot chart of {title} in {len(layers)} layers, for {', '.join(used)}.",
-        draw,
-        values_table(title, ("layer", "arm", *ENDS), rows),
-        reading="Dots are means, and lines reach from the smallest to the largest value.",
-    )
+    values = values_table(title, ("layer", "arm", *ENDS), rows)
+    description = f"Dot chart of {title} in {len(layers)} layers, for {', '.join(used)}."
+    reading = "Dots are means, and lines reach from the smallest to the largest value."
+    return Chart(name, title, description, draw, values, reading=reading)
 
 
 def ends_of(points: Sequence[Point], floor: float) -> np.ndarray:

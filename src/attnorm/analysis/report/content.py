@@ -85,7 +85,7 @@ def collect(
     named = [(f"{arm.label}, seed {run.seed}", run) for arm in others for run in arm.runs]
     named += [(f"{run.label}, rung {ladder_of(run).get('rung')}, seed {run.seed}", run) for run in on_rungs]
     unfinished = [(name, run) for name, run in named if run.state.is_unfinished]
-    resumed = unfinished if not ended and sweep_at_work(places) else ()  # by the sweep, perhaps
+    resumed = unfinished if not ended and sweep_at_work(places) else ()  # by the sweep, if it goes on
     pending = [*waiting, *(name for name, _ in resumed)]
     studies = []
     for members in by_task.values():
