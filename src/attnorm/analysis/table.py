@@ -19,15 +19,8 @@ ARROWS = " \u2191\u2193"
 IN_LATEX = str.maketrans(
     {character: f"\\{character}" for character in "{}&%$#_"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "|": r"\textbar{}"}
-    | {
-        "<": "$<$",
-        ">": "$>$",
-        MINUS: "$-$",
-        NOTHING: r"\textendash{}",
-        "\u2191": r"$\uparrow$",
-        "\u2193": r"$\downarrow$",
-    }
-    | {"\u2026": r"\dots{}", "\u00b1": r"$\pm$", '"': "''", "[": "{[}", "*": "{*}"}
+    | {"<": "$<$", ">": "$>$", MINUS: "$-$", NOTHING: r"\textendash{}", '"': "''", "[": "{[}", "*": "{*}"}
+    | {"\u2191": r"$\uparrow$", "\u2193": r"$\downarrow$", "\u2026": r"\dots{}", "\u00b1": r"$\pm$"}
 )
 
 
