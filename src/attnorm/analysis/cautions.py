@@ -70,11 +70,8 @@ def unbeaten_methods(
     clauses = []
     for method, scores in methods.items():
         metric = primary if primary is not None and primary in scores else next(iter(scores))
-        means = {
-            label: float(np.mean([run[metric] for run in runs]))
-            for label, runs in arms.items()
-            if runs and all(metric in run for run in runs)
-        }
+        known = {label: runs for label, runs in arms.items() if runs and all(metric in run for run in runs)}
+        means = {label: float(np.mean([run[metric] for run in runs])) for label, runs in known.items()}
         sign = direction(metric)
         if means and all(sign * (mean - scores[metric]) <= 0 for mean in means.values()):
             best = max(means, key=lambda label: sign * means[label])
@@ -107,11 +104,8 @@ def identical(
     labels: tuple[str, str], pairs: Mapping[int, tuple[ExampleTable, ExampleTable]], metric: str, ids: Sequence[str]
 ) -> str | None:
     """A clause if two arms have the same scores on every example with most of their seeds. pairs: theirs by seed."""
-    equal = {
-        seed: (one, other)
-        for seed, (one, other) in pairs.items()
-        if not np.any(one.values(metric, ids) - other.values(metric, ids))
-    }
+    gaps = {seed: one.values(metric, ids) - other.values(metric, ids) for seed, (one, other) in pairs.items()}
+    equal = {seed: pairs[seed] for seed, gap in gaps.items() if not np.any(gap)}
     if 2 * len(equal) <= len(pairs):
         return None
     texts = [zip(one.texts("output", ids), other.texts("output", ids), strict=True) for one, other in equal.values()]

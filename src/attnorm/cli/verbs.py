@@ -83,11 +83,8 @@ class Verb:
     def with_key(self, arguments: list[str]) -> list[str]:
         """The arguments with a key for bare paths: "run=logs/a" for "logs/a", whose name may contain an equals sign."""
         is_name = self.is_name and not any(word.startswith(f"{self.bare}=") for word in arguments)
-        bare = [
-            word
-            for word in arguments
-            if os.path.exists(word) or ("=" not in word and word[:1] not in "~-" and (is_name or os.sep in word))
-        ]
+        plain = [word for word in arguments if "=" not in word and word[:1] not in "~-" and (is_name or os.sep in word)]
+        bare = [word for word in arguments if word in plain or os.path.exists(word)]
         if not self.bare or not bare:
             return arguments
         from attnorm.config.compose import quoted

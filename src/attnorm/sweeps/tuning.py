@@ -55,13 +55,9 @@ def best_of(means: Mapping[str, float | None], mode: str) -> str | None:
 
     means: by value, in the order of the grid.
     """
-    sign = 1 if mode == "min" else -1
-    middle = (len(means) - 1) / 2
-    ranks = {
-        value: (sign * mean, abs(index - middle))
-        for index, (value, mean) in enumerate(means.items())
-        if mean is not None
-    }
+    sign, middle = 1 if mode == "min" else -1, (len(means) - 1) / 2
+    apart = {value: abs(index - middle) for index, value in enumerate(means)}
+    ranks = {value: (sign * mean, apart[value]) for value, mean in means.items() if mean is not None}
     return min(ranks, key=lambda value: ranks[value]) if ranks else None
 
 
