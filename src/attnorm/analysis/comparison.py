@@ -96,11 +96,7 @@ class Terms:
 
 
 def compare_arms(
-    arms: Sequence[Arm],
-    metric: str | None,
-    terms: Terms,
-    tunings: Iterable[TuningRecord],
-    read_examples: ReadExamples,
+    arms: Sequence[Arm], metric: str | None, terms: Terms, tunings: Iterable[TuningRecord], read_examples: ReadExamples
 ) -> Comparison:
     """Compares arms with the first one.
 

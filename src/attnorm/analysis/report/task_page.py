@@ -11,13 +11,7 @@ from attnorm.analysis.provenance import doubts_of
 from attnorm.analysis.report.drawings import drawings_of, tuning_figures
 from attnorm.analysis.report.examples import confusions_of, contrasts_of, samples_of
 from attnorm.analysis.report.forest import forest
-from attnorm.analysis.report.tables import (
-    further_metrics_table,
-    runs_table,
-    scores_table,
-    settings_table,
-    tuning_table,
-)
+from attnorm.analysis.report.tables import further_metrics_table, runs_table, scores_table, settings_table, tuning_table
 from attnorm.analysis.study import Study
 from attnorm.analysis.table import Table, title_of, written
 from attnorm.analysis.verdict import decimals
