@@ -105,15 +105,8 @@ def score_run(command: Command[Any]) -> None:
     notes = data_notes(task, {split: data}, run.summary.get("data_fingerprints"))
     name = run.free_name(f"eval_{split}")
     written = run.write_results(scores, name)
-    record = {
-        "checkpoint": keys.ckpt,
-        "step": step,
-        "typed": dict(command.changes),
-        "data": cfg.settings["data"],
-        "data_notes": notes,
-        **scores.record(),
-    }
-    run.write(name, record)
+    made_by = {"checkpoint": keys.ckpt, "step": step, "typed": dict(command.changes), "data": cfg.settings["data"]}
+    run.write(name, {**made_by, "data_notes": notes, **scores.record()})
     console.show_scores(scores, cfg.label)
     console.show_warnings([*undefined(scores), *unbeaten(scores, task.monitors()), *notes])
     progress.console.print(f"written to {', '.join([f'{run.folder / name}.json', *written])}")
