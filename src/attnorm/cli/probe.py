@@ -35,7 +35,7 @@ from attnorm.probes.jobs import Cell, ProbeJob, ProbeResult, cells_named
 from attnorm.probes.presets import PRESETS, comparison_seeds, tuning_seeds
 from attnorm.run.folder import why_not_writable
 from attnorm.schema import ColumnWidth, Count, PictureFormats, Positive, Text
-from attnorm.training.console import print_table, show_warnings
+from attnorm.training.console import print_table, show_lines, show_warnings
 from attnorm.wording import counted, listed
 
 ALL = "all"
@@ -87,8 +87,7 @@ def run_probe(arguments: list[str]) -> int:
 
     page = write_page(cells, arms, folder / "probe.html", command, note, settings.formats, settings.column)
     show_cells(cells, arms)
-    if note:
-        progress.console.print(note, markup=False)
+    show_lines(note)
     took = f"{time.monotonic() - begin:,.0f} s, {time.process_time() - cpu:,.0f} s of it CPU time of this process"
     progress.console.print(f"written to {page} and {folder / 'probe.csv'} ({took})", markup=False)
     if edited := sorted({name for outcome in outcomes for name in outcome.edited}):

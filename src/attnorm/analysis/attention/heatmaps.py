@@ -96,9 +96,7 @@ def axis_label(token: str) -> str:
 
 def overview(readings: Sequence[Reading], labels: Sequence[str]) -> Figure:
     """One small heat map per layer (row) and head (column), without tokens; several readings next to each other."""
-    columns = [
-        (reading, head) for reading in readings for head in sorted({n for of in reading.numbers.values() for n in of})
-    ]
+    columns = [(reading, head) for reading in readings for head in sorted(set[int]().union(*reading.numbers.values()))]
     width, names = (COLUMN if len(columns) <= 2 else PAGE), LETTER * max(map(len, labels), default=0)
     size = min(1.2, (width - SCALE - names) / max(1, len(columns)))
     figure = Figure(width, size * len(labels) + 0.4)
