@@ -68,8 +68,7 @@ def looks(run: LoadedRun, example: str, layer: str | None = None) -> Looks:
 def image_of(run: LoadedRun, row: int) -> Tensor:
     """The image of a row of the validation split: pixels, uint8 (3, S, S), or float features of regions."""
     task: Any = run.task
-    image: Tensor = task.collator(run.validation)[MicroBatch([row], 1)]["image"][0]
-    return image
+    return task.collator(run.validation)[MicroBatch([row], 1)]["image"][0]
 
 
 def joined(tokens: Sequence[str]) -> tuple[list[str], list[list[int]]]:

@@ -84,8 +84,7 @@ def read_trainer(settings: Mapping[str, Any]) -> TrainerConfig:
         if limited.get(key) == -1:
             limited[key] = None
     try:
-        trainer: TrainerConfig = made("trainer", TrainerConfig, limited, owner=NAME)
-        return trainer
+        return made("trainer", TrainerConfig, limited, owner=NAME)
     except ConfigError as error:
         own = {f"trainer.{key}": f"cannot be set; {instead}" for key, instead in OWN_KEYS.items()}
         keyed = [(key_of(problem), problem) for problem in error.problems]
