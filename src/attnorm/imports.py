@@ -145,8 +145,8 @@ def locate(path: str, base: type | None = None) -> Any:
         raise ValueError(f"cannot import {match[1]}: {error}") from error
     if (located := getattr(module, match[2], _ABSENT)) is _ABSENT:
         raise ValueError(f"{match[1]} has no {match[2]}.{nearest(match[2], dir(module))}")
-    is_concrete = isinstance(located, type) and not inspect.isabstract(located)
-    if base is not None and not (is_concrete and issubclass(located, base) and located is not base):
+    is_subclass = isinstance(located, type) and issubclass(located, base or object) and located is not base
+    if base is not None and (not is_subclass or inspect.isabstract(located)):
         raise ValueError(f"must be a subclass of {base.__module__}.{base.__qualname__}")
     return located
 
