@@ -3,13 +3,13 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
 from pydantic import Field
 
 from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import read_json
-from attnorm.data.sources.base import PAIRS, Source
+from attnorm.data.sources.base import PAIRS
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import RunError
 from attnorm.models.interfaces import Seq2SeqModel
@@ -59,13 +59,8 @@ class HeadlineTask(Seq2SeqTask[HeadlineModule]):
     monitoring = ("task.rouge_pairs",)
     decided: Words = "ascii"
 
-    def splits(
-        self,
-        tokenizer: Tokenizer | None = None,
-        names: tuple[str, ...] = ("train", "validation"),
-        cleaner: Source | None = None,
-    ) -> dict[str, Split]:
-        splits = super().splits(tokenizer, names, cleaner)
+    def splits(self, *arguments: Any, **options: Any) -> dict[str, Split]:
+        splits = super().splits(*arguments, **options)
         if self.config.rouge_words is None and "train" in splits:
             texts = splits["train"].texts
             self.decided = words_for(texts[:: max(1, len(texts) // SAMPLE)]["title"])

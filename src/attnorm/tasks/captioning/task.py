@@ -19,7 +19,6 @@ from attnorm.data.images import Images, ImageShape, read_image
 from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import digest, read_json
 from attnorm.data.sampler import MicroBatch
-from attnorm.data.sources.base import Source
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError, RunError
 from attnorm.models.interfaces import CaptioningModel
@@ -107,14 +106,9 @@ class CaptioningTask(WritingTask[CaptioningModel, CaptioningModule]):
             raise DataError(f"data: the images have another shape ({found}) than those of the model ({trained})")
         return CaptionCollator(split.rows, split.texts, images, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
 
-    def splits(
-        self,
-        tokenizer: Tokenizer | None = None,
-        names: tuple[str, ...] = ("train", "validation"),
-        cleaner: Source | None = None,
-    ) -> dict[str, Split]:
+    def splits(self, *arguments: Any, **options: Any) -> dict[str, Split]:
         """As `Task.splits`. Raises DataError that names the missing images of all of them."""
-        splits = super().splits(tokenizer, names, cleaner)
+        splits = super().splits(*arguments, **options)
         check_together({name: partial(self.collator, split) for name, split in splits.items()})
         return splits
 

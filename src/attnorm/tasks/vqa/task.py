@@ -15,7 +15,7 @@ from attnorm.data.image_features import ImageFeatures, check_together
 from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import digest, read_json
 from attnorm.data.sampler import MicroBatch
-from attnorm.data.sources.base import VISUAL, Source
+from attnorm.data.sources.base import VISUAL
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, DataError, Problem, RunError
 from attnorm.models.interfaces import LabelModel
@@ -108,14 +108,9 @@ class VqaTask(Task[LabelModel, VqaModule]):
         name = f"answers-{digest([source.fingerprint('train'), limit, least])}"
         return cached(self.cache() / name, fill) / FILE
 
-    def splits(
-        self,
-        tokenizer: Tokenizer | None = None,
-        names: tuple[str, ...] = ("train", "validation"),
-        cleaner: Source | None = None,
-    ) -> dict[str, Split]:
+    def splits(self, *arguments: Any, **options: Any) -> dict[str, Split]:
         """As `Task.splits`. Raises DataError that names the missing images of all of them."""
-        splits = super().splits(tokenizer, names, cleaner)
+        splits = super().splits(*arguments, **options)
         check_together({name: partial(self.collator, split) for name, split in splits.items()})
         return splits
 
