@@ -15,9 +15,8 @@ from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError
 from attnorm.models.heads import Classifier
 from attnorm.tasks.bert import EncoderTask
-from attnorm.tasks.labels import LabelFeaturizer, LabelModule, LabelTask, classified, with_predictions
+from attnorm.tasks.labels import LabelFeaturizer, LabelModule, LabelTask, classified
 from attnorm.tasks.module import Collator
-from attnorm.tasks.results import Results
 
 
 class ClassificationFeaturizer(LabelFeaturizer):
@@ -129,8 +128,5 @@ class ClassificationTask(LabelTask[Classifier, ClassificationModule], EncoderTas
         rows = {**columns, "label": self.labels[:1] * len(texts)}
         return classified(self, model, tokenizer, rows, labels=self.labels)
 
-    def score(self, module: ClassificationModule, split: Split) -> Results:
-        """Loss and accuracy, and the predicted label of each row."""
-        texts = zip(split.texts["text"], split.texts["second"], strict=True)
-        inputs = ["\n".join(filter(None, pair)) for pair in texts]
-        return with_predictions(super().score(module, split), module, split, self, inputs)
+    def input_texts(self, split: Split) -> list[str]:
+        return ["\n".join(filter(None, pair)) for pair in zip(split.texts["text"], split.texts["second"], strict=True)]

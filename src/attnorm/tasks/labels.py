@@ -28,7 +28,7 @@ from attnorm.settings import TaskConfig
 from attnorm.tasks.macro_f1 import MacroF1, macro_f1
 from attnorm.tasks.module import Loss, ModelT, TaskModule
 from attnorm.tasks.results import Predictions, Results
-from attnorm.tasks.task import ModuleT, Task
+from attnorm.tasks.task import Task
 
 SHOWN = 5  # samples
 FILE = "labels.json"
@@ -140,7 +140,10 @@ class LabelConfig(TaskConfig):
     class_weights: Literal["balanced"] | tuple[Positive, ...] | None = None
 
 
-class LabelTask(Task[ModelT, ModuleT]):
+LabelModuleT = TypeVar("LabelModuleT", bound=LabelModule)
+
+
+class LabelTask(Task[ModelT, LabelModuleT]):
     """A task that predicts one label per example. `labels` are the names of the labels, by number."""
 
     Config = LabelConfig
@@ -172,8 +175,31 @@ class LabelTask(Task[ModelT, ModuleT]):
         each = sum(counts) / sum(count > 0 for count in counts)
         return [each / count if count else 1.0 for count in counts]
 
+    def input_texts(self, split: Split) -> list[str] | None:
+        """What the model reads, row by row, if it is text."""
+        return None
 
-LabelModuleT = TypeVar("LabelModuleT", bound=LabelModule)
+    def score(self, module: LabelModuleT, split: Split) -> Results:
+        """Loss, accuracy and macro F1, and the predicted label of each row."""
+        scores = super().score(module, split)
+        labels, predicted = list(split.texts["label"]), module.predictions()
+        label, count = Counter(labels).most_common(1)[0]
+        constant = {"accuracy": 100.0 * count / scores.size, "macro_f1": macro_f1(labels, [label] * len(labels))}
+        scores.baselines = {f"always {label}": constant}
+        scores.predictions = Predictions(
+            ids=self.example_ids(split, list(predicted)),
+            groups=self.row_groups(split),
+            inputs=self.input_texts(split),
+            references=labels,
+            outputs=list(predicted.values()),
+            scores={"accuracy": [100.0 * (labels[row] == guess) for row, guess in predicted.items()]},
+            loss_sum=module.examples["loss_sum"],
+            n_tokens=[1] * len(predicted),
+            corpus_metrics={"macro_f1": MacroF1},
+        )
+        lines = [json.dumps({"row": row, "label": guess}) for row, guess in predicted.items()]
+        scores.files = {".labels.jsonl": "\n".join(lines) + "\n"}
+        return scores
 
 
 class SourceLabelTask(LabelTask[LabelModel, LabelModuleT]):
@@ -206,10 +232,6 @@ class SourceLabelTask(LabelTask[LabelModel, LabelModuleT]):
             raise RunError(f"{path}: expected an object with labels") from error
         except (ValueError, OSError, RecursionError) as error:
             raise RunError(str(error)) from error
-
-    def score(self, module: LabelModuleT, split: Split) -> Results:
-        """Loss and accuracy, and the predicted label of each row."""
-        return with_predictions(super().score(module, split), module, split, self)
 
 
 @torch.no_grad()
@@ -249,30 +271,3 @@ def classified(
             named = {label: round(share, 6) for label, share in ranked[:most]}
             written[row] = json.dumps({"label": ranked[0][0], "probabilities": named}, ensure_ascii=False)
     return [written[row] for row in sorted(written)]
-
-
-def with_predictions(
-    scores: Results, module: LabelModule, split: Split, task: Task, inputs: Sequence[str] | None = None
-) -> Results:
-    """The results with the baseline that always predicts the most frequent label, and with the predicted labels.
-
-    inputs: what the model reads, row by row, if it is text.
-    """
-    labels, predicted = list(split.texts["label"]), module.predictions()
-    label, count = Counter(labels).most_common(1)[0]
-    constant = {"accuracy": 100.0 * count / scores.size, "macro_f1": macro_f1(labels, [label] * len(labels))}
-    scores.baselines = {f"always {label}": constant}
-    scores.predictions = Predictions(
-        ids=task.example_ids(split, list(predicted)),
-        groups=task.row_groups(split),
-        inputs=inputs,
-        references=labels,
-        outputs=list(predicted.values()),
-        scores={"accuracy": [100.0 * (labels[row] == guess) for row, guess in predicted.items()]},
-        loss_sum=module.examples["loss_sum"],
-        n_tokens=[1] * len(predicted),
-        corpus_metrics={"macro_f1": MacroF1},
-    )
-    lines = [json.dumps({"row": row, "label": guess}) for row, guess in predicted.items()]
-    scores.files = {".labels.jsonl": "\n".join(lines) + "\n"}
-    return scores
