@@ -5,9 +5,9 @@ import torch
 from builders import EOS, SPECIAL, rough_model, sources, targets
 from torch.testing import assert_close
 
-from attnorm.attention.multihead import observe
+from attnorm.attention.multihead import attention_layers, observe
 from attnorm.models.generation import Decoding, generate
-from attnorm.tasks.translation import coverage, cross_layers, limited, source_mass, summary
+from attnorm.tasks.translation import coverage, limited, source_mass, summary
 
 pytestmark = pytest.mark.numerical
 
@@ -42,12 +42,13 @@ def test_the_budgets_follow_the_beams(normalizer, fertility, beam_size):
 
 def test_each_layer_gets_its_own_map_and_an_error_restores_them():
     model = talker()
-    before = [layer.normalizer for layer in cross_layers(model).values()]
+    layers = [layer for name, layer in attention_layers(model).items() if name.endswith("cross")]
+    before = [layer.normalizer for layer in layers]
     with pytest.raises(RuntimeError), limited(model, 1.0, ["softmax", "sparsemax"]):
-        names = [type(layer.normalizer).__name__ for layer in cross_layers(model).values()]
+        names = [type(layer.normalizer).__name__ for layer in layers]
         assert names == ["FertilitySoftmax", "FertilitySparsemax"]
         raise RuntimeError
-    assert [layer.normalizer for layer in cross_layers(model).values()] == before
+    assert [layer.normalizer for layer in layers] == before
 
 
 @torch.no_grad()

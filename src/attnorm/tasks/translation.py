@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from attnorm.attention.call_context import in_layer
-from attnorm.attention.multihead import MultiHeadAttention, attention_layers, observe
+from attnorm.attention.multihead import attention_layers, observe
 from attnorm.attention.normalizers.fertility import Fertility, FertilitySoftmax, FertilitySparsemax
 from attnorm.attention.registry import normalizers_of
 from attnorm.data.featurizer import cut, pad
@@ -59,18 +59,13 @@ class TranslationDecoding(Decoding):
     fertility: Positive | None = None
 
 
-def cross_layers(model: nn.Module) -> dict[str, MultiHeadAttention]:
-    """The attention layers from the target to the source, by module name."""
-    return {name: layer for name, layer in attention_layers(model).items() if name.endswith("cross")}
-
-
 @contextmanager
 def limited(model: nn.Module, fertility: float | None, normalizers: Sequence[str]) -> Iterator[None]:
     """Within this context, the cross-attention of a model has a fertility. None changes nothing.
 
     normalizers: the names of the normalizers at the site, one per layer, or one for all layers.
     """
-    layers = list(cross_layers(model).values())
+    layers = [layer for name, layer in attention_layers(model).items() if name.endswith("cross")]
     kept = [layer.normalizer for layer in layers]
     names = list(normalizers) * (len(layers) if len(normalizers) == 1 else 1)
     try:
@@ -126,14 +121,6 @@ def summary(masses: Sequence[Tensor]) -> dict[str, float]:
         "largest": every.max().item(),
         "little": 100 * (every < LITTLE).double().mean().item(),
     }
-
-
-def describe_coverage(masses: dict[str, float]) -> str:
-    """The `summary` of masses in words."""
-    return (
-        f"coverage: over all target tokens, a source token receives {masses['mean']:.2f} of attention on average "
-        f"and at most {masses['largest']:.2f}; {masses['little']:.1f} % receive less than {LITTLE}"
-    )
 
 
 class TranslationModule(Seq2SeqModule):
@@ -224,12 +211,16 @@ class TranslationTask(Seq2SeqTask[TranslationModule]):
         with self.while_decoding(module.model):
             masses = coverage(module.model, list(split.rows["source"]), written, special_tokens(tokenizer))
         covered = summary(masses)
+        attended = (
+            f"coverage: over all target tokens, a source token receives {covered['mean']:.2f} of attention on average "
+            f"and at most {covered['largest']:.2f}; {covered['little']:.1f} % receive less than {LITTLE}"
+        )
         statistics = scorer.statistics(scorer.plain(texts), scorer.plain(targets))
         return TextScores(
             corpus_scores(statistics),
             {"sentence_chrF": sentence_chrf(statistics)},
             {"copy": scorer(sources, targets)},
-            f"{scorer.describe(targets)}\n{describe_coverage(covered)}",
+            f"{scorer.describe(targets)}\n{attended}",
             statistics,
             CORPUS_METRICS,
             {"coverage": covered},
