@@ -96,8 +96,9 @@ def find_own_parts(verb: str, arguments: Sequence[str]) -> None:
     is_typed = os.path.realpath(here) in map(os.path.realpath, filter(None, typed))
     is_trusted = bool(os.environ.get(TRUST)) or any(argument.lower() == "trust_code=true" for argument in arguments)
     is_clone = verb == "figures" and os.path.isdir("experiments/papers")  # where the code of this verb is
+    is_in_run = any(map(is_of_run, (Path(here), *Path(here).parents)))
     leave_out(here)
-    if (verb in VERBS_OF_OWN_SETTINGS or is_typed or is_trusted or is_clone) and not lies_in_run(Path(here)):
+    if (verb in VERBS_OF_OWN_SETTINGS or is_typed or is_trusted or is_clone) and not is_in_run:
         imports.own_folders.append(here)
 
 
@@ -116,8 +117,3 @@ def own_cache(paths: dict, trust_code: bool, typed: Collection[str]) -> dict:
         return paths
     log.warning("paths.cache_dir: using %s; there is no cache in %s, which this run folder names", default, recorded)
     return {**paths, "cache_dir": default}
-
-
-def lies_in_run(folder: Path) -> bool:
-    """Whether a folder is that of a run or of a sweep, or lies in one."""
-    return any(map(is_of_run, (folder, *folder.parents)))
