@@ -13,6 +13,7 @@ from attnorm.models.gpt import GPT
 from attnorm.models.gpt_checkpoint import read_gpt2_shape, read_gpt2_weights
 from attnorm.models.hub_files import CONFIG, KINDS, kind_of, weight_files
 from attnorm.models.seq2seq import Seq2Seq
+from attnorm.wording import listed
 
 TASK_HEADS = ("spans.", "classifier.")
 MAY_DIFFER = re.compile(r"(^|\.)(normalizer|scorer|options|prior|cross_prior)\.")  # depends on the attention tables
@@ -33,8 +34,7 @@ class LoadReport:
 
         def grouped(names: list[str]) -> str:
             groups = dict.fromkeys(".".join(part for part in name.split(".") if not part.isdigit()) for name in names)
-            shown = list(groups)
-            return ", ".join(shown[:12]) + ", ..." * (len(shown) > 12)
+            return listed(list(groups), most=12)
 
         lines = [f"{len(self.loaded):,} tensors from {init}"]
         if self.missing:

@@ -20,8 +20,7 @@ from attnorm.data.sources.base import QUESTIONS
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, DataError, Problem
 from attnorm.tasks.module import Collator
-
-NAMED = 10  # maximum number of impossible questions in a message
+from attnorm.wording import listed
 
 
 class SquadFeaturizer(Featurizer):
@@ -84,12 +83,14 @@ class SquadFeaturizer(Featurizer):
 
     def encode(self, texts: dict[str, list[str]], first: int, tokenizer: Tokenizer) -> Encoded:
         answers = [json.loads(cell) for cell in texts["answers"]]
-        if not self.no_answer:
-            self._refuse_impossible(texts["id"], answers)
+        impossible = [name for name, answer in zip(texts["id"], answers, strict=True) if not answer["texts"]]
+        if impossible and not self.no_answer:
+            some = f"some questions have no answer ({listed(impossible)})"
+            raise DataError(f"task.no_answer=false: {some}; use task.no_answer=true")
         questions, truncated = cut(tokenizer.encode(texts["question"]), self.max_query)
         encode_context = lru_cache(maxsize=8)(tokenizer.encode_with_offsets)  # questions share contexts
         table: dict[str, list] = {name: [] for name in self.columns()}
-        counts = {"windows": 0, "truncated": truncated, "impossible": 0, "unfit": 0}
+        counts = {"windows": 0, "truncated": truncated, "impossible": len(impossible), "unfit": 0}
         for row, question in enumerate(questions):
             head = [tokenizer.bos_id, *question, tokenizer.eos_id]
             ids, offsets = encode_context(texts["context"][row])
@@ -115,18 +116,8 @@ class SquadFeaturizer(Featurizer):
                 table["end"].append(end)
                 table["context_best"].append(best[number, here].tolist())
             counts["windows"] += len(firsts)
-            counts["impossible"] += not answers[row]["texts"]
             counts["unfit"] += bool(answers[row]["texts"]) and not fits
         return table, counts
-
-    def _refuse_impossible(self, ids: list[str], answers: list[dict]) -> None:
-        impossible = [name for name, answer in zip(ids, answers, strict=True) if not answer["texts"]]
-        if impossible:
-            more = f" and {len(impossible) - NAMED:,} or more others" if len(impossible) > NAMED else ""
-            raise DataError(
-                f"task.no_answer=false: some questions have no answer ({', '.join(impossible[:NAMED])}{more}); "
-                "use task.no_answer=true"
-            )
 
     def describe(self, counts: dict[str, int]) -> str:
         parts = [f"{counts['windows']:,} windows", f"{counts['truncated']:,} questions truncated"]
