@@ -153,15 +153,6 @@ def test_scores_that_are_not_finite_are_refused_where_they_count():
     assert spans.answers()[0]["q0"] == "a"
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"n_best": 0}, r"task.n_best=0"), ({"max_answer": 2.5, "n_best": True}, r"n_best=true(.|\n)*max_answer=2.5")],
-)
-def test_numbers_below_one_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        Spans(*tables(["ab"]), **options)
-
-
 def test_no_valid_span_scores_minus_infinity():
     nowhere = torch.zeros(2, 4, dtype=torch.bool)
     score, _, _ = best_spans(torch.ones(2, 4), torch.ones(2, 4), nowhere, ~nowhere, 3, 3)

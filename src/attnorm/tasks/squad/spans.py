@@ -14,7 +14,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attnorm.data import validation as checks
 from attnorm.data.featurizer import Table
 from attnorm.errors import DataError
 
@@ -36,12 +35,10 @@ class Spans:
     """Collects the scores of windows, in any order, and returns an answer for each question with an evaluated window.
 
     windows: the table of ids of `SquadFeaturizer`. texts: the table of texts from which it was made. max_answer: the
-    maximum length of an answer in tokens. Raises ValueError for numbers below 1.
+    maximum length of an answer in tokens.
     """
 
     def __init__(self, windows: Table, texts: Table, *, n_best: int = 20, max_answer: int = 30):
-        if problems := checks.whole_number("task.n_best", n_best) + checks.whole_number("task.max_answer", max_answer):
-            raise DataError("\n".join(problems))
         self.windows = windows.select_columns(["question", "example", "starts", "ends", "context_best"])
         self.texts, self.n_best, self.max_answer = texts, n_best, max_answer
         self.best: dict[int, Answer] = {}  # row of the texts -> answer

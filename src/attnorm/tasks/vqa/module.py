@@ -7,13 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnorm.attention.transfer import on_cpu
-from attnorm.data import validation as checks
 from attnorm.data.featurizer import Encoded, Featurizer, Table, cut, pad
 from attnorm.data.image_features import ImageFeatures
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import VISUAL
 from attnorm.data.tokenizers.base import Tokenizer
-from attnorm.errors import DataError
 from attnorm.models.interfaces import LabelModel
 from attnorm.tasks.module import Collator, Loss, TaskModule
 from attnorm.tasks.vqa.answers import AnswerList, tally
@@ -102,8 +100,6 @@ class VqaFeaturizer(Featurizer):
     schema = VISUAL
 
     def __init__(self, max_question: int, answers: AnswerList):
-        if problems := checks.whole_number("model.max_question", max_question, least=2):
-            raise DataError("\n".join(problems))
         self.max_question, self.answers = max_question, answers
 
     def settings(self) -> list:
