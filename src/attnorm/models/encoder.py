@@ -28,14 +28,14 @@ class Encoder(nn.Module):
     token_sites = ("encoder",)
     self_sites = ("encoder",)
 
-    def __init__(self, shape: EncoderConfig, attention: dict, tokens: nn.Module, site: str = "encoder"):
+    def __init__(self, shape: EncoderConfig, attention: dict, tokens: nn.Module):
         super().__init__()
         self.embeddings = Embeddings(tokens, "max_source", shape)
         layers = range(shape.encoder_layers)
-        self.layers = nn.ModuleList(EncoderLayer(shape, attention, site, layer) for layer in layers)
+        self.layers = nn.ModuleList(EncoderLayer(shape, attention, "encoder", layer) for layer in layers)
         share_vocabulary(self.layers, tokens)
         self.norm = nn.LayerNorm(shape.d_model, shape.norm_eps) if shape.norm_first else nn.Identity()
-        self.prior = Site(attention, site).prior(
+        self.prior = Site(attention, "encoder").prior(
             heads=shape.n_heads, bidirectional=True, positions=shape.max_source, width=shape.d_model
         )
 

@@ -118,7 +118,9 @@ class TrainingModule(pl.LightningModule):
             self.log_loss(dict(zip(sums, self.totals, strict=True)))
         elif self.is_loss_logged:  # otherwise the ranks would wait for each other
             self.log_loss(sums)
-        if not scales_gradients(optimizer, self.trainer):
+        # With trainer.precision=16-mixed, an optimizer that divides by the scaler's factor itself has not yet done so.
+        divides_itself = getattr(optimizer, "_step_supports_amp_scaling", False)
+        if getattr(self.trainer.precision_plugin, "scaler", None) is None or not divides_itself:
             self.log("train/gradient_norm", norm)
         if not torch.isfinite(norm):
             self.on_non_finite(self.trainer, self)
@@ -205,10 +207,3 @@ def spread_non_finite(loss: Tensor) -> Tensor:
     if torch.is_anomaly_enabled():  # it would name this multiplication
         return loss
     return loss * (1.0 + 0.0 * loss.detach())
-
-
-def scales_gradients(optimizer: torch.optim.Optimizer, trainer: pl.Trainer) -> bool:
-    """Whether the gradients are still multiplied by the factor of the gradient scaler (of `trainer.precision=16-mixed`)
-    before the update, because the optimizer itself divides by it."""
-    has_scaler = getattr(trainer.precision_plugin, "scaler", None) is not None
-    return has_scaler and getattr(optimizer, "_step_supports_amp_scaling", False)
