@@ -13,7 +13,7 @@ from attnorm.errors import ConfigError
 from attnorm.tasks.classification import ClassificationModule, ClassificationTask
 from attnorm.tasks.module import Loss
 from attnorm.testing import PROPERTIES, check_task
-from attnorm.testing.foreign import Model
+from attnorm.testing.promises import ForeignModel
 from attnorm.testing.task_runs import VALIDATIONS
 from attnorm.training.module import TrainingModule
 
@@ -230,7 +230,7 @@ FAULTS = {  # property: what is replaced, and by what
     "the_company_of_an_example_does_not_change_its_loss": (ClassificationModule, "forward", company_counts),
     "every_parameter_is_trained": (ClassificationTask, "model", no_gradient),
     "the_seed_decides_the_model": (ClassificationTask, "model", any_seed),
-    "what_it_cannot_do_is_refused": (Model, "interface", lambda original: "encoder"),
+    "what_it_cannot_do_is_refused": (ForeignModel, "interface", lambda original: "encoder"),
 }
 
 

@@ -20,8 +20,8 @@ from attnorm.training.callbacks.checkpointing import AtomicCheckpointIO
 from attnorm.training.callbacks.run_files import RunFiles
 from attnorm.training.callbacks.throughput import TIMING_COLUMNS, Throughput
 from attnorm.training.datamodule import TaskDataModule
-from attnorm.training.flops import flops_per_token
 from attnorm.training.module import TrainingModule
+from attnorm.training.size import flops_per_token
 
 LONG = ("data.train_size=60", "task.max_steps=14", "task.validations=2", "trainer.log_every_n_steps=5")
 NAMES = ("tokens_per_second", "padding_share", "data_wait_share")

@@ -2,17 +2,19 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+from torch import nn
 
 from attnorm.analysis.scores import ExampleTable, corpus_metrics_of, read_table
 from attnorm.attention.testing.report import Failure, Skip, expect
 from attnorm.cli.evaluate import evaluate
+from attnorm.data.sources.base import RowSchema, Source
 from attnorm.errors import ConfigError
 from attnorm.run.checkpoint import BEST, LAST, read_checkpoint
 from attnorm.run.folder import PREDICTIONS
@@ -41,10 +43,6 @@ FILES = {  # of every run
     "checkpoints/best.ckpt",
     "checkpoints/last.ckpt",
     "checkpoints/previous.ckpt",
-}
-FOREIGN = {  # parts that no task can use: with an interface and a schema of their own
-    "model": "attnorm.testing.foreign.Model",
-    "data": "attnorm.testing.foreign.Rows",
 }
 FLOAT32 = {"rtol": 1e-6, "atol": 1e-6}  # of a loss that may be summed in float32
 # Of gradients in float64. Tasks compute the loss in float32, whose kernels may round by the place in a batch.
@@ -220,6 +218,29 @@ def the_seed_decides_the_model(runs: TaskRuns) -> None:
     changed.load(runs.exact_run)
     if not differing_names(first, changed.model(tokenizer).state_dict()):
         raise Failure("seed=12345 gives the same initial parameters")
+
+
+class ForeignModel(nn.Module):
+    """A model whose interface no task trains."""
+
+    interface: ClassVar[str] = "foreign"
+    sites: ClassVar[dict[str, bool]] = {}
+
+
+class ForeignRows(Source):
+    """Rows that no task reads."""
+
+    schema = RowSchema("foreign rows", "row", ("foreign",), ("foreign",), cleaned=(), words=())
+    splits = ("train", "validation", "test")
+
+    def fingerprint(self, split: str) -> str:
+        return split
+
+    def rows(self, split: str) -> Iterator[tuple[str, ...]]:
+        yield ("",)
+
+
+FOREIGN = {"model": f"{__name__}.{ForeignModel.__name__}", "data": f"{__name__}.{ForeignRows.__name__}"}
 
 
 def what_it_cannot_do_is_refused(runs: TaskRuns) -> None:
