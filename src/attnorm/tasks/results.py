@@ -4,7 +4,8 @@ import hashlib
 import json
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -204,18 +205,24 @@ def hash_of_image(*arrays: "Tensor") -> str:
 log = logging.getLogger(__name__)
 
 
-def matched(predictions: Mapping[str, str], gold: Collection[str]) -> tuple[dict[str, str], dict[str, int]]:
-    """Returns the predictions for the questions in `gold`, and the numbers of `missing` and `extra` predictions.
+def matched(predictions: Mapping[str, str], questions: Sequence[str]) -> tuple[dict[str, str], dict[str, int]]:
+    """Returns the predictions for the questions, and the numbers of `missing` and `extra` predictions.
 
     `missing` counts questions without a prediction, and `extra` counts predictions for other questions. Both are logged
     as warnings with a few ids.
 
-    Raises ValueError if there are predictions and questions, but no prediction is for any of the questions.
+    Raises ValueError if there are no questions, if some are repeated, and if there are predictions, but none of them is
+    for any of the questions.
     """
+    if not questions:
+        raise DataError("there are no questions to score")
+    if twice := [name for name, count in Counter(questions).items() if count > 1]:
+        raise DataError(f"the references repeat questions: {listed(twice)}")
+    gold = dict.fromkeys(questions)
     extra = [name for name in predictions if name not in gold]
     if extra and len(extra) == len(predictions):
         raise DataError(
-            f"no prediction is for a question of the references, which have {listed(list(gold))}; "
+            f"no prediction is for a question of the references, which have {listed(questions)}; "
             f"the predictions are for {listed(extra)}"
         )
     if extra:

@@ -8,7 +8,7 @@ format of the official evaluation: [{"question_id": 1, "answer": "yes"}, ...].
 """
 
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -45,22 +45,15 @@ def score(predictions: Mapping[str, str], references: Sequence[Reference]) -> di
     Raises ValueError, naming the ids, for repeated ids in the references, for references without an annotator's answer,
     for a prediction that is not text, and if no prediction is for a question of the references.
     """
+    kept, counts = matched(predictions, [reference.id for reference in references])
     gold = {reference.id: reference for reference in references}
-    if not gold:
-        raise DataError("there are no questions to score")
-    if len(gold) < len(references):
-        repeated = Counter(reference.id for reference in references)
-        twice = sorted(name for name, count in repeated.items() if count > 1)
-        raise DataError(f"the references repeat questions: {listed(twice)}")
     if without := [name for name, reference in gold.items() if not reference.answers]:
         raise DataError(f"{counted(len(without), 'question')} without an annotator's answer: {listed(without)}")
     for name, answer in predictions.items():
         if not isinstance(answer, str):
             raise DataError(f"the answer to question {name} is {_shown(answer)}, not text")
-    predictions, counts = matched(predictions, gold)
     scores = {
-        name: accuracy(predictions[name], reference.answers) if name in predictions else 0.0
-        for name, reference in gold.items()
+        name: accuracy(kept[name], reference.answers) if name in kept else 0.0 for name, reference in gold.items()
     }
     return {
         "accuracy": _percent(scores.values()),
