@@ -1,4 +1,4 @@
-"""A model that does not beat its baseline: who is told, and what to type."""
+"""A model that does not beat its baseline: who is told, and what to raise."""
 
 from types import SimpleNamespace
 
@@ -15,8 +15,7 @@ def scores(metrics, **found):
 
 
 def cfg(max_steps=None, max_epochs=None):
-    task = SimpleNamespace(name="gigaword")
-    return SimpleNamespace(trainer=TrainerConfig(max_steps=max_steps, max_epochs=max_epochs), task=task)
+    return SimpleNamespace(trainer=TrainerConfig(max_steps=max_steps, max_epochs=max_epochs))
 
 
 @pytest.mark.parametrize(
@@ -41,22 +40,18 @@ def test_a_baseline_that_is_not_beaten_is_told_once(metrics, found, told):
 
 
 @pytest.mark.parametrize(
-    ("limits", "steps", "epoch", "typed"),
+    ("limits", "steps", "epoch", "named"),
     [
-        ({}, 800, 1000, "task.max_steps=10000"),  # 10 epochs
-        ({}, 800, 157, "task.max_steps=3200"),  # 4 times the updates
-        ({}, 801, 1, "task.max_steps=3300"),
-        ({}, 120, 890, "task.max_steps=800"),  # the default of the task
-        ({"max_steps": 7}, 7, 1, "trainer.max_steps=800"),
-        ({"max_steps": 900}, 900, 1, "trainer.max_steps=3600"),
-        ({"max_epochs": 1}, 9, 9, "trainer.max_epochs=10"),
-        ({"max_epochs": 5}, 45, 9, "trainer.max_epochs=20"),
-        ({"max_epochs": 100, "max_steps": 900}, 900, 9, "trainer.max_epochs=400 trainer.max_steps=3600"),
+        ({}, 800, 1000, "task.max_steps"),
+        ({}, 801, 1, "task.max_steps"),
+        ({"max_steps": 900}, 900, 1, "trainer.max_steps"),
+        ({"max_epochs": 1}, 9, 9, "trainer.max_epochs"),
+        ({"max_epochs": 100, "max_steps": 900}, 900, 9, "trainer.max_epochs and trainer.max_steps"),
     ],
 )
-def test_what_to_type_raises_the_limits_that_count(limits, steps, epoch, typed):
+def test_the_limits_that_count_are_to_be_raised(limits, steps, epoch, named):
     [warning] = baselines.warnings_of(scores({"f1": 1.0}, b={"f1": 2.0}), cfg(**limits), steps, steps, epoch)
-    assert warning.endswith(f"To train longer, type {typed}.")
+    assert warning.endswith(f"To train longer, raise {named}.")
     assert f"{steps:,} updates = {steps / epoch:.1f} epochs over the training data" in warning
     assert ("The likely cause is too few updates" in warning) == (steps < 10 * epoch)
 

@@ -91,7 +91,7 @@ def test_a_model_below_its_baseline_is_told_after_the_tables(output):
     assert ended.stdout.splitlines()[-2] == warning
     updates = round(summary["steps"] / summary["epochs"])
     assert f"4 updates = {4 / updates:.1f} epochs" in warning
-    assert warning.endswith("To train longer, type task.max_steps=800.")
+    assert warning.endswith("To train longer, raise task.max_steps.")
 
 
 def test_a_run_starts_with_what_was_typed_and_ends_with_its_folder_which_is_where_the_readme_says(output):

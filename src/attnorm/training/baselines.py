@@ -1,15 +1,13 @@
-"""Whether a trained model beats the simple methods that its scores stand beside, and what to type if it does not."""
+"""Whether a trained model beats the simple methods that its scores stand beside, and what to raise if it does not."""
 
 import math
 from collections.abc import Mapping
 
-from attnorm.choices import choices
 from attnorm.settings import Settings
 from attnorm.tasks.results import NAMES, UNDEFINED, Results, direction
 from attnorm.training.console import in_digits
 
 EPOCHS = 10  # over the training data: models trained from scratch on small data rarely do well with fewer
-FACTOR = 4  # times the updates: a clear step up for a run that has had its epochs already
 
 
 def warnings_of(
@@ -20,7 +18,7 @@ def warnings_of(
     updates_an_epoch: int,
     declared: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """One text for each baseline that the model does not beat: by how much, the likely cause, what to type.
+    """One text for each baseline that the model does not beat: by how much, the likely cause, what to raise.
 
     steps: updates that were made; planned: those that the limits in `cfg` allow. declared: as in `direction`.
     """
@@ -53,7 +51,7 @@ def unbeaten(scores: Results, declared: Mapping[str, str] | None = None) -> list
 
 
 def longer(cfg: Settings, steps: int, planned: int, updates_an_epoch: int) -> str:
-    """The likely cause of a bad score, and which keys to type for a longer training."""
+    """The likely cause of a bad score, and which limits to raise for a longer training."""
     done = f"{steps:,} updates = {steps / updates_an_epoch:.1f} epochs over the training data"
     if steps < planned:
         return (
@@ -63,20 +61,5 @@ def longer(cfg: Settings, steps: int, planned: int, updates_an_epoch: int) -> st
     cause = f"The likely cause is too few updates: {done}."
     if steps >= EPOCHS * updates_an_epoch:
         cause = f"Possible causes are too few updates ({done}) and too little training data."
-    return f"{cause} To train longer, type {' '.join(limits(cfg, steps, updates_an_epoch))}."
-
-
-def limits(cfg: Settings, steps: int, updates_an_epoch: int) -> list[str]:
-    """The limits that ended the training, raised to EPOCHS epochs or FACTOR times the updates, whichever is more; for
-    fewer updates than the default of the task, that default."""
-    trainer, typed = cfg.trainer, []
-    if trainer.max_epochs:
-        typed.append(f"trainer.max_epochs={max(EPOCHS, FACTOR * trainer.max_epochs)}")
-    if trainer.max_steps or not trainer.max_epochs:
-        group = "trainer" if trainer.max_steps else "task"  # task.max_steps counts only without the trainer's limits
-        default = choices("task").get(cfg.task.name, {}).get("max_steps", 0)
-        more = max(EPOCHS * updates_an_epoch, FACTOR * steps)
-        unit = 10 ** max(0, len(str(more)) - 2)
-        more = -(-more // unit) * unit  # in_digits up to two digits before the zeros: 3,200 for 3,128
-        typed.append(f"{group}.max_steps={default if steps < default else more}")
-    return typed
+    limits = [f"trainer.{name}" for name in ("max_epochs", "max_steps") if getattr(cfg.trainer, name)]
+    return f"{cause} To train longer, raise {' and '.join(limits) or 'task.max_steps'}."
