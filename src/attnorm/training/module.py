@@ -137,18 +137,13 @@ class TrainingModule(pl.LightningModule):
             sums["train/objective"] = [part.objective for part in self.update]
         return {name: torch.stack(parts).sum() for name, parts in sums.items()}
 
-    @property
-    def size(self) -> int:
-        """The number of tokens or examples of the update on this rank."""
-        return sum(part.size for part in self.update)
-
     def log_loss(self, sums: dict[str, Tensor]) -> None:
         """Logs the loss of the update over the microbatches of all ranks, and the objective if it differs.
 
         All ranks must call it.
         """
         totals = list(sums.values())
-        size: Any = self.size
+        size: Any = sum(part.size for part in self.update)
         if self.trainer.world_size > 1:
             here = torch.stack(totals).double()
             whole_update = self.trainer.strategy.reduce(torch.cat([here, here.new_tensor([size])]), reduce_op="sum")

@@ -51,10 +51,6 @@ class ByteBPE(PipelineTokenizer):
         return cls(_from_pair(path, name) if path.is_dir() else _from_json(path.read_bytes(), name), name)
 
     @classmethod
-    def needs_training(cls, options: dict) -> bool:
-        return False
-
-    @classmethod
     def check(cls, options: dict) -> list[str]:
         """A file that is missing or empty, or has neither format."""
         if (file := options.get("file")) is None:

@@ -53,10 +53,6 @@ class LibraryTokenizer(Tokenizer):
         return tokenizer
 
     @classmethod
-    def needs_training(cls, options: dict) -> bool:
-        return False
-
-    @classmethod
     def check(cls, options: dict) -> list[str]:
         """No file, or one that is missing or empty."""
         if (file := options.get("file")) is None:
