@@ -37,7 +37,7 @@ class QuestionEmbedding(nn.Module):
 class VqaModel(nn.Module):
     """Computes a score for each answer of a list from a question and the views of an image.
 
-    A subclass implements `make_layers` and `answer`.
+    A subclass implements `make_layers`, `answer` and `sites_of`.
 
     sites:     all sites that the class can have; none is autoregressive. `sites_of` returns those used by given
                settings.
@@ -82,18 +82,12 @@ class VqaModel(nn.Module):
         raise NotImplementedError
 
     @classmethod
-    def uses(cls, settings: dict) -> set[str]:
-        """The names of the sites that these settings use."""
-        raise NotImplementedError
-
-    @classmethod
     def sites_of(cls, settings: dict) -> dict[str, bool]:
         """The sites of a model with these settings (the keys of `VqaModelConfig`), as in `sites`.
 
         It raises no error for wrong or missing settings, so that a check can report all of them.
         """
-        used = cls.uses(settings)
-        return {site: autoregressive for site, autoregressive in cls.sites.items() if site in used}
+        raise NotImplementedError
 
     @classmethod
     def site_layers(cls, settings: dict[str, Any]) -> dict[str, Any]:

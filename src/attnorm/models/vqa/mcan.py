@@ -43,11 +43,11 @@ class MCAN(VqaModel):
         self.norm, self.classifier = nn.LayerNorm(hidden), nn.Linear(hidden, answers)
 
     @classmethod
-    def uses(cls, settings: dict) -> set[str]:
+    def sites_of(cls, settings: dict) -> dict[str, bool]:
         """The site "encoder" always, "guided" if there are boxes, and "fusion" if the fusion is attention."""
         fusion = settings.get("fusion")
         used = {"fusion": fusion == "attention", "encoder": True, "guided": fusion != "none"}
-        return {site for site, yes in used.items() if yes}
+        return {site: cls.sites[site] for site, yes in used.items() if yes}
 
     def answer(self, ids: Tensor, views: list[View]) -> tuple[Tensor, Tensor | None]:
         real = ids != self.pad_id

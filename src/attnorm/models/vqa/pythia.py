@@ -30,10 +30,10 @@ class Pythia(VqaModel):
         self.dropout = nn.Dropout(shape.dropout)
 
     @classmethod
-    def uses(cls, settings: dict) -> set[str]:
+    def sites_of(cls, settings: dict) -> dict[str, bool]:
         """The site "fusion" if the fusion is attention, and "encoder" if a transformer encodes the question."""
         used = {"fusion": settings.get("fusion") == "attention", "encoder": settings.get("question") == "transformer"}
-        return {site for site, yes in used.items() if yes}
+        return {site: cls.sites[site] for site, yes in used.items() if yes}
 
     def answer(self, ids: Tensor, views: list[View]) -> tuple[Tensor, Tensor | None]:
         real = ids != self.pad_id
