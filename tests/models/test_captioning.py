@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from builders import BOS, PAD, SPECIAL, attention_tables, roughen, targets
+from builders import BOS, PAD, SPECIAL, WithoutCache, attention_tables, roughen, targets
 from tolerance import tolerance
 from torch.testing import assert_close
 
@@ -130,7 +130,7 @@ def test_search_with_a_cache_equals_search_without(name, normalizer, beams):
     memory, real = model.encode(pictures(4))
     decoding = Decoding(beam_size=beams, min_length=4, max_length=6)
     actual = search(model, memory, real, SPECIAL, decoding)
-    assert actual == search(model, memory, real, SPECIAL, decoding, cached=False)
+    assert actual == search(WithoutCache(model), memory, real, SPECIAL, decoding)
     assert actual == [search(model, memory[n : n + 1], real[n : n + 1], SPECIAL, decoding)[0] for n in range(4)]
     assert len({tuple(caption) for caption in actual}) > 1
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from builders import BOS, EOS, FIRST_WORD, PAD, SPECIAL, rough_model, sources
+from builders import BOS, EOS, FIRST_WORD, PAD, SPECIAL, WithoutCache, rough_model, sources
 from marks import few
 from simulated_gpu import SimulatedGPU
 
@@ -122,7 +122,7 @@ def test_a_batch_of_articles_cached_or_not_equals_a_plain_beam_search_of_each(pl
     model, (batch, each) = talker(placement), articles()
     outcome = generate(model, batch, SPECIAL, DECODINGS[decoding])
     assert outcome == [plain_beam_search(model, article, DECODINGS[decoding]) for article in each]
-    assert outcome == generate(model, batch, SPECIAL, DECODINGS[decoding], cached=False)
+    assert outcome == generate(WithoutCache(model), batch, SPECIAL, DECODINGS[decoding])
 
 
 @pytest.mark.parametrize("placement", few(PLACEMENTS, ("softmax", "hnas_prefix")))
@@ -164,7 +164,7 @@ def test_a_preference_proposed_from_the_words_so_far_moves_with_its_beam(decodin
             parameter.data *= 5.0  # so uneven that another beam's states would be noticed
     found = generate(model, batch, SPECIAL, DECODINGS[decoding])
     assert found == [plain_beam_search(model, article, DECODINGS[decoding]) for article in each]
-    assert found == generate(model, batch, SPECIAL, DECODINGS[decoding], cached=False)
+    assert found == generate(WithoutCache(model), batch, SPECIAL, DECODINGS[decoding])
 
 
 # --------------------------------------------------------------------------------------------------------- the limits
@@ -198,7 +198,8 @@ def test_a_limit_is_the_length_where_every_end_comes_too_early_or_none_comes(lim
 @pytest.mark.parametrize("cached", [True, False])
 def test_max_length_is_cut_to_the_models_positions(cached, positions, beam_size):
     model = talker(eos=-100.0, max_target=5, positions=positions)
-    found = generate(model, articles()[0], SPECIAL, Decoding(beam_size, max_length=30), cached=cached)
+    chosen = model if cached else WithoutCache(model)
+    found = generate(chosen, articles()[0], SPECIAL, Decoding(beam_size, max_length=30))
     assert [len(headline) for headline in found] == [4] * len(ARTICLES)  # the begin token takes a position
 
 
@@ -209,7 +210,7 @@ def test_padding_begin_and_end_are_never_part_of_a_headline(beam_size, cached):
     model.output.bias.data[[PAD, BOS]] += 50.0
     model.output.bias.data[EOS] += 25.0
     for decoding in (Decoding(beam_size, max_length=6), Decoding(beam_size, min_length=4, max_length=6)):
-        found = generate(model, batch, SPECIAL, decoding, cached)
+        found = generate(model if cached else WithoutCache(model), batch, SPECIAL, decoding)
         assert all(len(headline) == decoding.min_length for headline in found)
         assert min(map(min, found)) >= FIRST_WORD
 

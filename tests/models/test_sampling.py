@@ -5,7 +5,7 @@ from itertools import accumulate
 
 import pytest
 import torch
-from builders import BOS, EOS, PAD, SPECIAL
+from builders import BOS, EOS, PAD, SPECIAL, WithoutCache
 from gpt_builders import LONGEST, VOCABULARY, rough_gpt
 from simulated_gpu import SimulatedGPU
 
@@ -100,7 +100,7 @@ def test_a_batch_of_prompts_is_continued_as_each_by_a_plain_loop(normalizer, pos
     model, sampling = talker(normalizer, positions), SAMPLINGS[sampling]
     actual = sample(model, PROMPTS, SPECIAL, sampling)
     assert actual == [continued(model, prompt, sampling, number) for number, prompt in enumerate(PROMPTS)]
-    assert actual == sample(model, PROMPTS, SPECIAL, sampling, cached=False)
+    assert actual == sample(WithoutCache(model), PROMPTS, SPECIAL, sampling)
     for number, prompt in enumerate(PROMPTS):  # neither the batch nor the order matters
         assert sample(model, [prompt], SPECIAL, sampling, [number]) == [actual[number]]
     turned = sample(model, PROMPTS[::-1], SPECIAL, sampling, [3, 2, 1, 0])

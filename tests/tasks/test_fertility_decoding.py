@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from builders import EOS, SPECIAL, rough_model, sources, targets
+from builders import EOS, SPECIAL, WithoutCache, rough_model, sources, targets
 from torch.testing import assert_close
 
 from attnorm.attention.multihead import attention_layers, observe
@@ -32,7 +32,7 @@ def test_the_budgets_follow_the_beams(normalizer, fertility, beam_size):
     free = generate(model, batch, SPECIAL, decoding)
     with limited(model, fertility, [normalizer]):
         found = generate(model, batch, SPECIAL, decoding)
-        assert found == generate(model, batch, SPECIAL, decoding, cached=False)
+        assert found == generate(WithoutCache(model), batch, SPECIAL, decoding)
         alone = (batch[row : row + 1, : length + 1] for row, length in enumerate(LENGTHS))
         assert found == [generate(model, one, SPECIAL, decoding)[0] for one in alone]
         masses = coverage(model, [row[:n].tolist() for row, n in zip(batch, LENGTHS, strict=True)], found, SPECIAL)

@@ -60,39 +60,31 @@ class WithDecoder(nn.Module):
 
 
 @torch.no_grad()
-def generate(
-    model: Seq2SeqModel, source: Tensor, special: SpecialTokens, decoding: Decoding, cached: bool = True
-) -> list[list[int]]:
+def generate(model: Seq2SeqModel, source: Tensor, special: SpecialTokens, decoding: Decoding) -> list[list[int]]:
     """Generates the best text for each source, int (B, N), padded: B lists of token ids.
 
     See `search`. The model is put into evaluation mode.
     """
     model.eval()
-    return search(model, model.encode(source), source != special.pad, special, decoding, cached)
+    return search(model, model.encode(source), source != special.pad, special, decoding)
 
 
 @torch.no_grad()
 def search(
-    model: Generator,
-    memory: Tensor,
-    real: Tensor,
-    special: SpecialTokens,
-    decoding: Decoding,
-    cached: bool = True,
+    model: Generator, memory: Tensor, real: Tensor, special: SpecialTokens, decoding: Decoding
 ) -> list[list[int]]:
     """Generates the best text for each row of `memory` (B, N, W), to which the decoder attends where `real`, bool
     (B, N), is True: B lists of token ids.
 
     The lists contain no special tokens. Beam search keeps the `beam_size` best open hypotheses of each row. A
     hypothesis that ends while it is among the best is finished. A row is done when it has `beam_size` finished
-    hypotheses. Padding and begin tokens are never generated. `cached=False` runs the full decoder at each step, with
-    the same result; tests use it as the reference. The model is put into evaluation mode.
+    hypotheses. Padding and begin tokens are never generated. The model is put into evaluation mode.
     """
     model.eval()
     beams, device, size = decoding.beam_size, memory.device, len(memory)
     max_length = min(decoding.max_length, model.shape.max_target - 1)  # the begin token takes one position
     real, memory = real.repeat_interleave(beams, 0), memory.repeat_interleave(beams, 0)  # (B K, N), (B K, N, W)
-    cache = model.new_cache() if cached else None
+    cache = model.new_cache()
 
     inputs = list(range(size))  # which row of `memory` each group of K beams belongs to
     finished: list[list[tuple[float, list[int]]]] = [[] for _ in inputs]
@@ -101,8 +93,7 @@ def search(
     scores[:, 0] = 0.0  # all beams start equal, so only the first may branch
 
     for length in range(1, max_length + 2):  # chooses token number `length`; the last must be the end token
-        new = tokens if cache is None else tokens[:, cache.length :]
-        logits = model.logits(model.decode(new, memory, real, cache)[:, -1])
+        logits = model.logits(model.decode(tokens[:, cache.length :], memory, real, cache)[:, -1])
         log_p = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)  # (B K, V)
         _forbid(log_p, tokens, special, decoding, length, max_length)
         total = (scores.view(-1, 1) + log_p).view(len(inputs), -1)  # (B, K V)
@@ -130,8 +121,7 @@ def search(
             scores, token, rows = (x.index_select(0, kept) for x in (scores, token, rows))
         if beams > 1 or len(rows) < len(tokens):
             tokens, memory, real = (x[rows.flatten()] for x in (tokens, memory, real))
-            if cache is not None:
-                cache.select(rows.flatten())
+            cache.select(rows.flatten())
         tokens = torch.cat([tokens, token.view(-1, 1)], dim=1)
     return [max(hypotheses, key=lambda scored: scored[0], default=(0.0, []))[1] for hypotheses in finished]
 

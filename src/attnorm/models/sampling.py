@@ -40,7 +40,6 @@ def sample(
     special: SpecialTokens,
     sampling: Sampling,
     numbers: Sequence[int] | None = None,
-    cached: bool = True,
 ) -> list[list[int]]:
     """Continues each prompt, which has at least one token: the new token ids, without special tokens.
 
@@ -48,7 +47,7 @@ def sample(
     random numbers of its own, so that it depends neither on the other prompts nor on how they are batched.
 
     All rows advance together from the end of the shortest prompt. A row whose prompt is longer reads its own tokens
-    first, so that there is no padding. `cached=False` runs the whole model at each step, with the same result.
+    first, so that there is no padding.
 
     numbers: the number of each text, by which its random numbers are chosen together with the seed; None: 0, 1, ...
 
@@ -74,7 +73,7 @@ def sample(
     tokens, uniform = tokens.to(device), uniform.to(device)
     begin, end = torch.tensor(lengths, device=device), torch.tensor(ends, device=device)
     going_on = torch.arange(len(prompts), device=device)  # the rows that are not finished
-    cache = model.new_cache() if cached else None
+    cache = model.new_cache()
     at = min(lengths)
     while len(going_on):
         logits = model.next_logits(tokens[going_on, :at], cache)
@@ -87,7 +86,7 @@ def sample(
         ended = (tokens[going_on, at - 1] == special.eos) & (at > begin[going_on])
         kept = (~ended & (at < end[going_on])).nonzero().squeeze(1)
         end[going_on] = torch.where(ended, at - 1, end[going_on])
-        if cache is not None and len(kept) < len(going_on):
+        if len(kept) < len(going_on):
             cache.select(kept)
         going_on = going_on[kept]
     return [row[begin:end] for row, begin, end in zip(tokens.tolist(), lengths, end.tolist(), strict=True)]
