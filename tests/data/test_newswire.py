@@ -16,7 +16,7 @@ from rouge_score.rouge_scorer import RougeScorer
 
 from attnorm.data.sources.newswire import Level
 from attnorm.data.synthetic import sections
-from attnorm.data.synthetic.newswire import DIFFICULTIES, EVENT_KINDS, SPLITS, generate, pair, pairs, story
+from attnorm.data.synthetic.newswire import DIFFICULTIES, EVENT_KINDS, SPLITS, generate, pair, story
 from attnorm.data.synthetic.newswire.generate import _EVENTS, Difficulty, vary_countries
 from attnorm.data.synthetic.newswire.lexicon import ARTICLE_CHOICES, HEADLINE_CHOICES, KINDS, reword
 from attnorm.data.synthetic.newswire.notation import compile_template, read_events
@@ -27,6 +27,10 @@ FIRST_200_SHA256 = {
     "easy": "f314c42969b6712b65d71a05f9b3a0ed95e02ec6ad5745409e12eac085aa6b47",
     "hard": "82c345a5cdfc707d634f009402720ed4935d10e6c771d582d7d26ff53812c64d",
 }
+
+
+def pairs(split, count, seed=0, difficulty="hard"):
+    return [pair(split, index, seed, difficulty) for index in range(count)]
 
 
 def rouge1(references: list[str], hypotheses: list[str]) -> float:
@@ -42,12 +46,12 @@ def difficulty(request) -> str:
 
 @pytest.fixture(scope="module")
 def train(difficulty) -> list[tuple[str, str]]:
-    return list(pairs("train", 25_000, 0, difficulty))
+    return pairs("train", 25_000, 0, difficulty)
 
 
 @pytest.fixture(scope="module")
 def validation(difficulty) -> list[tuple[str, str]]:
-    return list(pairs("validation", 1_000, 0, difficulty))
+    return pairs("validation", 1_000, 0, difficulty)
 
 
 @pytest.mark.slow
@@ -211,7 +215,7 @@ def test_the_first_200_pairs_are_pinned(level):
 def test_a_pair_depends_on_its_arguments_only():
     forwards = [pair("train", index) for index in range(50)]
     backwards = [pair("train", index) for index in reversed(range(50))][::-1]
-    assert forwards == backwards == list(pairs("train", 50))
+    assert forwards == backwards == pairs("train", 50)
     assert forwards[7] == story("train", 7)[1:]
     others = [pair("train", 7, seed=1), pair("train", 8), pair("validation", 7), pair("test", 7)]
     others.append(pair("train", 7, difficulty="easy"))

@@ -1,6 +1,6 @@
 """The built-in headline corpus: made-up newswire in the form of Gigaword, lead sentence -> headline.
 
-    from attnorm.data.synthetic.newswire import pair, pairs
+    from attnorm.data.synthetic.newswire import pair
     article, headline = pair("train", 0)
 
 Every country, person, company and club is invented. The text is a pure function of (split, index, seed, difficulty).
@@ -9,6 +9,6 @@ lines.
 """
 
 from attnorm.data.synthetic import SPLITS
-from attnorm.data.synthetic.newswire.generate import DIFFICULTIES, EVENT_KINDS, Story, pair, pairs, story
+from attnorm.data.synthetic.newswire.generate import DIFFICULTIES, EVENT_KINDS, Story, pair, story
 
-__all__ = ["DIFFICULTIES", "EVENT_KINDS", "SPLITS", "Story", "pair", "pairs", "story"]
+__all__ = ["DIFFICULTIES", "EVENT_KINDS", "SPLITS", "Story", "pair", "story"]

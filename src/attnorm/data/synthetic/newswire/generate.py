@@ -1,6 +1,5 @@
 """Drawing stories: event, clause, frame and slot entries from one stream of random numbers, until the split fits."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
@@ -167,8 +166,3 @@ def _second_clause(random: Draw, taken: set[str], level: Difficulty) -> str:
 def pair(split: str, index: int, seed: int = 0, difficulty: str = "hard") -> tuple[str, str]:
     """(article, headline) number `index` of a split; see `story`, which also tells the event kind."""
     return story(split, index, seed, difficulty)[1:]
-
-
-def pairs(split: str, count: int, seed: int = 0, difficulty: str = "hard") -> Iterator[tuple[str, str]]:
-    """The first `count` pairs of a split, one after the other. Raises ValueError as `story` does, at the first pair."""
-    return (pair(split, index, seed, difficulty) for index in range(count))
