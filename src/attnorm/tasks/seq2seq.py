@@ -173,6 +173,11 @@ class WritingTask(Task[ModelT, WriterT]):
     reads_texts: ClassVar[bool] = True
     measured: ClassVar[dict[str, str]] = {"perplexity": "min"}
 
+    def module_options(self, scored_pairs: int) -> dict[str, Any]:
+        """The keyword arguments of the module."""
+        lengths = {"scored_pairs": scored_pairs, "max_length": self.cfg.groups["decoding"].max_length}
+        return {"label_smoothing": self.config.label_smoothing, **lengths}
+
     def rows_of(self, split: Split) -> tuple[list[str], list]:
         """The rows of a split as they are shown, and their references."""
         sources, targets = (list(split.texts[column]) for column in self.schema.columns)
@@ -244,11 +249,6 @@ class Seq2SeqTask(WritingTask[Seq2SeqModel, WriterT]):
     def featurizer(self) -> PairFeaturizer:
         model = self.cfg.model
         return PairFeaturizer(model.max_source, model.max_target, self.schema, self.names)
-
-    def module_options(self, scored_pairs: int) -> dict[str, Any]:
-        """The keyword arguments of the module."""
-        lengths = {"scored_pairs": scored_pairs, "max_length": self.cfg.groups["decoding"].max_length}
-        return {"label_smoothing": self.config.label_smoothing, **lengths}
 
     def collator(self, split: Split) -> PairCollator:
         tokenizer = split.tokenizer

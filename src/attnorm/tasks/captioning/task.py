@@ -89,15 +89,8 @@ class CaptioningTask(WritingTask[CaptioningModel, CaptioningModule]):
 
     def module(self, model: CaptioningModel, tokenizer: Tokenizer, validation: Split) -> CaptioningModule:
         sacrebleu()  # if it is missing, the user should learn it before the training
-        return CaptioningModule(
-            model,
-            tokenizer,
-            validation.texts,
-            CaptionMetric,
-            label_smoothing=self.config.label_smoothing,
-            scored_pairs=self.config.scored_images,
-            max_length=self.cfg.groups["decoding"].max_length,
-        )
+        options = self.module_options(self.config.scored_images)
+        return CaptioningModule(model, tokenizer, validation.texts, CaptionMetric, **options)
 
     def collator(self, split: Split) -> CaptionCollator:
         images, tokenizer = self.images(split.name), split.tokenizer
