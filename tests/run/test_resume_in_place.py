@@ -30,8 +30,7 @@ from attnorm.errors import SIGNALS, ConfigError, RunError
 from attnorm.run import writing
 from attnorm.run.csv_files import read_csv
 from attnorm.run.folder import LOCK, FolderLock, RunState, folder_lock
-from attnorm.run.key import run_key
-from attnorm.run.record import modules_in
+from attnorm.run.record import modules_in, run_key
 from attnorm.run.resume import newest_good
 from attnorm.run.run import Run
 from attnorm.sweeps.state import holders

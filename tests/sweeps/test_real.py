@@ -17,7 +17,7 @@ from sweeping import events, report, wait_for
 from sweeping import kill as kill_sweep
 
 from attnorm.errors import RunError
-from attnorm.run.key import run_key
+from attnorm.run.record import run_key
 from attnorm.run.run import Run
 from attnorm.sweeps.check import CheckedJob, Checker
 from attnorm.sweeps.jobs import readable

@@ -21,7 +21,7 @@ from attnorm.cli.evaluate import evaluate
 from attnorm.data.sampler import TokenBatches
 from attnorm.errors import ConfigError
 from attnorm.run.csv_files import read_csv
-from attnorm.run.key import run_key
+from attnorm.run.record import run_key
 from attnorm.run.run import Run
 from attnorm.source_code import git_state
 from attnorm.tasks import data_notes

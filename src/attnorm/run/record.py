@@ -14,6 +14,7 @@
 | attention_kernels, compile | added when training ends |
 """
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -31,6 +32,7 @@ TABLES = ("prior", "scorer", "bank", "gate", "exclusive", "differential", "laser
 KINDS = {"settings": dict, "versions": dict, "fingerprints": dict, "modules": dict, "resumed": list, "overrides": list}
 NOT_COMPARED = ("format", "fingerprints", "resumed", "attention_kernels", "compile")  # between two starts
 MODULES = "modules."
+NOT_IN_KEY = ("paths", "logger", "tags", "run", "resume")  # where and how safely a run trains, and what is shown of it
 
 
 def read_run_record(path: Path) -> dict[str, Any]:
@@ -95,3 +97,19 @@ def modules_in(record: Mapping[str, Any]) -> dict[str, list[str]]:
         for digest in pair if isinstance(pair, list) else ():
             known += [digest] if isinstance(digest, str) and digest not in known else []
     return digests
+
+
+def run_key(cfg: Mapping[str, Any]) -> str:
+    """The SHA-256 of a resolved configuration, 64 hexadecimal digits.
+
+    Two runs have the same key if and only if they train and score the same thing.
+    Keys that do not change what is trained are left out: `paths`, `logger`, `tags`, `run` and `resume`. The
+    configuration may also be one that was read from run.json.
+    """
+    kept = trained_settings(cfg)
+    return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def trained_settings(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """The groups and keys of a configuration that change what is trained."""
+    return {key: value for key, value in cfg.items() if key not in NOT_IN_KEY}

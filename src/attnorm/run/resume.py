@@ -18,7 +18,7 @@ from attnorm.run.checkpoint import (
     read_resumable,
 )
 from attnorm.run.folder import RUN, RunState
-from attnorm.run.key import run_key
+from attnorm.run.record import run_key
 from attnorm.run.run import Run
 from attnorm.settings import Settings, leaves
 from attnorm.tasks.task import Task

@@ -15,8 +15,7 @@ from attnorm.errors import RunError
 from attnorm.run import folder as named
 from attnorm.run.csv_files import COLUMNS, read_csv
 from attnorm.run.folder import FolderLock, RunState, leave_out
-from attnorm.run.key import trained_settings
-from attnorm.run.record import read_run_record
+from attnorm.run.record import read_run_record, trained_settings
 from attnorm.settings import leaves
 
 if TYPE_CHECKING:

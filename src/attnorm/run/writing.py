@@ -23,8 +23,7 @@ from attnorm.run.checkpoint import (
 )
 from attnorm.run.csv_files import CsvTable, cut_history
 from attnorm.run.folder import CONFIG, CURVES, EVENTS, LOCK, check_links
-from attnorm.run.key import run_key
-from attnorm.run.record import FORMAT, changes, modules_in
+from attnorm.run.record import FORMAT, changes, modules_in, run_key
 from attnorm.run.run import Run
 from attnorm.source_code import edited_modules, own_modules
 

@@ -165,7 +165,7 @@ def check_job(
     overrides: Sequence[str], folders: Sequence[Path] = (CONF,), of_files: Callable[..., DictConfig] = compose_files
 ) -> CheckedJob:
     """Composes one job and checks it. folders, of_files: as in `composed`."""
-    from attnorm.run.key import run_key
+    from attnorm.run.record import run_key
     from attnorm.run.trust import in_need_of_trust
     from attnorm.source_code import own_modules
     from attnorm.training.environment import gpus_for
