@@ -173,9 +173,7 @@ class ImageTask(SourceLabelTask[ImageModule]):
         source: Any = self.source()
         for split in source.splits if len(images) < len(set(texts)) else ():
             ids = (name for name, _ in source.rows(split))
-            images = {
-                name: image for name, image in zip(ids, self.pixels(split), strict=True) if name in texts
-            } | images
+            images = {id_: image for id_, image in zip(ids, self.pixels(split), strict=True) if id_ in texts} | images
         if missing := [text for text in texts if text not in images]:
             raise DataError(f"{missing[0]}: neither an image file nor the id of an image of the data")
         pixels = np.stack([images[text] for text in texts])

@@ -105,9 +105,12 @@ class MaskedLMModule(TaskModule[MaskedLM]):
         guesses = scores.argmax(-1)
         loss, correct = F.cross_entropy(scores, labels, reduction="sum"), (guesses == labels).sum()
         shown = (batch[name] for name in ("rows", "ids", "masked_positions", "labels"))
-        loss, correct, *read = on_cpu(loss, correct, *shown, guesses)
+        loss, correct, rows, ids, masked, *tokens = on_cpu(loss, correct, *shown, guesses)
         self.add(loss=loss.item(), masked=len(labels), correct=correct.item())
-        self._show(*read)
+        truth, filled = (ids.masked_scatter(masked, each) for each in tokens)
+        for row in (rows < SHOWN_ROWS).nonzero().flatten().tolist():
+            decoded = (self.tokenizer.decode(each[row, :SHOWN_TOKENS].tolist()) for each in (ids, truth, filled))
+            self.samples.append(dict(zip(("shown", "text", "filled"), decoded, strict=True)))
         if self.keep_examples:
             counts = mask.sum(1).tolist()
             reference, output = ([part.tolist() for part in tokens.split(counts)] for tokens in (labels, guesses))
@@ -115,13 +118,6 @@ class MaskedLMModule(TaskModule[MaskedLM]):
             loss_sum = sums_per_row(F.cross_entropy(scores, labels, reduction="none"), mask)
             texts: dict[str, Any] = {"reference": reference, "output": output}
             self.record(batch["rows"], **texts, loss_sum=loss_sum, n_tokens=counts, correct=correct)
-
-    def _show(self, rows: Tensor, ids: Tensor, mask: Tensor, labels: Tensor, guesses: Tensor) -> None:
-        """Shows the first rows of the split: the model's input, the original text, and the model's completion."""
-        truth, filled = (ids.masked_scatter(mask, tokens) for tokens in (labels, guesses))
-        for row in (rows < SHOWN_ROWS).nonzero().flatten().tolist():
-            texts = (self.tokenizer.decode(shown[row, :SHOWN_TOKENS].tolist()) for shown in (ids, truth, filled))
-            self.samples.append(dict(zip(("shown", "text", "filled"), texts, strict=True)))
 
     def metrics(self) -> dict[str, float]:
         """loss (nats per masked token), perplexity, and accuracy in percent."""

@@ -93,10 +93,8 @@ class Seq2SeqModule(WritingModule[Seq2SeqModel]):
         rows, loss = on_cpu(batch["rows"], F.cross_entropy(logits, labels, reduction="sum"))
         self.add(loss=loss.item(), tokens=len(labels))
         if self.keep_examples:
-            losses, real = (
-                F.cross_entropy(logits, labels, reduction="none"),
-                real_targets(batch["target"], self.special.pad),
-            )
+            losses = F.cross_entropy(logits, labels, reduction="none")
+            real = real_targets(batch["target"], self.special.pad)
             self.record(rows, loss_sum=sums_per_row(losses, real), n_tokens=real.sum(1))
         [scored] = (rows < self.scored_rows).nonzero(as_tuple=True)
         if len(scored):

@@ -106,9 +106,7 @@ def the_table_of_examples_gives_the_metrics(runs: TaskRuns) -> None:
         raise Skip("it records no examples, so its runs cannot be compared: `score` returns no Predictions")
     table = ExampleTable(rows, "validation", corpus_metrics_of(run))
     for name in [name for name in table.metrics() if name in reported]:
-        from_rows, expected = (
-            torch.tensor([value]) for value in (table.overall(name, list(rows.index)), reported[name])
-        )
+        from_rows, expected = torch.tensor([[table.overall(name, list(rows.index))], [reported[name]]])
         allowed = 1e-6 if name in LOWER_IS_BETTER else 0.0051  # official scores are in percent with two decimals
         expect(from_rows, expected, f"{name} of the table", "summary.json has another", atol=allowed)
 
@@ -189,10 +187,8 @@ def the_company_of_an_example_does_not_change_its_loss(runs: TaskRuns) -> None:
     """Examples of different lengths in one batch, and so with padding, have the losses that they have alone."""
     lengths = torch.from_numpy(runs.best.split.lengths).sum(1)
     rows = sorted({int(lengths.argmin()), int(lengths.argmax()), 0, len(lengths) - 1})
-    (together, size), alone = (
-        loss_in_training(runs.best.module, runs.best.batch(rows)),
-        [loss_in_training(runs.best.module, runs.best.batch([row])) for row in rows],
-    )
+    together, size = loss_in_training(runs.best.module, runs.best.batch(rows))
+    alone = [loss_in_training(runs.best.module, runs.best.batch([row])) for row in rows]
     where = f"rows {rows} of the validation split, with {lengths[rows].tolist()} tokens"
     expect(torch.tensor([float(size)]), torch.tensor([float(sum(count for _, count in alone))]), "size", where)
     expected = torch.tensor([sum(loss for loss, _ in alone)], dtype=torch.float64)

@@ -78,11 +78,8 @@ class FeatureFiles(ImageFeatures):
         elif len(features) > most:
             wrong = f"{len(features)} boxes, but data.max_boxes={most}"
         elif (geometry is not None) != self.geometry[view]:
-            wrong = (
-                f"boxes without places, but image {each.first} has them"
-                if geometry is None
-                else f"boxes with places, but image {each.first} has none"
-            )
+            here, there = ("without", "them") if geometry is None else ("with", "none")
+            wrong = f"boxes {here} places, but image {each.first} has {there}"
         else:
             return features, geometry
         raise DataError(f"{each.where(image)}: image {image}: {wrong}")

@@ -24,12 +24,8 @@ from attnorm.errors import DataError, refuse_one_text
 
 MARKS = ';/[]"{}()=+\\_-><@`,?!'
 ARTICLES = {"a", "an", "the"}
-NUMBERS = {"none": "0"} | {
-    word: str(number)
-    for number, word in enumerate(
-        ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"],
-    )
-}
+_WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+NUMBERS = {"none": "0"} | {word: str(number) for number, word in enumerate(_WORDS)}
 # A word is restored if it is one of these with exactly one apostrophe missing.
 _CONTRACTIONS = """
     ain't aren't can't could've couldn't couldn't've didn't doesn't don't hadn't hadn't've hasn't haven't he'd he'd've
@@ -40,15 +36,9 @@ _CONTRACTIONS = """
     what've when's where'd where's where've who'd who'd've who'll who's who've why'll why're why's won't would've
     wouldn't wouldn't've y'all y'all'll y'all'd've you'd you'd've you'll you're you've
 """
-RESTORED = (
-    {"somebody'd": "somebodyd"}
-    | {  # the first entry follows the official list
-        word[:index] + word[index + 1 :]: word
-        for word in _CONTRACTIONS.split()
-        for index, mark in enumerate(word)
-        if mark == "'"
-    }
-)
+RESTORED = {"somebody'd": "somebodyd"}  # as in the official list
+for _word in _CONTRACTIONS.split():
+    RESTORED |= {_word[:index] + _word[index + 1 :]: _word for index, mark in enumerate(_word) if mark == "'"}
 _DIGITS_COMMA = re.compile(r"\d,\d")
 _PERIOD = re.compile(r"\.(?!\d)")
 _MOST_PERIODS = 32  # the official script passes re.UNICODE, which is 32, as the count

@@ -79,7 +79,9 @@ class RunFiles(pl.Callback):
         self.summary.update({"tokens_per_second": None} | self.throughput.totals())
         try:
             if is_first_rank():
-                self._write_summary()
+                progress = Run(self.run.folder).progress  # a forked process may have written it
+                self.summary.update(peak_memory=peak_memory(), wall_seconds=self.wall_seconds(), progress=progress)
+                self.run.write("summary", self.summary)
         except OSError as failure:  # the disk is full, say, which has probably ended the run as well
             if error is None:
                 raise
@@ -88,11 +90,6 @@ class RunFiles(pl.Callback):
     def wall_seconds(self) -> float:
         """The wall time of all parts of the run so far."""
         return round(self.earlier + time.perf_counter() - self.started, 1)
-
-    def _write_summary(self) -> None:
-        progress = Run(self.run.folder).progress  # a forked process may have written it
-        self.summary.update(peak_memory=peak_memory(), wall_seconds=self.wall_seconds(), progress=progress)
-        self.run.write("summary", self.summary)
 
     def _write_running(self, progress: Mapping[str, Any]) -> None:
         state = {"state": RunState.RUNNING, "wall_seconds": self.wall_seconds(), "progress": progress}
