@@ -154,10 +154,8 @@ def _split(name: str, rows: Path, tokenizer: Tokenizer, layout: Featurizer, cach
         lambda folder: tables.write_tokens(rows, folder, tokenizer, layout, what=what),
     )
     texts, ids = (Dataset.from_file(str(folder / tables.TABLE)) for folder in (rows, tokens))
-    counts: dict[str, int] = {}
-    for folder in (rows, tokens):
-        counts |= json.loads((folder / tables.COUNTS).read_text())
-    return Split(name, tokens.name, texts, ids, counts, layout.lengths(ids), layout.weights(ids), tokenizer)
+    read, encoded = (json.loads((folder / tables.COUNTS).read_text()) for folder in (rows, tokens))
+    return Split(name, tokens.name, texts, ids, read | encoded, layout.lengths(ids), layout.weights(ids), tokenizer)
 
 
 def describe(splits: Mapping[str, Split], layout: Featurizer) -> str:

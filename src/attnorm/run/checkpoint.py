@@ -101,11 +101,9 @@ def intact(folder: Path) -> list[str]:
     """The names of the checkpoints of a run that can be read."""
     names = []
     for path in checkpoints_of(folder):
-        try:
+        with suppress(CheckpointError):
             checked_content(load_file(path), path)
-        except CheckpointError:
-            continue
-        names.append(path.name)
+            names.append(path.name)
     return names
 
 

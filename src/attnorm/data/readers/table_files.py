@@ -137,9 +137,8 @@ def columns_of(path: Path, encoding: str | None = files.UTF8) -> list[str]:
 
         with reading(path):
             return list(parquet.read_schema(path).names)
-    row: list[str] = []
     try:
-        row = next((row for row in csv.reader(_Lines(path, encoding), strict=True) if row), [])
+        row = next((row for row in csv.reader(_Lines(path, encoding), strict=True) if row), list[str]())
     except csv.Error as error:
         raise DataError(f"{path}:1: {error}") from error
     if not row:

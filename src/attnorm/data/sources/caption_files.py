@@ -57,11 +57,9 @@ class CaptionFiles(NamedSplits, CaptionSource):
         """Missing files and folders, neither or both of images and features, and splits that share their images."""
         problems = checks.split_files(self.named, splits, files.file_problem)
         for split in splits:
-            if self.lists[split] is not None:
-                key = f"data.{split}_list={self.lists[split]}"
-                problems += files.file_problem(key, Path(str(self.lists[split])))
-        for split in splits:
             listed = self.lists[split]
+            if listed is not None:
+                problems += files.file_problem(f"data.{split}_list={listed}", Path(listed))
             others = [other for other in self.splits if other != split and self.named[other] == self.named[split]]
             if same := [other for other in others if listed is None or self.lists[other] == listed]:
                 message = f"{' and '.join(same)} would share images with it; give a list of the images of {split} alone"

@@ -70,13 +70,8 @@ class NewswireText(Newswire):
         corpus_seed: WholeNumber = 0,
         difficulty: Level = "easy",
     ):
-        super().__init__(
-            train_size=train_size,
-            valid_size=valid_size,
-            test_size=test_size,
-            corpus_seed=corpus_seed,
-            difficulty=difficulty,
-        )
+        sizes = {"train_size": train_size, "valid_size": valid_size, "test_size": test_size}
+        super().__init__(**sizes, corpus_seed=corpus_seed, difficulty=difficulty)
 
     def fingerprint(self, split: str) -> str:
         """A hash of the parameters and of the first stories, which change if the generator changes."""

@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from attnorm.data.featurizer import Table
+from attnorm.data.readers.records import described
 from attnorm.data.readers.text import read_json
 from attnorm.data.sources.squad import ScoredQuestion, read_squad
 from attnorm.errors import DataError
@@ -203,9 +204,7 @@ def _read_mapping(path: Path, convert: Callable[[object], object], called: str, 
     """The JSON object in a file with converted values. `convert` returns None for a value that is not `called`."""
     content = read_json(path, unique_keys=True)
     if not isinstance(content, dict):
-        kinds: dict[type, str] = {list: "a list", str: "a text"}
-        kind = kinds.get(type(content)) or json.dumps(content)[:60]
-        raise DataError(f"{path}: expected one JSON object {form}, got {kind}")
+        raise DataError(f"{path}: expected one JSON object {form}, got {described(content)}")
     converted = {name: convert(value) for name, value in content.items()}
     for name, value in converted.items():
         if value is None:
