@@ -104,7 +104,7 @@ class WithoutCache:
         return self.model.decode(target, memory, real)
 
     def next_logits(self, ids, cache):
-        return self.model.next_logits(ids)
+        return self.model(ids)[:, -1]
 
 
 def generated_with_and_without_cache(model, lengths, **decoding):

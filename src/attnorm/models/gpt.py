@@ -133,14 +133,12 @@ class GPT(nn.Module):
         """An empty state of incremental decoding."""
         return DecoderCache(len(self.layers), grows=(True,))
 
-    def next_logits(self, ids: Tensor, cache: DecoderCache | None = None) -> Tensor:
+    def next_logits(self, ids: Tensor, cache: DecoderCache) -> Tensor:
         """ids, int (B, t), all tokens so far -> scores of the next token (B, V).
 
-        With a cache, only the tokens that it does not have yet are computed: one at a time if a normalizer sums over
-        earlier queries, and else all together.
+        Only the tokens that the cache does not have yet are computed: one at a time if a normalizer sums over earlier
+        queries, and else all together.
         """
-        if cache is None:
-            return self.logits(self.decode(ids)[:, -1])
         new = ids[:, cache.length :]
         coupled = any(layer.normalizer.couples_queries == "past" for layer in attention_layers(self).values())
         for part in new.split(1 if coupled else new.shape[1], dim=1):

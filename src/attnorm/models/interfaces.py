@@ -66,7 +66,7 @@ class CausalLM(TaskModel, Protocol):
     def new_cache(self) -> Any:
         """As in `Generator`."""
 
-    def next_logits(self, ids: Tensor, cache: Any = None, /) -> Tensor:
+    def next_logits(self, ids: Tensor, cache: Any, /) -> Tensor:
         """ids, int (B, N) -> scores of the token after the last one (B, V)."""
 
     def __call__(self, ids: Tensor, segments: Tensor | None = None, /) -> Tensor:
