@@ -218,9 +218,9 @@ def test_only_learned_positions_end():
         model = rough_gpt(positions=positions)
         assert model.longest == (LONGEST if positions == "learned" else None)
         if positions == "learned":
-            for cache in (None, model.new_cache()):
+            for scores in (model, lambda ids, model=model: model.next_logits(ids, model.new_cache())):
                 with pytest.raises(DataError, match=rf"model\.max_target={LONGEST}: allowed: at least 13, the tokens"):
-                    model.next_logits(longer, cache)
+                    scores(longer)
             short = torch.tensor([[1] * LONGEST + [2] * 4]).expand(3, -1)
             assert model(longer, short).isfinite().all()  # packed, no text is too long
         else:

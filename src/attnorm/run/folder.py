@@ -9,14 +9,16 @@ or trusted. Readers follow links as the file system does.
 
 import errno
 import fcntl
+import json
 import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import Any
 
 from attnorm.choices import choices
 from attnorm.errors import RunError, naming
@@ -142,6 +144,14 @@ def folder_lock(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release(unchanged=True)
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """The content of a JSON file; {} if it is missing or no JSON object can be read from it."""
+    with suppress(OSError, ValueError, RecursionError):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return content if isinstance(content, dict) else {}
+    return {}
 
 
 def is_of_run(folder: Path) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from attnorm.errors import RunError
 from attnorm.run import folder as named
 from attnorm.run.csv_files import COLUMNS, read_csv
-from attnorm.run.folder import FolderLock, RunState, leave_out
+from attnorm.run.folder import FolderLock, RunState, leave_out, read_record
 from attnorm.run.record import read_run_record, trained_settings
 from attnorm.settings import leaves
 
@@ -101,11 +101,8 @@ class Run:
         return self.outcome if self.state in ENDED else {}
 
     def record(self, stem: str) -> dict[str, Any]:
-        """The content of <stem>.json, such as the evaluation "eval_test"; {} if no JSON object can be read from it."""
-        with suppress(OSError, ValueError, RecursionError):
-            content = json.loads((self.folder / f"{stem}.json").read_text(encoding="utf-8"))
-            return content if isinstance(content, dict) else {}
-        return {}
+        """The content of <stem>.json, {} without it, such as the evaluation "eval_test"."""
+        return read_record(self.folder / f"{stem}.json")
 
     @property
     def progress(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from attnorm.run.checkpoint import (
     sweep_unfinished,
 )
 from attnorm.run.csv_files import CsvTable, cut_history
-from attnorm.run.folder import CONFIG, CURVES, EVENTS, LOCK, check_links
+from attnorm.run.folder import CONFIG, CURVES, EVENTS, LOCK, LOG, check_links
 from attnorm.run.record import FORMAT, changes, modules_in, run_key
 from attnorm.run.run import Run
 from attnorm.source_code import edited_modules, own_modules
@@ -45,6 +45,11 @@ class RunWriter(Run):
     def __init__(self, folder: str | Path):
         super().__init__(folder)
         check_links(self.folder)
+
+    @property
+    def log_file(self) -> Path:
+        """Where the messages of its process go."""
+        return self.folder / LOG
 
     def claim(self) -> bool:
         """Creates config.yaml in the folder, which may have something in it; False if another run has done so, or if it

@@ -9,7 +9,7 @@ from typing import Any
 from attnorm.imports import package_of
 from attnorm.parts import TARGET
 from attnorm.progress import console
-from attnorm.run.folder import LOG
+from attnorm.run.writing import RunWriter
 from attnorm.settings import leaves
 from attnorm.training.processes import is_first_rank
 
@@ -69,7 +69,7 @@ def run_log(cfg: Mapping[str, Any], run_folder: Path) -> Iterator[LogFile]:
     Yields run.log, which is written from its `begin` on.
     """
     named = (value for key, value in leaves(cfg) if key.endswith(TARGET) and isinstance(value, str))
-    file = LogFile(run_folder / LOG)
+    file = LogFile(RunWriter(run_folder).log_file)
     handlers: list[logging.Handler] = [file]
     if is_first_rank():
         handlers.insert(0, ConsoleHandler({"attnorm", *map(package_of, named)} - LIBRARIES))
