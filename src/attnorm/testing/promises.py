@@ -30,6 +30,7 @@ from attnorm.testing.records import (
     same,
     scores_of,
     tensors_of,
+    without,
 )
 from attnorm.testing.task_runs import UPDATES, VALIDATIONS, TaskRuns, loss_in_training
 
@@ -139,9 +140,7 @@ def evaluating_again_gives_the_same(runs: TaskRuns) -> None:
     for name in sorted(file_names_in(moved) - file_names_in(runs.straight) - {"eval_validation.json"}):
         first = moved / ("samples" if "/" not in name else "") / name.replace("eval_validation", "validation")
         if name.startswith(PREDICTIONS):
-            tables = [predictions_of(moved, stem) or {} for stem in ("validation", "eval_validation")]
-            for table in tables:
-                table.pop("selecting", None)
+            tables = [without(predictions_of(moved, stem), "selecting") for stem in ("validation", "eval_validation")]
             if tables[0] != tables[1]:
                 raise Failure(f"{name} differs from {first.name} in {differing_names(*tables)}")
         elif first.read_bytes() != (moved / name).read_bytes():

@@ -40,6 +40,11 @@ def predictions_of(run: Path, stem: str = "validation") -> dict[str, list] | Non
     return parquet.read_table(path).to_pydict() if path.exists() else None
 
 
+def without(table: dict[str, list] | None, column: str) -> dict[str, list] | None:
+    """The table without a column."""
+    return table and {name: values for name, values in table.items() if name != column}
+
+
 def curves_of(path: Path) -> list[list[tuple[str, str]]]:
     """The values in a CSV file of a run, sorted, without those that depend on the speed of the machine."""
     rows = read_csv(path) if path.exists() else []
