@@ -22,9 +22,9 @@ from attnorm.data.sampler import TokenBatches
 from attnorm.tasks.task import task_of
 
 RECORDED = {
-    "lines of src": 52_529,
-    "files of src": 434,
-    "functions of src": 3477,
+    "lines of src": 52_014,
+    "files of src": 431,
+    "functions of src": 3457,
     "public names that several modules define": 24,
     "lines of tests per line of src": 1.0,
     "functions that an override passes": 90,
