@@ -209,7 +209,7 @@ def test_every_key_is_explained_where_it_is_set_first():
             if found := re.match(r"( *)([\w-]+):", line):
                 indent = len(found[1])
                 path = [entry for entry in path if entry[0] < indent]
-                path.append((indent, found[2], "#" in line))
+                path.append((indent, found[2], " # " in line))
                 if any(commented for *_, commented in path):
                     explained.add(".".join([*prefix, *(name for _, name, _ in path)]))
         seen.update(keys_of(file))
