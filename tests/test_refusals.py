@@ -194,7 +194,7 @@ REFUSED = {  # verb: (what is spoilt, what is typed, words of the message); {} i
     ],
     "report": [
         (None, ("level=0.9",), "runs: must be given"),
-        (None, ("{}/nowhere",), "no run folder there"),
+        (None, ("{}/nowhere",), "nowhere: no such folder"),
         (None, ("{}/empty",), "no run folder there"),
         (None, ("{}/runs", "baseline=nothing"), "baseline=nothing"),
         (None, ("{}/runs", "metric=nothing"), "metric=nothing"),
@@ -210,7 +210,7 @@ REFUSED = {  # verb: (what is spoilt, what is typed, words of the message); {} i
     ],
     "compare": [
         (None, ("metric=rouge1",), "against: must be given"),
-        (None, ("against={}/nowhere",), "no run folder there"),
+        (None, ("against={}/nowhere",), "nowhere: no such folder"),
         (None, ("against={}/runs", "baseline={}/runs"), "must be one arm"),
         (None, ("against={}/runs/softmax_1", "baseline={}/runs/softmax_2"), "nothing to compare with the baseline"),
         (None, ("against={}/runs/dnas_2", "baseline={}/runs/softmax_1"), "dnas and softmax have no seed in common"),

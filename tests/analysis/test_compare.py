@@ -491,6 +491,8 @@ def test_a_seed_far_from_the_others_is_named_in_the_verdict(tmp_path):
     means = np.array([-9.0, -9.1, -9.05, -9.02, 0.0])
     [caution] = cautions_of(np.tile(means[:, None], 20), range(5), None, [])
     assert "seed 4 is unusual: its difference is 0, where the median of all seeds is -9.02 (" in caution
+    [caution] = cautions_of(np.tile(np.array([[0.5, 5.0, 2.0, 2.0, 2.0]]).T, 20), range(5), None, [])
+    assert "seed 1 is unusual: its difference is +5, where the median of all seeds is +2 (that of 3 of" in caution
 
 
 def rewrite_losses(folder, losses):
@@ -613,7 +615,7 @@ def test_a_label_with_signs_of_a_path_is_a_label(tmp_path):
     for folder, root in (("a", "/data/a[1]"), ("b", "/data/b")):
         make_run(tmp_path / folder, settings={"data.root": root})
     assert compare("softmax (data.root=/data/a[1])", tmp_path).baseline == "softmax (data.root=/data/a[1])"
-    with pytest.raises(RunError, match=r"c\): no run folder there"):
+    with pytest.raises(RunError, match=r"c\): no such folder"):
         compare("softmax (data.root=/data/c)", tmp_path)
 
 
@@ -999,7 +1001,7 @@ def test_labels_of_tables_are_escaped(label, latex, markdown, in_csv):
         (["against=null"], "against: must be given, as in against=<folder>, or scores=<file>"),
         (["against=a,b"], "against=a,b: type several values as a list, against=[a,b]\n"),
         (["against={}", "data.max_valid=3"], "data.max_valid=3: attnorm compare has no such option; it has against"),
-        (["nowhere"], "nowhere: no run folder there; a run folder has a run.json"),
+        (["nowhere"], "nowhere: no such folder"),
         (
             ["against=no", "nowhere"],
             "nowhere: expected key=value; the keys are baseline, against, scores, metric, columns, better,",

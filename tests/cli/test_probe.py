@@ -160,6 +160,10 @@ def test_keys_change_the_plan():
         assert [cell.title for cell in plan(f"probes={typed}").cells] == [title]
 
 
+def test_every_probe_passes_the_trial_before_training():
+    probe.try_probes(PRESETS["atlas"].cells)
+
+
 def test_own_classes_have_a_path_with_a_dot_or_a_colon_and_a_dose_and_lists_have_commas():
     hub = "attnorm.probes.lookup"
     for typed in (f"{hub}.Hub:0.9", f"{hub}:Hub"):

@@ -65,6 +65,13 @@ def test_the_jobs_are_those_of_hydra(tmp_path, arguments):
     assert len(set(found)) == len(theirs) >= 1
 
 
+def test_the_arms_of_a_seed_are_trained_one_after_the_other():
+    command = read_sweep(["attention=softmax,dnas", "seed=2,1", "optimizer.lr=1e-3,2e-3"])
+    jobs = [dict(override.lstrip("+").split("=") for override in job) for job in command.samples()]
+    assert [job["seed"] for job in jobs] == ["2"] * 4 + ["1"] * 4
+    assert [job["attention"] for job in jobs] == ["softmax", "softmax", "dnas", "dnas"] * 2
+
+
 def test_names_are_readable_and_plain():
     command = read_sweep(["attention=my_module:Mine,softmax", "optimizer.lr=1e-3,2e-3", "task=mlm"])
     labels = [command.label_of(job) for job in expand(command.overrides)]

@@ -427,6 +427,12 @@ def test_rows_that_occur_in_an_earlier_split_are_counted(tmp_path, capsys, repea
     assert (f"test: {said}" if said else "") in printed and (" train, too" in printed) == bool(said)
     recorded = json.loads((tmp_path / "run/eval_test.json").read_text())["data_notes"]
     assert len(recorded) == 2 + bool(said) and all(note in printed for note in recorded)
+    assert "the training is" not in printed
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    (tmp_path / "run/summary.json").write_text(json.dumps(summary | {"state": "interrupted"}))
+    evaluate([f"run={tmp_path}/run", "split=test"])
+    [step] = {json.loads(path.read_text())["step"] for path in (tmp_path / "run").glob("eval_test*.json")}
+    assert f"the training is interrupted; this is its update {step}" in "".join(capsys.readouterr())
 
 
 @pytest.mark.slow

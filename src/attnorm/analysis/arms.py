@@ -65,10 +65,10 @@ def find_runs(places: Iterable[str | Path], unreadable: dict[Path, RunError] | N
     for place in places:
         here = run_folders(place)
         if not here:
-            raise RunError(
-                f"{place}: no run folder there; a run folder has a run.json, and those in {TUNE}/ of a sweep folder "
-                "are not compared"
-            )
+            if not any(map(Path.exists, expanded(place))):
+                raise RunError(f"{place}: no such folder")
+            explained = f"a run folder has a run.json, and those in {TUNE}/ of a sweep folder are not compared"
+            raise RunError(f"{place}: no run folder there; {explained}")
         for folder in here:  # which may be spelled in different ways
             folders.setdefault(folder.resolve(), folder)
     runs = []

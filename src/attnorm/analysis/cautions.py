@@ -163,11 +163,14 @@ def cautions_of(
     if outlying_seeds(means):
         apart = np.abs(means - np.median(means))
         largest, usual = distances(means)
-        differ = usual > largest * 1e-6  # otherwise they are equal up to rounding
-        ratio = f"{largest / usual:,.0f} times the usual distance" if differ else "and the others are equal"
+        equal = int((apart <= largest * 1e-6).sum())  # up to rounding
+        if 2 * equal > len(means):  # then the usual distance is zero
+            distance = f"that of {equal} of the {len(means)} seeds"
+        else:
+            distance = f"{largest / usual:,.0f} times the usual distance"
         seed, value = seeds[int(apart.argmax())], means[apart.argmax()]
         difference, middle = (f"{number:+.4g}" if number else "0" for number in (value, np.median(means)))
-        why = f"its difference is {difference}, where the median of all seeds is {middle} ({ratio})"
+        why = f"its difference is {difference}, where the median of all seeds is {middle} ({distance})"
         cautions.append(f"seed {seed} is unusual: {why}, {EFFECT}")
     if skewed_examples(rows, groups):
         kind = "examples" if groups is None else "groups"

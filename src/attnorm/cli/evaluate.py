@@ -86,7 +86,7 @@ def key_problems(command: Command[EvalKeys]) -> Iterator[Problem]:
 def score_run(command: Command[Any]) -> None:
     """Scores a run on a split and writes eval_<split>.json, and what the model wrote, into its folder."""
     from attnorm.run.checkpoint import digest_of
-    from attnorm.run.folder import find_folder
+    from attnorm.run.folder import RunState, find_folder
     from attnorm.run.opening import open_run
     from attnorm.run.writing import RunWriter
     from attnorm.tasks.data_notes import data_notes
@@ -108,7 +108,8 @@ def score_run(command: Command[Any]) -> None:
     made_by = {"checkpoint": keys.ckpt, "step": step, "typed": dict(command.changes), "data": cfg.settings["data"]}
     run.write(name, {**made_by, "data_notes": notes, **scores.record()})
     console.show_scores(scores, cfg.label)
-    console.show_warnings([*undefined(scores), *unbeaten(scores, task.monitors()), *notes])
+    unfinished = [] if run.state is RunState.FINISHED else [f"the training is {run.state}; this is its update {step:,}"]
+    console.show_warnings([*undefined(scores), *unbeaten(scores, task.monitors()), *notes, *unfinished])
     progress.console.print(f"written to {', '.join([f'{run.folder / name}.json', *written])}")
 
 

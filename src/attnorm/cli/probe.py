@@ -170,7 +170,8 @@ def probe_problems(settings: ProbeSettings) -> list[Problem]:
 
 def try_probes(cells: Sequence[Cell]) -> None:
     """Draws and solves two examples of every cell at every size and scores a model that has not been trained, so that
-    an error in a probe of one's own ends the command before anything is trained.
+    an error in a probe of one's own ends the command before anything is trained. A probe that is not trained may have
+    no loss.
 
     Raises ConfigError for a probe that returns other tensors than it should.
     """
@@ -184,7 +185,9 @@ def try_probes(cells: Sequence[Cell]) -> None:
             batch = stack([batch])
             with torch.no_grad():
                 outputs = model(batch)
-                values |= {"loss": (probe.loss(outputs, batch), (1,)), "score": (probe.score(outputs, batch), (1, 2))}
+                values["score"] = probe.score(outputs, batch), (1, 2)
+                if probe.updates:
+                    values["loss"] = probe.loss(outputs, batch), (1,)
             for name, (value, shape) in values.items():
                 if not isinstance(value, Tensor) or not value.is_floating_point() or value.shape != shape:
                     what = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)

@@ -131,11 +131,20 @@ class SweepCommand:
             pairs = [(value, seed) for value in tuning.values for seed in tuning.seeds]
             pairs += [(tuning.values[0], seed) for seed in tuning.compare]
             return [tuning.job(arm, *pair) for arm in arms for pair in pairs]
-        return [on_rung for job in expand(self.overrides) for on_rung in self.on_rungs(job)]
+        jobs = expand(self.overrides)
+        seeds = list(dict.fromkeys(seed_of(job) for job in jobs))
+        # The arms of a seed are trained one after the other, so that other work on the machine falls on all of them.
+        jobs.sort(key=lambda job: seeds.index(seed_of(job)))
+        return [on_rung for job in jobs for on_rung in self.on_rungs(job)]
 
     def texts(self) -> list[str]:
         """All overrides as they were typed."""
         return as_typed([override.input_line or "" for override in self.overrides])
+
+
+def seed_of(job: Overrides) -> str | None:
+    """The override of the seed of a job, if there is one."""
+    return next((override for override in job if override_key(override) == "seed"), None)
 
 
 def read_sweep(arguments: Sequence[str]) -> SweepCommand:

@@ -7,6 +7,10 @@ import torch
 from torch import Tensor
 
 Total = float | tuple[float, float] | None  # what a row sums to, see `Normalizer.total`
+OF_NAN = (
+    "; NaN can be a difference of two masked scores (-inf), or a trained number times one; `logsumexp_over_queries` is "
+    "finite for keys that no query may see"
+)
 MARKS = {"ok": "ok  ", "failed": "FAIL", "skipped": "skip", "not tested": "    "}
 
 
@@ -92,9 +96,10 @@ def expect(actual: Tensor, expected: Tensor, what: str, where: object, atol: flo
         return
     worst = tuple(int(i) for i in torch.unravel_index(excess.argmax(), excess.shape))
     difference = (actual - expected).abs()[worst]
+    got = f"expected {expected[worst]:.6g}, got {actual[worst]:.6g}"
     raise Failure(
-        f"{where}\n{what}{list(worst)}: expected {expected[worst]:.6g}, got {actual[worst]:.6g}, "
-        f"difference {difference:.1e} (allowed {allowed[worst]:.1e})"
+        f"{where}\n{what}{list(worst)}: {got}, difference {difference:.1e} (allowed {allowed[worst]:.1e})"
+        f"{OF_NAN if actual[worst].isnan() else ''}"
     )
 
 
@@ -132,4 +137,5 @@ def finite(tensor: Tensor, what: str, where: object) -> None:
     bad = (~tensor.detach().isfinite()).nonzero()
     if len(bad):
         index = tuple(bad[0].tolist())
-        raise Failure(f"{where}\n{what}{list(index)}: expected a finite number, got {tensor[index]:.6g}")
+        got = f"expected a finite number, got {tensor[index]:.6g}{OF_NAN if tensor[index].isnan() else ''}"
+        raise Failure(f"{where}\n{what}{list(index)}: {got}")
